@@ -63,7 +63,7 @@ func (b *podStates) admit(t *podState, g Grant) error {
 		return unplaced(t.Pod)
 	}
 	empty := placement.Fit(t.Request, placement.NewNode("", b.Inventory, nil))
-	if empty.Reason == placement.WeakerEnforcement || empty.Reason == placement.OlderDriver {
+	if empty.Reason == placement.WeakerEnforcement {
 		return &placement.Unfit{Pod: t.Pod, Verdict: empty}
 	}
 	if given := g.assignment(); !t.actual.None() && !t.actual.SameDevices(given) {

@@ -172,8 +172,6 @@ func candidates(req Request, node Node) ([]int, Reason) {
 		return nil, OtherUnits
 	case !node.LevelFor(want).AtLeast(req.Enforcement):
 		return nil, WeakerEnforcement
-	case !gpu.Version(node.DriverVersion).AtLeast(req.DriverMin):
-		return nil, OlderDriver
 	case cores > 0 && node.Coreless:
 		return nil, NoCores
 	}

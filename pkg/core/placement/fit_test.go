@@ -24,7 +24,6 @@ var (
 	inventory, node, hold, cordoned                 = placementtest.Inventory, placementtest.Node, placementtest.Hold, placementtest.Cordoned
 	ask, cores, count, policy, prefers              = placementtest.Ask, placementtest.Cores, placementtest.Count, placementtest.Policy, placementtest.Prefers
 	globsOf, uuids, group, exclusiveGroup, enforced = placementtest.Models, placementtest.UUIDs, placementtest.Group, placementtest.ExclusiveGroup, placementtest.Enforced
-	driverMin                                       = placementtest.DriverMin
 	groupOf, exclusiveGroupOf                       = placementtest.GroupOf, placementtest.ExclusiveGroupOf
 )
 
@@ -81,18 +80,6 @@ func TestFit(t *testing.T) {
 		"the node enforces more than is demanded": {
 			req:  ask(1, enforced(gpu.EnforcementMPS)),
 			node: node(gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementKernel, Devices: two.Devices}), want: placement.Fits,
-			wantSentence: "needs 1 GiB on one GPU; fits",
-		},
-		"the driver is older than the pod accepts": {
-			req: ask(1, driverMin("550.54.15")), node: node(gpu.Inventory{UnitMiB: 1024, DriverVersion: "550.54.14", Devices: two.Devices}), want: placement.OlderDriver, unresolvable: true,
-			wantSentence: "wants driver 550.54.15 or newer; this node has 550.54.14",
-		},
-		"the driver is not known": {
-			req: ask(1, driverMin("550")), node: node(two), want: placement.OlderDriver, unresolvable: true,
-			wantSentence: "wants driver 550 or newer; this node has one that is not known",
-		},
-		"the driver is new enough": {
-			req: ask(1, driverMin("550")), node: node(gpu.Inventory{UnitMiB: 1024, DriverVersion: "550.54.14", Devices: two.Devices}), want: placement.Fits,
 			wantSentence: "needs 1 GiB on one GPU; fits",
 		},
 		"no GPU of the model": {

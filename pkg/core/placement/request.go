@@ -179,7 +179,6 @@ type Request struct {
 	ExclusiveGroup Group // never on one GPU with a pod of the same
 
 	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
-	DriverMin   gpu.Version     // the oldest driver to accept; empty: any
 
 	CPU int64 // of the node, in millicores: others need it with their GPUs
 

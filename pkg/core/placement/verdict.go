@@ -17,7 +17,6 @@ const (
 	NoDevices                // the node offers no GPU, or all by claims
 	OtherUnits               // the pod asks for shares and the node offers amounts of memory, or the other way about
 	WeakerEnforcement        // the node cannot hold a container to its grant as the pod demands
-	OlderDriver              // the node's driver is older than the pod accepts
 	NoCores                  // the pod asks for cores, and the node offers none
 	NoSuchDevice             // no GPU of the node passes the pod's globs, or all are MIG instances and it wants several
 	TooLarge                 // no GPU is large enough, were it empty
@@ -30,7 +29,7 @@ const (
 
 // reasonNames are in the order of the reasons. Sentences are made elsewhere: package reasons.
 var reasonNames = [Fragmented + 1]string{
-	"Fits", "NoDevices", "OtherUnits", "WeakerEnforcement", "OlderDriver", "NoCores", "NoSuchDevice",
+	"Fits", "NoDevices", "OtherUnits", "WeakerEnforcement", "NoCores", "NoSuchDevice",
 	"TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented",
 }
 

@@ -177,19 +177,6 @@ var annotations = [...]annotation{
 		},
 	},
 	{
-		name: "gpu-vendor-driver-min", writer: byUsers, value: "`\"550.54\"`",
-		effect: "only where NVIDIA's driver has this version or a newer one",
-		want:   "a driver version, like 550 or 550.54.15",
-		cel:    `v.matches('^[0-9]{1,6}([.][0-9]{1,6}){0,3}$')`,
-		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
-			r.DriverMin, err = ParseVersion(s)
-			return err
-		},
-		wish: func(r placement.Request) string {
-			return unless(r.DriverMin == "", ", with driver %s or newer", r.DriverMin)
-		},
-	},
-	{
 		name: assignmentName, writer: byBinding, value: "JSON",
 		effect: "which GPUs the pod has, how much of each, and at which level",
 	},

@@ -174,11 +174,11 @@ func TestEachAnnotationCountsInTheKey(t *testing.T) {
 }
 
 func TestWishes(t *testing.T) {
-	r, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "1")), "gpu-model", "T4", "gpu-vendor-driver-min", "550.54"))
+	r, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "1")), "gpu-model", "T4", "enforcement", "mps"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := Wishes(r), " matching T4, with driver 550.54 or newer"; got != want {
+	if got, want := Wishes(r), " matching T4, at the level mps or a stronger one"; got != want {
 		t.Errorf("the pod asks for a GPU%s, want %s", got, want)
 	}
 }

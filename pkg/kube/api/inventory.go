@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
@@ -106,21 +105,4 @@ func ParseEnforcement(s string) (gpu.Enforcement, error) {
 		return e, nil
 	}
 	return "", fmt.Errorf("enforcement %q: want advisory, mps or kernel", s)
-}
-
-// A version that is asked for is bounded, so that any of it can be compared.
-const (
-	maxNumbers = 4
-	maxDigits  = 6
-)
-
-// ParseVersion reads a version that is asked for, all of it.
-func ParseVersion(s string) (gpu.Version, error) {
-	bad := func(part string) bool {
-		return part == "" || len(part) > maxDigits || strings.Trim(part, "0123456789") != ""
-	}
-	if parts := strings.Split(s, "."); len(parts) > maxNumbers || slices.ContainsFunc(parts, bad) {
-		return "", fmt.Errorf("%q: want a driver version, like 550 or 550.54.15", s)
-	}
-	return gpu.Version(s), nil
 }

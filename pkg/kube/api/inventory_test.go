@@ -56,19 +56,6 @@ func TestValidateInventory(t *testing.T) {
 	}
 }
 
-func TestParseVersion(t *testing.T) {
-	for _, s := range []string{"550", "550.54.15", "0", "1.2.3.4", "999999"} {
-		if v, err := ParseVersion(s); string(v) != s || err != nil {
-			t.Errorf("%q: %q, %v", s, v, err)
-		}
-	}
-	for _, s := range []string{"", "new", "550.", ".5", "550..1", "-1", "+1", " 550", "1.2.3.4.5", "1234567", "0x1"} {
-		if v, err := ParseVersion(s); err == nil {
-			t.Errorf("%q is read as %q", s, v)
-		}
-	}
-}
-
 func TestParseEnforcement(t *testing.T) {
 	for _, e := range []gpu.Enforcement{gpu.EnforcementAdvisory, gpu.EnforcementMPS, gpu.EnforcementKernel} {
 		if got, err := ParseEnforcement(string(e)); err != nil || got != e {

@@ -208,8 +208,6 @@ func TestRequestAnnotations(t *testing.T) {
 		"an empty exclusive group":  {annotations: []string{"exclusive-group", ""}, wantErr: "annotation gpumem.dev/exclusive-group"},
 		"an enforcement":            {annotations: []string{"enforcement", "mps"}, want: func(r *placement.Request) { r.Enforcement = gpu.EnforcementMPS }},
 		"an enforcement of nothing": {annotations: []string{"enforcement", "strict"}, wantErr: `annotation gpumem.dev/enforcement: enforcement "strict": want advisory, mps or kernel`},
-		"a driver":                  {annotations: []string{"gpu-vendor-driver-min", "550.54"}, want: func(r *placement.Request) { r.DriverMin = "550.54" }},
-		"a driver that is none":     {annotations: []string{"gpu-vendor-driver-min", "new"}, wantErr: `annotation gpumem.dev/gpu-vendor-driver-min: "new": want a driver version, like 550 or 550.54.15`},
 		"annotations of a pod that asks for nothing are not read": {
 			annotations: []string{"policy", "?"}, units: "0", want: func(r *placement.Request) { r.Containers = placement.Containers{} },
 		},

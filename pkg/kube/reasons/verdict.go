@@ -51,8 +51,6 @@ func Verdict(of placement.Verdict) string {
 		return v.otherUnits()
 	case placement.WeakerEnforcement:
 		return v.weaker()
-	case placement.OlderDriver:
-		return fmt.Sprintf("wants driver %s or newer; this node has %s", v.Request.DriverMin, cmp.Or(v.Node.DriverVersion, "one that is not known"))
 	case placement.NoCores:
 		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	case placement.NoSuchDevice:

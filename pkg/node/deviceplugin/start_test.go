@@ -195,21 +195,6 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 	}
 }
 
-// The driver of a node may be another by now than when the pod was placed.
-func TestAPodThatWantsANewerDriver(t *testing.T) {
-	p := pod("a", 1, uuidA, app(3))
-	p.Request.DriverMin = "600"
-	n := newNode(t, nil, nil, p)
-	n.Source.Set(func(inv *gpu.Inventory) { inv.DriverVersion = "535.104.05" })
-	_, err := n.Admit(t, p)
-	wantStatus(t, err, codes.FailedPrecondition, "pod ns/a wants driver 600 or newer; this node has 535.104.05")
-
-	n.Source.Set(func(inv *gpu.Inventory) { inv.DriverVersion = "600.1" })
-	if _, err := n.Admit(t, p); err != nil {
-		t.Errorf("a newer driver does not do: %v", err)
-	}
-}
-
 // TestAContainerHasItsNamespaceBeforeItStarts: with protocol 3 of MPS the limit is in a namespace,
 // by the name that the container was told of.
 func TestAContainerHasItsNamespaceBeforeItStarts(t *testing.T) {

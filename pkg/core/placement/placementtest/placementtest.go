@@ -93,9 +93,6 @@ func Count(n int) OfRequest { return func(r *placement.Request) { r.Count = n } 
 // CPU is said of a request: in millicores.
 func CPU(milli int64) OfRequest { return func(r *placement.Request) { r.CPU = milli } }
 
-// DriverMin is said of a request: the oldest driver to accept.
-func DriverMin(v gpu.Version) OfRequest { return func(r *placement.Request) { r.DriverMin = v } }
-
 // Enforced is said of a request: the weakest level to accept.
 func Enforced(e gpu.Enforcement) OfRequest { return func(r *placement.Request) { r.Enforcement = e } }
 
