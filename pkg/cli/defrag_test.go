@@ -212,9 +212,6 @@ func TestDefrag(t *testing.T) {
 			args: []string{},
 			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nothing was evicted: --apply does it.\n",
 		},
-		"two GPUs": {
-			args: []string{"--gpus", "2"}, wantErr: "no evictions are enough for 2 GPUs without pods on one node",
-		},
 		"there is room": {
 			change: func(c map[string]runtime.Object) { delete(c, "x") },
 			args:   []string{"ml/waits", "--apply"},
@@ -248,7 +245,6 @@ func TestDefrag(t *testing.T) {
 		},
 		"a pod that runs":      {args: []string{"ml/x"}, wantErr: "pod ml/x does not wait: it is on node gpu-a"},
 		"a pod that is not":    {args: []string{"ml/nobody"}, wantErr: `"nobody" not found`},
-		"no GPUs":              {args: []string{"--gpus", "0"}, wantErr: "--gpus is 0, want 1 to 16"},
 		"too many evictions":   {args: []string{"--max-evictions", "99"}, wantErr: "--max-evictions is 99, want 0 to 32"},
 		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "at most 0 evictions (--max-evictions) are too few"},
 	}

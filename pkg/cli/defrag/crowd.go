@@ -191,19 +191,15 @@ func (c *crowd) suits(ref placement.PodRef, nodeName string) bool {
 	return reach.KeepsOff(pod, node) == nil
 }
 
-// what says what others are evicted for.
-func (c *crowd) what(gpus int) string {
-	switch {
-	case c.waits != nil:
+// what names the purpose of the evictions.
+func (c *crowd) what() string {
+	if c.waits != nil {
 		return fmt.Sprintf("pod %s/%s", c.waits.Namespace, c.waits.Name)
-	case gpus == 1:
-		return "a GPU without pods"
-	default:
-		return fmt.Sprintf("%d GPUs without pods on one node", gpus)
 	}
+	return "a GPU without pods"
 }
 
-func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req placement.Request, gpus int) error {
+func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req placement.Request) error {
 	at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
 	var indexes []string
 	for _, d := range at.Devices {
@@ -211,7 +207,7 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req
 			indexes = append(indexes, fmt.Sprintf("GPU%d", d.Index))
 		}
 	}
-	fmt.Fprintf(w, "Plan for %s: %s of node %s\n", c.what(gpus), strings.Join(indexes, ", "), plan.Node)
+	fmt.Fprintf(w, "Plan for %s: %s of node %s\n", c.what(), strings.Join(indexes, ", "), plan.Node)
 	if len(plan.Moves) == 0 {
 		when := "as it is"
 		if len(c.leaving) > 0 {

@@ -2,7 +2,6 @@ package defrag
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/core/defrag"
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/evict"
@@ -26,7 +24,6 @@ import (
 // Options are those of defrag.
 type Options struct {
 	*cmdutil.Factory
-	gpus    int // to free, on one node
 	most    int // evictions
 	force   bool
 	exclude []string // namespaces whose pods are not evicted
@@ -40,7 +37,7 @@ type Options struct {
 
 // NewCommand returns the command defrag.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
-	o := &Options{Factory: f, gpus: 1, most: 4, timeout: 5 * time.Minute}
+	o := &Options{Factory: f, most: 4, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use:   "defrag [POD]",
 		Short: "Plan the fewest evictions for a waiting pod, or to free a GPU",
@@ -60,14 +57,13 @@ affinity; where the pods go is kube-scheduler's decision.`,
 		Example: `  # Which pods to evict so that the waiting pod ml/train fits
   kubectl inspect gpumem defrag ml/train
 
-  # Empty two GPUs of one node, and do it
-  kubectl inspect gpumem defrag --gpus 2 --apply`,
+  # Empty a GPU
+  kubectl inspect gpumem defrag --apply`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfPod)
 	flags := cmd.Flags()
-	flags.IntVar(&o.gpus, "gpus", o.gpus, "How many GPUs to free, on one node")
 	flags.IntVar(&o.most, "max-evictions", o.most, "How many pods the plan may evict, 32 at most: there is none where more would have to go")
 	flags.BoolVar(&o.force, "force", false, "Evict pods too that nothing will make again")
 	flags.StringSliceVar(&o.exclude, "exclude-namespaces", nil, "Evict no pod of these namespaces")
@@ -83,16 +79,12 @@ func (o *Options) Complete(args []string) (err error) {
 	return err
 }
 
-// Validate reports all that is wrong with the flags.
+// Validate reports an invalid flag.
 func (o *Options) Validate() error {
-	var errs []error
-	if o.gpus < 1 || o.gpus > 16 {
-		errs = append(errs, fmt.Errorf("--gpus is %d, want 1 to 16", o.gpus))
-	}
 	if o.most < 0 || o.most > 32 {
-		errs = append(errs, fmt.Errorf("--max-evictions is %d, want 0 to 32", o.most))
+		return fmt.Errorf("--max-evictions is %d, want 0 to 32", o.most)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Run prints the plan, and carries it out if it is to.
@@ -132,7 +124,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if !ok {
 		return o.noPlan(c, room, nodes)
 	}
-	if err := c.print(o.Out, plan, nodes, room.Request, o.gpus); err != nil {
+	if err := c.print(o.Out, plan, nodes, room.Request); err != nil {
 		return err
 	}
 	return o.carryOut(ctx, c, plan, facts.Schedulers)
@@ -168,16 +160,16 @@ func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) err
 			overdrawn = "; node " + n.Name + ": " + reasons.Refusal(refusal)
 		}
 	}
-	return fmt.Errorf("%s for %s%s%s", short, c.what(o.gpus), overdrawn, c.inPeace(room, c.forced(room, nodes)))
+	return fmt.Errorf("%s for %s%s%s", short, c.what(), overdrawn, c.inPeace(room, c.forced(room, nodes)))
 }
 
-// request is what to evict for: the waiting pod, or pods that are alone on
-// their GPUs, and all others may be evicted for them.
+// request returns the request to evict for. Without a waiting pod it is a request for a whole GPU that
+// may preempt all pods.
 func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, error) {
 	if len(o.args) == 0 {
 		return placement.Request{
-			Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(o.gpus)}),
-			Count:      o.gpus, Policy: placement.Exclusive, Priority: math.MaxInt32,
+			Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 1}),
+			Count:      1, Policy: placement.Exclusive, Priority: math.MaxInt32,
 		}, nil
 	}
 	var err error
