@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -94,7 +93,7 @@ func (r *Reader) AllDecided(ctx context.Context) (pods []decisions.Pod, err erro
 		return nil, err
 	}
 	for _, extender := range extenders {
-		if !podutils.IsPodReady(&extender) {
+		if !isReady(&extender) {
 			continue
 		}
 		var list decisions.List
@@ -108,8 +107,14 @@ func (r *Reader) AllDecided(ctx context.Context) (pods []decisions.Pod, err erro
 
 // silence says why an extender does not tell: while its pod starts, that it does.
 func silence(extender *v1.Pod, err error) error {
-	if !podutils.IsPodReady(extender) {
+	if !isReady(extender) {
 		return fmt.Errorf("pod %s/%s is not ready yet", extender.Namespace, extender.Name)
 	}
 	return fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err)
+}
+
+func isReady(pod *v1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+	})
 }
