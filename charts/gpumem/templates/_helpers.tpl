@@ -35,16 +35,6 @@
 {{- end -}}
 {{- end -}}
 
-{{/*
-Not empty where the cluster's version is not known: no cluster was asked, which lists kinds
-too, and the version is one that Helm takes of its own libraries then, which has no patch.
-*/}}
-{{- define "gpumem.versionUnknown" -}}
-{{- if and (not (.Capabilities.APIVersions.Has "v1/Pod")) (regexMatch `^v1\.[0-9]+\.0$` .Capabilities.KubeVersion.Version) -}}
-true
-{{- end -}}
-{{- end -}}
-
 {{- define "gpumem.scheduler.fullname" -}}
 {{ include "gpumem.fullname" . }}-scheduler
 {{- end -}}
@@ -144,8 +134,9 @@ tolerations:
 {{- end -}}
 
 {{/*
-The version of Kubernetes without what vendors append (v1.33.1-eks-abc,
-v1.33.1+k3s1): the tag under which kube-scheduler was released.
+The tag under which Kubernetes released the kube-scheduler of the cluster's version: the
+version without a vendor's suffix (v1.33.1-eks-abc, v1.33.1+k3s1). It is empty if the version
+has no patch, as Argo CD passes it (1.34).
 */}}
 {{- define "gpumem.kubeVersion" -}}
 {{- regexFind `^v?[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)\.[0-9]+)?` .Capabilities.KubeVersion.Version -}}

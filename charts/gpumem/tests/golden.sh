@@ -101,18 +101,6 @@ for pair in v1.35.8=1.35 v1.36.3=1.36 v1.37.2-gke.1=1.37 v1.38.1=1.37; do
 	fi
 done
 
-# Away from a cluster, which lists kinds too, Helm takes a version of its own, like this one.
-own=v1.36.0
-for mode in bundled extender plugin; do
-	case $("$helm" template gpumem . --kube-version $own --set scheduler.mode=$mode 2>&1) in
-	*"The version of the cluster is not known"*) ;;
-	*) echo "scheduler.mode=$mode: not refused without a version of Kubernetes" >&2; failed=1 ;;
-	esac
-done
-installs gpumem-scheduler --kube-version $own --api-versions v1/Pod
-installs gpumem-scheduler --kube-version $own --set scheduler.mode=plugin --set scheduler.plugin.image.tag=0.2.0-kube1.36
-installs gpumem-extender --kube-version $own --set scheduler.mode=extender --set scheduler.image.tag=v1.35.0
-
 if "$helm" template gpumem . --kube-version v1.34.6 --set labelPods=true >/dev/null 2>&1; then
 	echo "labelPods: not refused for Kubernetes 1.34" >&2
 	failed=1
