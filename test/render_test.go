@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -177,6 +179,46 @@ func TestKubeSchedulersVersionIsNotNeededElsewhere(t *testing.T) {
 	for _, version := range []string{"1.31", "v1.34", "1.39"} {
 		if _, err := render(t, chart, "--kube-version", version, "--set", "scheduler.mode=existing,extender.tls.source=cert-manager"); err != nil {
 			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+// TestOneRegistryForAllImages renders each mode with image.registry.
+func TestOneRegistryForAllImages(t *testing.T) {
+	const registry = "registry.example.com:5000/mirror"
+	version := appVersion(t)
+	for name, tc := range map[string]struct {
+		flags []string
+		want  map[string]string // changes to the images that all modes have
+	}{
+		"plugin":   {[]string{"--kube-version", "v1.36.3"}, map[string]string{"gpumem-scheduler": registry + "/gpumem-scheduler:" + version + "-kube1.36"}},
+		"extender": {[]string{"--kube-version", "v1.34.6"}, map[string]string{"gpumem-extender": registry + "/gpumem-extender:" + version, "kube-scheduler": registry + "/kube-scheduler:v1.34.6"}},
+		"existing": {[]string{"--kube-version", "v1.34.6", "--set", "scheduler.mode=existing,extender.tls.source=cert-manager"}, map[string]string{"gpumem-extender": registry + "/gpumem-extender:" + version}},
+		"repositories of one image": {
+			[]string{"--kube-version", "v1.36.3", "--set", "devicePlugin.image.repository=other.example.com/plugin,scheduler.plugin.image.repository=ours/gpumem-scheduler,scheduler.plugin.image.tag=sha256:01"},
+			map[string]string{"gpumem-scheduler": "ours/gpumem-scheduler@sha256:01", "gpumem-device-plugin": "other.example.com/plugin:" + version, "gpumem-mps": "other.example.com/plugin:" + version},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := map[string]string{
+				"gpumem-device-plugin": registry + "/gpumem-device-plugin:" + version,
+				"gpumem-mps":           registry + "/gpumem-device-plugin:" + version,
+				"cleanup":              registry + "/gpumem-extender:" + version,
+				"sample":               registry + "/gpumem-sample:" + version,
+			}
+			maps.Copy(want, tc.want)
+			text, err := render(t, chart, append(tc.flags, "--set", "mps.enabled=true,image.registry="+registry)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, images(t, text)); diff != "" {
+				t.Errorf("images by container (-want +got):\n%s", diff)
+			}
+		})
+	}
+	for _, wrong := range []string{"https://registry.example.com", "registry.example.com/", "a b"} {
+		if _, err := render(t, chart, "--kube-version", "v1.36.3", "--set", "image.registry="+wrong); err == nil || !strings.Contains(err.Error(), "/image/registry") {
+			t.Errorf("image.registry %q: %v", wrong, err)
 		}
 	}
 }

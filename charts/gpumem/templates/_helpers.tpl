@@ -105,11 +105,19 @@ app.kubernetes.io/managed-by: {{ $.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* An image by tag or, for "sha256:…", by digest. Takes (list image "default tag"). */}}
+{{/*
+An image by tag or, for "sha256:…", by digest. image.registry replaces the registries of the
+chart's defaults. Takes (list $ image "default tag").
+*/}}
 {{- define "gpumem.image" -}}
-{{- $image := index . 0 -}}
-{{- $tag := $image.tag | default (index . 1) -}}
-{{- printf "%s%s%s" $image.repository (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
+{{- $ := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $tag := $image.tag | default (index . 2) -}}
+{{- $repository := $image.repository -}}
+{{- with (default dict $.Values.image).registry -}}
+{{- $repository = regexReplaceAll `^(ghcr\.io/gpumem|registry\.k8s\.io)/` $repository (print . "/") -}}
+{{- end -}}
+{{- printf "%s%s%s" $repository (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
 {{- end -}}
 
 {{/*
