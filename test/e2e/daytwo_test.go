@@ -22,7 +22,7 @@ func TestUpgradesWhilePodsRun(t *testing.T) {
 	e := setup(t)
 	upgrade := func(set string) error {
 		_, err := suite.stack.Helm(e.ctx, e.cluster, "upgrade", stack.Release, suite.stack.Chart(), "--namespace", stack.Namespace,
-			"--reuse-values", "--set", set, "--wait", "--timeout", "1m")
+			"--reset-then-reuse-values", "--set", set, "--wait", "--timeout", "1m")
 		return err
 	}
 	e.create(e.pod("holds", 2, func(pod *v1.Pod) {

@@ -67,7 +67,7 @@ func checkUnits(s *State, ds *appsv1.DaemonSet, object string, node *v1.Node, in
 		return nil
 	case labelled && Flag(ds.Spec.Template.Spec, "shares", "false") != "true":
 		return []Finding{{Warning, object, "has the label " + label + ", which has no effect: shares are off",
-			"helm upgrade the release with --reuse-values --set shares.enabled=true, or take the label away"}}
+			"helm upgrade the release with --reset-then-reuse-values --set shares.enabled=true, or take the label away"}}
 	default:
 		return []Finding{{Warning, object, fmt.Sprintf("offers %s, and its label %s says otherwise: it takes no new pods until those that are there have ended", s.Names.Offered(inv.InShares()), s.Names.API()),
 			"wait until no pod of the node asks for " + string(s.Names.Offered(inv.InShares())) + ", or take the label back"}}

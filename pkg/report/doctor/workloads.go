@@ -414,7 +414,7 @@ func checkCores(s *State, in installation) (found []Finding) {
 			placed = append(placed, nameOf(pod))
 		}
 	}
-	const turnOn = "helm upgrade the release with --reuse-values --set cores=true, or "
+	const turnOn = "helm upgrade the release with --reset-then-reuse-values --set cores=true, or "
 	if len(waiting) > 0 {
 		found = append(found, Finding{Error, podsNamed(waiting), fmt.Sprintf("%s is asked for, which no node offers: it is off", cores),
 			fmt.Sprintf("%stake %s out of what creates pods", turnOn, cores)})
