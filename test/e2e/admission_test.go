@@ -319,7 +319,7 @@ func TestAPolicyThatFailsStopsNoOtherPods(t *testing.T) {
 func TestOptionalPolicies(t *testing.T) {
 	e := setup(t)
 	rendered, err := suite.stack.Render(e.ctx, e.cluster, "templates/admission.yaml",
-		"fullnameOverride=optional", "admission.reservedNames=false", "admission.holdAnnotations=false", "admission.guardGPUs=true", "admission.setSchedulerName=true")
+		"fullnameOverride=optional", "admission.reservedNames=false", "admission.holdAnnotations=false", "admission.guardGPUs=true", "admission.setSchedulerName=auto")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -246,7 +246,7 @@ func setupHeir(t *testing.T) *env {
 func (e *env) installHeir() {
 	e.Helper()
 	if _, err := suite.stack.InstallAs(e.ctx, e.cluster, heir, heirNamespace,
-		"resourceDomain=aliyun.com", "scheduler.schedulerName="+heirScheduler, "devicePlugin.extraArgs={--probe-interval=1s}"); err != nil {
+		"resourceDomain=aliyun.com", "scheduler.schedulerName="+heirScheduler, "admission.setSchedulerName=false", "devicePlugin.extraArgs={--probe-interval=1s}"); err != nil {
 		e.Fatal(err)
 	}
 }

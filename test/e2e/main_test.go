@@ -63,6 +63,7 @@ var installed = []string{
 	"cores=true",
 	"labelPods=true",
 	"extender.page=true",
+	"admission.setSchedulerName=false", // tests send pods past gpumem; TestOptionalPolicies has the policy
 }
 
 func TestMain(m *testing.M) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,39 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/cel/environment"
 )
+
+// TestWarningsAboutSchedulers evaluates the warnings about a pod's scheduler. The API server
+// validates a pod after it has set the name, so a pod without a name is one that it did not change.
+func TestWarningsAboutSchedulers(t *testing.T) {
+	const (
+		unset    = "gpumem.dev/gpu-mem without schedulerName gpumem-scheduler"
+		misspelt = "schedulerName is gpumem-schedular, and that of gpumem is gpumem-scheduler"
+	)
+	asking := []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("1")}}}}
+	for golden, unsetInTemplate := range map[string]string{"default": "", "extender": unset} { // admission.setSchedulerName is on, off
+		p := policy(t, golden, "gpumem-names")
+		for name, tc := range map[string]struct {
+			spec          v1.PodSpec
+			pod, template string
+		}{
+			"gpumem's":     {v1.PodSpec{Containers: asking, SchedulerName: "gpumem-scheduler"}, "", ""},
+			"no scheduler": {v1.PodSpec{Containers: asking}, unset, unsetInTemplate},
+			"the default":  {v1.PodSpec{Containers: asking, SchedulerName: v1.DefaultSchedulerName}, unset, unsetInTemplate},
+			"another":      {v1.PodSpec{Containers: asking, SchedulerName: "volcano"}, "", ""},
+			"misspelt":     {v1.PodSpec{Containers: asking, SchedulerName: "gpumem-schedular"}, misspelt, misspelt},
+			"a node":       {v1.PodSpec{Containers: asking, NodeName: "node1"}, "", ""},
+			"no request":   {v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}, "", ""},
+		} {
+			t.Run(golden+" "+name, func(t *testing.T) {
+				check(t, p, request{resource: "pods", is: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"}, Spec: tc.spec}}, tc.pod)
+				check(t, p, request{resource: "deployments", is: &appsv1.Deployment{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "d"},
+					Spec:       appsv1.DeploymentSpec{Template: v1.PodTemplateSpec{Spec: tc.spec}},
+				}}, tc.template)
+			})
+		}
+	}
+}
 
 // The policy that writes the scheduler's name is about pods that ask for GPU memory and name
 // neither a scheduler nor a node. It stops none, not even where it cannot be evaluated.

@@ -150,6 +150,41 @@ has no patch, as Argo CD passes it (1.34).
 {{- regexFind `^v?[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)\.[0-9]+)?` .Capabilities.KubeVersion.Version -}}
 {{- end -}}
 
+{{/*
+The API version of the policy that sets the scheduler's name. It is empty if the chart
+installs no such policy. Without a list of the cluster's kinds, Kubernetes 1.36 or newer is
+expected to have it.
+*/}}
+{{- define "gpumem.mutatingVersion" -}}
+{{- $set := toString .Values.admission.setSchedulerName -}}
+{{- if and (ne $set "false") (ne .Values.scheduler.mode "existing") -}}
+{{- $group := "admissionregistration.k8s.io" -}}
+{{- $kinds := .Capabilities.APIVersions -}}
+{{- if $kinds.Has (print $group "/v1/MutatingAdmissionPolicy") -}}
+{{ $group }}/v1
+{{- else if $kinds.Has (print $group "/v1beta1/MutatingAdmissionPolicy") -}}
+{{ $group }}/v1beta1
+{{- else if and (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) (or (eq $set "true") (not ($kinds.Has "v1/Pod"))) -}}
+{{ $group }}/v1
+{{- else if eq $set "true" -}}
+{{- fail (printf "admission.setSchedulerName is true, and the cluster's Kubernetes is %s: mutating admission policies need 1.36, or 1.34 with the API %s/v1beta1 and the feature gate MutatingAdmissionPolicy on." .Capabilities.KubeVersion.Version $group) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Not empty if a pod has not ended and asks for one of the resources. Takes (list pod resource...). */}}
+{{- define "gpumem.podAsks" -}}
+{{- $pod := first . -}}
+{{- $resources := rest . -}}
+{{- if not (has (dig "status" "phase" "" $pod) (list "Succeeded" "Failed")) -}}
+{{- range $container := concat $pod.spec.containers (dig "spec" "initContainers" list $pod) -}}
+{{- range $resources -}}
+{{- if ne (dig "resources" "limits" . "0" $container | toString) "0" -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Where people write pods that a controller makes: rules of admission policies. */}}
 {{- define "gpumem.templatesOfPods" -}}
 - apiGroups: [apps]

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -113,14 +114,11 @@ func why(pod *v1.Pod) string {
 	return ": " + strings.Join(words, ": ")
 }
 
-// refused is the reason of pods that the kubelet of their node did not admit.
-const refused = "UnexpectedAdmissionError"
-
 // advice says of a pod that was refused who had chosen its node, and what to do. It is
 // empty for pods that have ended otherwise.
 func (o *Options) advice(ctx context.Context, pod *v1.Pod) string {
 	const more = "docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means"
-	if pod.Status.Reason != refused {
+	if !api.Rejected(pod) {
 		return ""
 	}
 	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)

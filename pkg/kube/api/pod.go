@@ -41,6 +41,11 @@ func Terminal(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
+// Rejected reports whether the kubelet did not admit the pod, which is final.
+func Rejected(pod *v1.Pod) bool {
+	return pod.Status.Phase == v1.PodFailed && pod.Status.Reason == "UnexpectedAdmissionError"
+}
+
 // Considered reports whether a scheduler has said anything of the pod: every one
 // writes this condition when it finds no node, and a Binding does. The kubelet does when it has
 // admitted the pod.

@@ -629,6 +629,18 @@ func TestExamine(t *testing.T) {
 				s.Pods = append(s.Pods, pod)
 			}
 		}, []string{"warning|pods ml/bare-0, ml/bare-1|no scheduler that asks gpumem chose the node"}},
+		"pods of another scheduler that the kubelet rejected": {func(s *State) {
+			for i, scheduler := range []string{"default-scheduler", "volcano", "gpumem-scheduler", "default-scheduler"} {
+				pod := userPod(t, fmt.Sprint("dead-", i), "gpu-a")
+				pod.Annotations, pod.Spec.SchedulerName = nil, scheduler
+				pod.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected"}
+				if i == 3 {
+					pod.Status.Reason = "Evicted"
+				}
+				s.Pods = append(s.Pods, pod)
+			}
+		}, []string{"warning|pods ml/dead-0, ml/dead-1|the kubelet rejected the pod: its scheduler does not ask gpumem which nodes have a GPU with enough free memory|" +
+			"set spec.schedulerName to gpumem-scheduler, and leave spec.nodeName empty, where they are made; then delete what failed"}},
 		"pods that the plugin placed": {func(s *State) {
 			existing(t, long)(s)
 			byNode(s, &s.Pods[3])

@@ -239,11 +239,13 @@ func checkPods(s *State, in installation) (found []Finding) {
 		return nil
 	}
 	offered := s.offered() && !in.gone(s)
-	var lost []string     // on nodes, while nothing is offered
-	var bypassed []string // on nodes that were chosen without asking gpumem
+	var lost, bypassed, failed []string // lost: while nothing is offered; failed: rejected by the kubelet
 	served := served(in)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
+		if api.Rejected(pod) && s.Names.Asks(pod) && old(s, pod.ObjectMeta) && s.bypasses(served, pod) {
+			failed = append(failed, nameOf(pod))
+		}
 		if api.Terminal(pod) || !old(s, pod.ObjectMeta) {
 			continue
 		}
@@ -269,12 +271,10 @@ func checkPods(s *State, in installation) (found []Finding) {
 			bypassed = append(bypassed, nameOf(pod))
 		}
 	}
-	if len(bypassed) > 0 {
-		found = append(found, Finding{Warning, podsNamed(bypassed), "no scheduler that asks gpumem chose the node: one that knows the sum of its GPUs alone may choose one where such a pod then fails",
-			haveAsked(served)})
-	}
-	found = append(found, checkLost(s, in, lost)...)
-	return slices.Concat(found, checkUnseen(s, in), checkStarts(s), checkCores(s, in))
+	return slices.Concat(found,
+		about(bypassed, Warning, "no scheduler that asks gpumem chose the node: one that knows the sum of its GPUs alone may choose one where such a pod then fails", haveAsked(served)),
+		about(failed, Warning, "the kubelet rejected the pod: its scheduler does not ask gpumem which nodes have a GPU with enough free memory", haveAsked(served)+"; then delete what failed"),
+		checkLost(s, in, lost), checkUnseen(s, in), checkStarts(s), checkCores(s, in))
 }
 
 // Correct says what to do about an annotation of a pod that has no effect.
@@ -290,14 +290,16 @@ func checkResources(s *State, object string, pod *v1.Pod) (found []Finding) {
 	if !s.read("nodes") {
 		return nil
 	}
-	offered := func(resource v1.ResourceName) bool {
-		return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, resource) })
-	}
-	for _, resource := range s.Names.Unoffered(pod, offered) {
+	for _, resource := range s.Names.Unoffered(pod, s.offers) {
 		wrong, fix := WaitsInVain(s.Names, resource)
 		found = append(found, Finding{Error, object, wrong, fix})
 	}
 	return found
+}
+
+// offers reports whether some node has the resource.
+func (s *State) offers(resource v1.ResourceName) bool {
+	return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, resource) })
 }
 
 // WaitsInVain says what is wrong with a pod that waits for a resource that gpumem does not
@@ -307,8 +309,7 @@ func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, fix string) 
 	if _, base, _ := strings.Cut(string(resource), "/"); strings.Contains(base, "core") {
 		meant = fmt.Sprintf("ask for %s, and %s, where it is made", names.GPUCore(), names.GPUMem())
 	}
-	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", resource),
-		meant
+	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", resource), meant
 }
 
 // bypasses reports whether the node of a pod was chosen without asking gpumem; served
@@ -374,6 +375,14 @@ func podsNamed(names []string) string {
 	return "pods " + some(names)
 }
 
+// about returns the finding about pods by name, if there are any.
+func about(pods []string, severity Severity, wrong, fix string) []Finding {
+	if len(pods) == 0 {
+		return nil
+	}
+	return []Finding{{severity, podsNamed(pods), wrong, fix}}
+}
+
 // absent returns those of the GPUs that a node does not offer, as far as its
 // inventory can be read.
 func (s *State) absent(nodeName string, ids []gpu.UUID) (absent []string) {
@@ -395,12 +404,9 @@ func (s *State) absent(nodeName string, ids []gpu.UUID) (absent []string) {
 
 // checkCores looks at pods that ask for cores, or hold some, where they are off, which
 // does not pass by itself. Where nothing is offered, that is not what is wrong.
-func checkCores(s *State, in installation) (found []Finding) {
-	offered := func(resource v1.ResourceName) bool {
-		return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, resource) })
-	}
+func checkCores(s *State, in installation) []Finding {
 	cores := s.Names.GPUCore()
-	if in.plugin == nil || !s.read("nodes") || Flag(in.plugin.Spec.Template.Spec, "cores", "false") == "true" || !offered(s.Names.GPUMem()) && !offered(s.Names.GPUShares()) || offered(cores) {
+	if in.plugin == nil || !s.read("nodes") || Flag(in.plugin.Spec.Template.Spec, "cores", "false") == "true" || !s.offers(s.Names.GPUMem()) && !s.offers(s.Names.GPUShares()) || s.offers(cores) {
 		return nil
 	}
 	var waiting, placed []string
@@ -415,15 +421,9 @@ func checkCores(s *State, in installation) (found []Finding) {
 		}
 	}
 	const turnOn = "helm upgrade the release with --reset-then-reuse-values --set cores=true, or "
-	if len(waiting) > 0 {
-		found = append(found, Finding{Error, podsNamed(waiting), fmt.Sprintf("%s is asked for, which no node offers: it is off", cores),
-			fmt.Sprintf("%stake %s out of what creates pods", turnOn, cores)})
-	}
-	if len(placed) > 0 {
-		found = append(found, Finding{Warning, podsNamed(placed), fmt.Sprintf("%s is allocated, which no node offers any more: it is off", cores),
-			fmt.Sprintf("what runs goes on, until its node restarts: %screate it again without %s", turnOn, cores)})
-	}
-	return found
+	return append(about(waiting, Error, fmt.Sprintf("%s is asked for, which no node offers: it is off", cores), fmt.Sprintf("%stake %s out of what creates pods", turnOn, cores)),
+		about(placed, Warning, fmt.Sprintf("%s is allocated, which no node offers any more: it is off", cores),
+			fmt.Sprintf("the pods run until their node restarts: %screate them again without %s", turnOn, cores))...)
 }
 
 func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found []Finding) {

@@ -1,0 +1,205 @@
+package test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const mutatingPolicy = "/MutatingAdmissionPolicy"
+
+// TestSetSchedulerName renders the values of admission.setSchedulerName for API servers with and
+// without mutating admission policies.
+func TestSetSchedulerName(t *testing.T) {
+	const (
+		ga, beta = "admissionregistration.k8s.io/v1", "admissionregistration.k8s.io/v1beta1"
+		needs    = "admission.setSchedulerName is true, and the cluster's Kubernetes is v1.35.8: mutating admission policies need 1.36, or 1.34 with the API admissionregistration.k8s.io/v1beta1"
+		existing = "scheduler.mode=existing,extender.tls.source=cert-manager"
+	)
+	for _, tc := range []struct {
+		set, version string
+		kinds        []string // nil: Helm was passed none
+		want         string   // the API version of the policy
+		refused      string
+	}{
+		{set: "", version: "v1.36.3", want: ga},
+		{set: "auto", version: "1.36", want: ga},
+		{set: "auto", version: "v1.38.0-gke.1", want: ga},
+		{set: "auto", version: "v1.35.8"},
+		{set: "auto", version: "v1.31.0"},
+		{set: "auto", version: "v1.36.3", kinds: apis(ga + mutatingPolicy), want: ga},
+		{set: "auto", version: "v1.36.3", kinds: apis()}, // the API server was told not to serve it
+		{set: "auto", version: "v1.36.3", kinds: apis(ga+mutatingPolicy, beta+mutatingPolicy), want: ga},
+		{set: "auto", version: "v1.35.8", kinds: apis()},
+		{set: "auto", version: "v1.34.6", kinds: apis(beta + mutatingPolicy), want: beta},
+		{set: "auto," + existing, version: "v1.36.3", kinds: apis(ga + mutatingPolicy)},
+		{set: "false", version: "v1.36.3", kinds: apis(ga + mutatingPolicy)},
+		{set: "true", version: "v1.36.3", want: ga},
+		{set: "true", version: "v1.36.3", kinds: apis(), want: ga},
+		{set: "true", version: "v1.35.8", kinds: apis(beta + mutatingPolicy), want: beta},
+		{set: "true", version: "v1.35.8", refused: needs},
+		{set: "true", version: "v1.35.8", kinds: apis(), refused: needs},
+		{set: "true," + existing, version: "v1.36.3", refused: "admission.setSchedulerName is true, and scheduler.mode is existing"},
+		{set: "sometimes", version: "v1.36.3", refused: "/admission/setSchedulerName"},
+	} {
+		flags := append([]string{"--kube-version", tc.version}, tc.kinds...)
+		if tc.set != "" {
+			flags = append(flags, "--set", "admission.setSchedulerName="+tc.set)
+		}
+		text, err := render(t, chart, flags...)
+		if tc.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.refused) {
+				t.Errorf("%q: want %q, got %v", flags, tc.refused, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", flags, err)
+			continue
+		}
+		got := make(map[string]string)
+		for _, object := range documents(t, text) {
+			if kind, _ := object["kind"].(string); strings.HasPrefix(kind, "MutatingAdmissionPolicy") {
+				got[kind], _ = object["apiVersion"].(string)
+			}
+		}
+		want := map[string]string{"MutatingAdmissionPolicy": tc.want, "MutatingAdmissionPolicyBinding": tc.want}
+		if tc.want == "" {
+			want = map[string]string{}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", flags, diff)
+		}
+	}
+}
+
+// apiServer serves lists of objects to the function lookup of Helm. It returns flags that make
+// "helm template" use it.
+func apiServer(t *testing.T, nodes int, pods []map[string]any, daemonSet map[string]any) []string {
+	t.Helper()
+	type object = map[string]any
+	resource := func(name, kind string, namespaced bool) object {
+		return object{"name": name, "kind": kind, "namespaced": namespaced, "verbs": []string{"get", "list"}}
+	}
+	answers := map[string]object{
+		"/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []object{
+			resource("pods", "Pod", true), resource("nodes", "Node", false), resource("namespaces", "Namespace", false),
+		}},
+		"/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": []object{resource("daemonsets", "DaemonSet", true)}},
+		"/api/v1/pods":  {"kind": "PodList", "apiVersion": "v1", "items": pods},
+	}
+	list := make([]object, nodes)
+	for i := range list {
+		list[i] = object{"kind": "Node", "apiVersion": "v1", "metadata": object{"name": "node"}}
+	}
+	answers["/api/v1/nodes"] = object{"kind": "NodeList", "apiVersion": "v1", "items": list}
+	if daemonSet != nil {
+		answers["/apis/apps/v1/namespaces/gpumem-system/daemonsets/gpumem-device-plugin"] = daemonSet
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, found := answers[r.URL.Path]
+		w.Header().Set("Content-Type", "application/json")
+		if !found {
+			w.WriteHeader(http.StatusNotFound)
+			answer = object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": http.StatusNotFound}
+		}
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return []string{"--dry-run=server", "--kube-apiserver", server.URL, "--kube-token", "none"}
+}
+
+// chartWithNotes copies the chart and renders its notes as an object.
+func chartWithNotes(t *testing.T) string {
+	t.Helper()
+	copied := t.TempDir()
+	if err := os.CopyFS(copied, os.DirFS(chart)); err != nil {
+		t.Fatal(err)
+	}
+	text := "notes: |\n{{ include (print .Template.BasePath \"/NOTES.txt\") . | indent 2 }}\n"
+	if err := os.WriteFile(filepath.Join(copied, "templates/notes.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return copied
+}
+
+// pod returns a pod of namespace ml as the API server returns it.
+func pod(name, scheduler, phase, resource string) map[string]any {
+	return map[string]any{
+		"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{"namespace": "ml", "name": name},
+		"spec": map[string]any{"schedulerName": scheduler, "containers": []map[string]any{
+			{"name": "proxy"}, {"name": "main", "resources": map[string]any{"limits": map[string]any{resource: "3"}}},
+		}},
+		"status": map[string]any{"phase": phase},
+	}
+}
+
+// TestNotesCountPodsOfOtherSchedulers renders the notes with the pods of a cluster.
+func TestNotesCountPodsOfOtherSchedulers(t *testing.T) {
+	const memory = "gpumem.dev/gpu-mem"
+	pods := []map[string]any{
+		pod("ours", "gpumem-scheduler", "Running", memory), pod("waits", "default-scheduler", "Pending", memory), pod("batch", "volcano", "Running", memory),
+		pod("done", "default-scheduler", "Succeeded", memory), pod("dead", "default-scheduler", "Failed", memory), pod("other", "default-scheduler", "Running", "nvidia.com/gpu"),
+		pod("none", "default-scheduler", "Running", "cpu"), pod("share", "default-scheduler", "Running", "gpumem.dev/gpu-share"),
+	}
+	const want = "WARNING: 3 pod(s) with GPU memory name another scheduler, which does not know single GPUs: ml/waits, ml/batch, ml/share.\n" +
+		"  Recreate them with schedulerName: gpumem-scheduler.\n"
+	noted := chartWithNotes(t)
+	for name, tc := range map[string]struct {
+		nodes int
+		pods  []map[string]any
+		flags []string
+		want  string // empty: no warning
+	}{
+		"some":                    {nodes: 3, pods: pods, want: want},
+		"none":                    {nodes: 3, pods: pods[:1]},
+		"a large cluster":         {nodes: 501, pods: pods},
+		"one without a scheduler": {nodes: 3, pods: pods, flags: []string{"--set", "scheduler.mode=existing,extender.tls.source=cert-manager"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags := append(apiServer(t, tc.nodes, tc.pods, nil), "--kube-version", "v1.36.3", "--show-only", "templates/notes.yaml")
+			text, err := render(t, noted, append(flags, tc.flags...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(text, tc.want) || (tc.want == "") == strings.Contains(text, "name another scheduler") {
+				t.Errorf("the notes lack %q:\n%s", tc.want, text)
+			}
+		})
+	}
+}
+
+// TestNotesReportRemovedValues renders the notes with a value that has no effect any more.
+func TestNotesReportRemovedValues(t *testing.T) {
+	text, err := render(t, chartWithNotes(t), "--kube-version", "v1.36.3", "--show-only", "templates/notes.yaml", "--set", "devicePlugin.toolkitDir=/opt")
+	if err != nil || !strings.Contains(text, "WARNING: devicePlugin.toolkitDir has no effect any more: remove it from your values.") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+// TestUnitsDoNotChangeUnderPods upgrades a release whose device plugin has another unit.
+func TestUnitsDoNotChangeUnderPods(t *testing.T) {
+	installed := map[string]any{
+		"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": map[string]any{"name": "gpumem-device-plugin"},
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []map[string]any{{"name": "p", "args": []string{"--unit-mib=512"}}}}}},
+	}
+	const refused = "unitMiB changes from 512 to 1024, and pods that ask for gpumem.dev/gpu-mem are there (1: ml/runs)"
+	runs, ended := pod("runs", "gpumem-scheduler", "Running", "gpumem.dev/gpu-mem"), pod("ended", "gpumem-scheduler", "Failed", "gpumem.dev/gpu-mem")
+	for name, tc := range map[string]struct {
+		pods []map[string]any
+		want string
+	}{"a pod runs": {[]map[string]any{runs, ended}, refused}, "all pods have ended": {[]map[string]any{ended}, ""}} {
+		_, err := render(t, chart, append(apiServer(t, 1, tc.pods, installed), "--kube-version", "v1.36.3", "--is-upgrade")...)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: want %q, got %v", name, tc.want, err)
+		}
+	}
+}
