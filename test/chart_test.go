@@ -136,6 +136,9 @@ func walkValues(t *testing.T, root schema, path string, mapping *yaml.Node, rows
 				what = text
 			}
 		}
+		if strings.HasPrefix(what, "-") {
+			t.Errorf("%s has the examples of the value before it as its comment", at)
+		}
 		if what == "" {
 			t.Errorf("%s has no comment in values.yaml", at)
 		}
