@@ -17,7 +17,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
-	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/nri"
@@ -59,7 +58,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	offers := nodestate.NewOffers(level, !cfg.cores)
 	driver, err := claims.New(claims.Config{
 		Domain: cfg.names.Domain(), Node: cfg.nodeName, Cores: cfg.cores, Containers: cfg.plugin.Containers,
-		Ready: level.Ready, Serve: mps.NewClient(cfg.mpsDir).Serve,
+		Ready: level.Ready,
 	}, offers, disk, log.Named("claims"))
 	if err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -65,7 +64,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		return err
 	}
 	cfg := mps.Config{
-		Dir: o.dir, Shm: filepath.Join(o.dir, "shm"), Program: control, Protocol: o.protocolFor(driver), Settings: mps.Settings{PinnedMiB: limits}, Mounts: &mps.Kernel{}, Probe: o.probe,
+		Dir: o.dir, Shm: filepath.Join(o.dir, "shm"), Program: control, Settings: mps.Settings{PinnedMiB: limits}, Mounts: &mps.Kernel{}, Probe: o.probe,
 		Free:      func() ([]int64, error) { return machine.Free(o.ours.Selects) },
 		Exclusive: o.exclusive, Interval: mpsInterval, Timeout: mpsTimeout, Backoff: mpsBackoff, Drain: o.drain, Quit: mpsQuit,
 	}
@@ -77,7 +76,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, cfg := range daemons {
-		log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Int("protocol", cfg.Protocol), zap.Strings("devices", cfg.Only))
+		log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Strings("devices", cfg.Only))
 		group.Go(func() error { return mps.New(cfg, machine, log.Named("mps")).Run(ctx) })
 	}
 	return group.Wait()
@@ -128,16 +127,4 @@ func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log 
 		case <-time.After(probeRetry):
 		}
 	}
-}
-
-// protocolFor returns the newest version that a driver's daemon has, unless it is
-// said.
-func (o *mpsOptions) protocolFor(driver string) int {
-	if n, err := strconv.Atoi(o.protocol); err == nil {
-		return n
-	}
-	if enforcement.PartitionsMemory(driver) {
-		return 3
-	}
-	return 2
 }

@@ -18,7 +18,6 @@ func daemonsOf(whole mps.Config, gpus, instances []nvml.Part, free func([]nvml.P
 	if len(instances) == 0 {
 		return []mps.Config{whole}
 	}
-	whole.Protocol = 2
 	of := func(dir string, parts ...nvml.Part) {
 		cfg := whole
 		cfg.Dir, cfg.Settings = dir, mps.Settings{}

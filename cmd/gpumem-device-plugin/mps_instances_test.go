@@ -10,10 +10,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 )
 
-// TestDaemonsOfANodeWithInstances: each has its own devices, folder, limits and free memory, and version 2,
-// for version 3 does not go with MIG.
+// TestDaemonsOfANodeWithInstances: each has its own devices, folder, limits and free memory.
 func TestDaemonsOfANodeWithInstances(t *testing.T) {
-	whole := mps.Config{Dir: "/mps", Shm: "/mps/shm", Protocol: 3, Exclusive: true, Settings: mps.Settings{PinnedMiB: []int64{40000, 14910}}}
+	whole := mps.Config{Dir: "/mps", Shm: "/mps/shm", Exclusive: true, Settings: mps.Settings{PinnedMiB: []int64{40000, 14910}}}
 	gpus := []nvml.Part{{UUID: "GPU-b", Index: 1, MiB: 14910, Free: 14000}}
 	instances := []nvml.Part{{UUID: "MIG-a", Index: 2, MiB: 4852, Free: 4000}, {UUID: "MIG-c", Index: 4, MiB: 9700, Free: 9000}}
 	free := func(parts []nvml.Part) (out []int64, err error) {
@@ -26,15 +25,15 @@ func TestDaemonsOfANodeWithInstances(t *testing.T) {
 		gpus, instances []nvml.Part
 		want            []string
 	}{
-		"no instance": {gpus, nil, []string{"/mps 3 true [] [] [40000 14910]"}},
+		"no instance": {gpus, nil, []string{"/mps true [] [] [40000 14910]"}},
 		"instances alone": {nil, instances, []string{
-			"/mps/MIG-a 2 false [MIG-a] [2] [4852] [4000]", "/mps/MIG-c 2 false [MIG-c] [4] [9700] [9000]",
+			"/mps/MIG-a false [MIG-a] [2] [4852] [4000]", "/mps/MIG-c false [MIG-c] [4] [9700] [9000]",
 		}},
-		"next to a GPU": {gpus, instances[:1], []string{"/mps 2 true [GPU-b] [1] [14910] [14000]", "/mps/MIG-a 2 false [MIG-a] [2] [4852] [4000]"}},
+		"next to a GPU": {gpus, instances[:1], []string{"/mps true [GPU-b] [1] [14910] [14000]", "/mps/MIG-a false [MIG-a] [2] [4852] [4000]"}},
 	} {
 		var got []string
 		for _, d := range daemonsOf(whole, tc.gpus, tc.instances, free) {
-			line := fmt.Sprint(d.Dir, " ", d.Protocol, " ", d.Exclusive, " ", d.Only, " ", d.Indexes, " ", d.Settings.PinnedMiB)
+			line := fmt.Sprint(d.Dir, " ", d.Exclusive, " ", d.Only, " ", d.Indexes, " ", d.Settings.PinnedMiB)
 			if d.Free != nil {
 				has, _ := d.Free()
 				line += fmt.Sprint(" ", has)

@@ -78,7 +78,6 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.level = newLevel(log, cfg, p.ours, func() error { return connected(p.nri) }, func() error { return late(p.nri) })
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
-	cfg.plugin.Serve = mps.NewClient(cfg.mpsDir).Serve
 	dir := filepath.Join(cfg.kubeletDir, "device-plugins")
 	cfg.plugin.Levels = filepath.Join(dir, "gpumem-levels.json") // goes with the kubelet's checkpoint
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
@@ -125,7 +124,7 @@ func newLevel(log *zap.Logger, cfg config, prober inventory.Source, connected, l
 		Driver:  partition.New(cfg.nvmlLibrary, cfg.driverRoot),
 		NRI:     connected,
 		Late:    late,
-		MPS: func(ctx context.Context, devices []gpu.Device) (int, []int, error) {
+		MPS: func(ctx context.Context, devices []gpu.Device) ([]int, error) {
 			return mps.Check(ctx, cfg.mpsDir, devices)
 		},
 	}, log.Named("enforcement"))

@@ -293,7 +293,7 @@ func (m *machine) testEveryLevel() {
 	m.testSecond(p)
 	m.testFirst(p)
 
-	p = promise{name: "mps, protocol 2", level: "mps", several: "advisory", limited: true, perProcess: true}
+	p = promise{name: "mps", level: "mps", several: "advisory", limited: true, perProcess: true}
 	stop := m.startMPS()
 	m.level(p.level, "")
 	m.testSeveral(p)
@@ -302,7 +302,7 @@ func (m *machine) testEveryLevel() {
 	stop()
 	m.level("advisory", "")
 
-	p = promise{name: "mps, protocol 3", level: "mps", several: "mps", limited: true, perProcess: true, narrowed: true}
+	p = promise{name: "mps, driver 615", level: "mps", several: "advisory", limited: true, perProcess: true}
 	m.updateDriver("615.71.09")
 	stop = m.startMPS()
 	m.level(p.level, "")

@@ -245,10 +245,10 @@ func TestNVIDIAsMeasurements(t *testing.T) {
 		nvml string // what is set before
 		want took
 	}{
-		"server, default namespace": {mps: []string{"threads 50", "limit all 10G"}, want: took{SMs: 94, AllocatedMiB: 9728, TotalMiB: wholeRTX}},
-		"namespace":                 {mps: []string{"threads 25", "limit all 5G"}, want: took{SMs: 46, AllocatedMiB: 4864, TotalMiB: wholeRTX}},
-		"namespace without limits":  {mps: []string{"threads 100"}, want: took{SMs: 188, AllocatedMiB: allOfIt, TotalMiB: wholeRTX}},
-		"namespace above server":    {mps: []string{"threads 75", "limit all 20G"}, want: took{SMs: 140, AllocatedMiB: 19968, TotalMiB: wholeRTX}},
+		"the daemon's defaults":    {mps: []string{"threads 50", "limit all 10G"}, want: took{SMs: 94, AllocatedMiB: 9728, TotalMiB: wholeRTX}},
+		"a quarter of the threads": {mps: []string{"threads 25", "limit all 5G"}, want: took{SMs: 46, AllocatedMiB: 4864, TotalMiB: wholeRTX}},
+		"no limits":                {mps: []string{"threads 100"}, want: took{SMs: 188, AllocatedMiB: allOfIt, TotalMiB: wholeRTX}},
+		"three quarters":           {mps: []string{"threads 75", "limit all 20G"}, want: took{SMs: 140, AllocatedMiB: 19968, TotalMiB: wholeRTX}},
 		"client's variable, by index": {mps: []string{"threads 50", "limit all 10G"}, env: "0=2G",
 			want: took{SMs: 94, AllocatedMiB: 1536, TotalMiB: wholeRTX}},
 		"client's variable, by UUID": {mps: []string{"threads 50", "limit all 10G"}, env: gpu.UUID + "=2G",
@@ -257,7 +257,7 @@ func TestNVIDIAsMeasurements(t *testing.T) {
 			want: took{SMs: 94, AllocatedMiB: 96768, TotalMiB: wholeRTX}},
 		"dmem of its own": {nvml: "set 0 " + group + " 0 30000", want: took{SMs: 188, AllocatedMiB: 29184, TotalMiB: 30000}},
 		"dmem of a slice": {nvml: "set 0 /slice 0 48943", want: took{SMs: 188, AllocatedMiB: 48128, TotalMiB: wholeRTX}},
-		"dmem and namespace": {mps: []string{"threads 50"}, nvml: "set 0 " + group + " 0 3000",
+		"dmem and MPS": {mps: []string{"threads 50"}, nvml: "set 0 " + group + " 0 3000",
 			want: took{SMs: 94, AllocatedMiB: 2560, TotalMiB: 3000}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -143,7 +143,7 @@ class Kit:
         self.record("claim", claim=text, holds=None if holds is None else bool(holds), **seen)
 
     def is_615(self):
-        """Reports whether the driver has MPS protocol 3 and limits of control groups."""
+        """Reports whether the driver limits control groups, and takes limits of MPS by UUID."""
         major = self.driver.split(".")[0]
         return major.isdigit() and int(major) >= 615
 

@@ -21,7 +21,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/containers"
-	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 )
 
@@ -344,8 +343,7 @@ func (n *claimNode) startDriver() {
 	d.offers = nodestate.NewOffers(d, !w.cfg.Cores)
 	cfg := claims.Config{
 		Domain: w.names.Domain(), Node: n.name, Cores: w.cfg.Cores, Containers: containers.DefaultConfig(),
-		Ready: func(context.Context, gpu.Enforcement, int, []gpu.Device) error { return nil },
-		Serve: func(context.Context, string, mps.Namespace) error { return nil },
+		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 	}
 	_ = d.do(func() (err error) { // ended by the disk, it is started again
 		if d.real, err = claims.New(cfg, d.offers, n.disk, zap.NewNop()); err == nil {

@@ -76,7 +76,7 @@ type Inventory struct {
 	DriverVersion string
 	Enforcement   Enforcement
 	Weaker        string          // why the enforcement is no stronger; empty when it is the strongest, or was chosen
-	MPS           int             // protocol of the MPS daemon that containers are clients of, 2 or 3; 0: of none
+	MPS           bool            // containers are clients of an MPS daemon
 	Coreless      bool            // it offers no cores of its GPUs
 	Devices       []Device        // sorted by Index
 	Links         []Link          // between these; each pair once
@@ -130,11 +130,11 @@ const (
 )
 
 // LevelFor returns the level at which containers of pods with that many GPUs are limited to their
-// grants. With protocol 2 of MPS a limit is in the client's environment, in a list of GPUs, and a
+// grants. With MPS a limit is in the client's environment, in a list of GPUs, and a
 // program that sees fewer of them has none of these limits (NVIDIA, "Per-GPU Compute and Memory
 // Limits with MPS"): launchers of several workers show each worker one GPU.
 func (inv Inventory) LevelFor(gpus int) Enforcement {
-	if gpus > 1 && inv.Enforcement == EnforcementMPS && inv.MPS < 3 {
+	if gpus > 1 && inv.Enforcement == EnforcementMPS {
 		return EnforcementAdvisory
 	}
 	return inv.Enforcement

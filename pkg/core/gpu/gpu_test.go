@@ -74,19 +74,16 @@ func TestEnforcement(t *testing.T) {
 func TestLevelFor(t *testing.T) {
 	for _, tc := range []struct {
 		level Enforcement
-		mps   int
 		gpus  int
 		want  Enforcement
 	}{
-		{EnforcementMPS, 2, 1, EnforcementMPS},
-		{EnforcementMPS, 2, 2, EnforcementAdvisory},
-		{EnforcementMPS, 0, 2, EnforcementAdvisory}, // as a plugin of before says it
-		{EnforcementMPS, 3, 2, EnforcementMPS},
-		{EnforcementKernel, 2, 2, EnforcementKernel},
-		{EnforcementAdvisory, 0, 2, EnforcementAdvisory},
+		{EnforcementMPS, 1, EnforcementMPS},
+		{EnforcementMPS, 2, EnforcementAdvisory},
+		{EnforcementKernel, 2, EnforcementKernel},
+		{EnforcementAdvisory, 2, EnforcementAdvisory},
 	} {
-		if got := (Inventory{Enforcement: tc.level, MPS: tc.mps}).LevelFor(tc.gpus); got != tc.want {
-			t.Errorf("%s with protocol %d, %d GPUs: %s, want %s", tc.level, tc.mps, tc.gpus, got, tc.want)
+		if got := (Inventory{Enforcement: tc.level}).LevelFor(tc.gpus); got != tc.want {
+			t.Errorf("%s, %d GPUs: %s, want %s", tc.level, tc.gpus, got, tc.want)
 		}
 	}
 }

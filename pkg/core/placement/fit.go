@@ -75,7 +75,7 @@ const MPSClients = 48
 // left on the device for each container of the request. A container counts as one
 // process: how many it has is not known before.
 func (n Node) HasClients(r Request, d Device) bool {
-	if n.MPS == 0 && n.Enforcement != gpu.EnforcementMPS {
+	if !n.MPS && n.Enforcement != gpu.EnforcementMPS {
 		return true
 	}
 	clients := r.Containers.processes

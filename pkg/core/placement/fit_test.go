@@ -66,16 +66,11 @@ func TestFit(t *testing.T) {
 			req: ask(1, enforced(gpu.EnforcementKernel)), node: node(two), want: placement.WeakerEnforcement, unresolvable: true,
 			wantSentence: "wants enforcement kernel; this node has advisory: ask for that, or for none",
 		},
-		"MPS with limits in the environment, and several GPUs": {
+		"MPS, and several GPUs": {
 			req:  ask(2, enforced(gpu.EnforcementMPS), count(2)),
-			node: node(gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: 2, Weaker: "kernel: none", Devices: two.Devices}),
+			node: node(gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: true, Weaker: "kernel: none", Devices: two.Devices}),
 			want: placement.WeakerEnforcement, unresolvable: true,
-			wantSentence: "wants enforcement mps; this node has advisory (mps: the MPS of its driver limits a pod of one GPU only; kernel: none): ask for that, or for none",
-		},
-		"MPS with limits of its own, and several GPUs": {
-			req:  ask(2, enforced(gpu.EnforcementMPS), count(2)),
-			node: node(gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: 3, Devices: two.Devices}), want: placement.Fits,
-			wantSentence: "needs 1 GiB on each of 2 GPUs; fits",
+			wantSentence: "wants enforcement mps; this node has advisory (mps: MPS limits a pod of one GPU only; kernel: none): ask for that, or for none",
 		},
 		"the node enforces more than is demanded": {
 			req:  ask(1, enforced(gpu.EnforcementMPS)),
@@ -644,17 +639,17 @@ func TestClientsOfMPS(t *testing.T) {
 	pods = append(pods, holding(46, container(placement.Init, 1), container(placement.App, 1)))
 	for _, tc := range []struct {
 		level gpu.Enforcement
-		mps   int
+		mps   bool
 		req   placement.Request
 		want  placement.Reason
 	}{
-		{gpu.EnforcementAdvisory, 0, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
-		{gpu.EnforcementMPS, 2, placement.Request{Containers: placement.NewContainers(container(placement.App, 1))}, placement.Fits},
-		{gpu.EnforcementMPS, 2, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 0))}, placement.Fits}, // the other asks for cores alone
-		{gpu.EnforcementMPS, 0, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
-		{gpu.EnforcementMPS, 3, placement.Request{Containers: placement.NewContainers(container(placement.Sidecar, 1), container(placement.App, 1))}, placement.Occupied},
-		{gpu.EnforcementKernel, 3, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
-		{gpu.EnforcementKernel, 0, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
+		{gpu.EnforcementAdvisory, false, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
+		{gpu.EnforcementMPS, true, placement.Request{Containers: placement.NewContainers(container(placement.App, 1))}, placement.Fits},
+		{gpu.EnforcementMPS, true, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 0))}, placement.Fits}, // the other asks for cores alone
+		{gpu.EnforcementMPS, false, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementMPS, true, placement.Request{Containers: placement.NewContainers(container(placement.Sidecar, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementKernel, true, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementKernel, false, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
 	} {
 		inv.Enforcement, inv.MPS = tc.level, tc.mps
 		verdict := placement.Fit(tc.req, placement.NewNode("n", inv, pods))
@@ -803,7 +798,7 @@ func named(d gpu.Device, id gpu.UUID) gpu.Device {
 func TestClientsOfAnInstance(t *testing.T) {
 	d := migDevice(0, 10)
 	inv := inventory(d)
-	inv.MPS, inv.Enforcement = 2, gpu.EnforcementMPS
+	inv.MPS, inv.Enforcement = true, gpu.EnforcementMPS
 	var pods []placement.Holding
 	for i, want := range []placement.Reason{placement.Fits, placement.Fits, placement.Fits, placement.Fits, placement.Fits, placement.Fits, placement.Occupied} {
 		if got := placement.Fit(ask(1), placement.NewNode("n", inv, pods)).Reason; got != want {

@@ -409,7 +409,7 @@ func TestPreemptSortsAListOfItsOwn(t *testing.T) {
 // Each container is a client of the MPS server on each GPU of its pod, and that serves so many.
 func TestPreemptForClientsOfMPS(t *testing.T) {
 	inv := inventory(device(0, 100), device(1, 100))
-	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, 3
+	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true
 	var pods []placement.Holding
 	for d := range inv.Devices {
 		for i := range placement.MPSClients - 1 {

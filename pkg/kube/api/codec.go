@@ -102,6 +102,10 @@ type shareJSON struct {
 	Cores int       `json:"cores,omitempty"`
 }
 
+// mpsProtocol is the number in inventories of nodes whose containers are clients of MPS. Version 0.2 has 3 there as
+// well, and reads from 2 that MPS limits pods of one GPU only.
+const mpsProtocol = 2
+
 // EncodeInventory returns the value of a node's inventory annotation. What
 // could not be read back is an error.
 func EncodeInventory(inv gpu.Inventory) (string, error) {
@@ -110,7 +114,10 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	}
 	out := inventoryJSON{
 		Version: version, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion,
-		Enforcement: inv.Enforcement, Weaker: inv.Weaker, MPS: inv.MPS, Coreless: inv.Coreless, GPUs: []deviceJSON{},
+		Enforcement: inv.Enforcement, Weaker: inv.Weaker, Coreless: inv.Coreless, GPUs: []deviceJSON{},
+	}
+	if inv.MPS {
+		out.MPS = mpsProtocol
 	}
 	for _, d := range inv.Devices {
 		j := deviceJSON{
@@ -149,7 +156,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	if err := decode(s, &in); err != nil {
 		return gpu.Inventory{}, err
 	}
-	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, MPS: in.MPS, Coreless: in.Coreless}
+	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, MPS: in.MPS > 0, Coreless: in.Coreless}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
 			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), ShareMiB: j.ShareMiB, Foreign: cmp.Or(j.ClaimForeign, j.Foreign),

@@ -41,7 +41,7 @@ type format struct {
 
 func machine() gpu.Inventory {
 	return gpu.Inventory{
-		UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory, Weaker: "mps: no daemon answers", MPS: 3, Coreless: true,
+		UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory, Weaker: "mps: no daemon answers", MPS: true, Coreless: true,
 		Devices: []gpu.Device{
 			{UUID: first, Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, Foreign: 2, NUMANode: 1, PCI: "00000000:3b:00.0", ComputeCapability: "7.5", Speed: 21},
 			{UUID: second, Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, PCI: "00000000:3c:00.0", ComputeCapability: "7.5", Speed: 21, Status: gpu.Unhealthy("XID 79")},
@@ -53,6 +53,20 @@ func machine() gpu.Inventory {
 			{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.Share{{Device: first, Units: 3, Cores: 30}}},
 			{UID: "1f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Namespace: "team", Name: "claimant", Shares: []gpu.Share{{Device: "GPU-0f0e0d0c-1111-2222-3333-444455556667", Units: 3, Cores: 30}}},
 		},
+	}
+}
+
+// A node of a plugin that ran another protocol of MPS has clients all the same.
+func TestInventoryWithARetiredProtocol(t *testing.T) {
+	text, err := api.EncodeInventory(machine())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inv, err := api.DecodeInventory(strings.Replace(text, `"mps":2`, `"mps":3`, 1)); err != nil || !inv.MPS {
+		t.Errorf("clients of MPS: %t, %v", inv.MPS, err)
+	}
+	if inv, err := api.DecodeInventory(strings.Replace(text, `"mps":2,`, "", 1)); err != nil || inv.MPS {
+		t.Errorf("clients of no daemon: %t, %v", inv.MPS, err)
 	}
 }
 

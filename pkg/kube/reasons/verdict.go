@@ -91,7 +91,7 @@ func (v verdict) weaker() string {
 	level := v.Node.LevelFor(v.Request.GPUs())
 	var why []string
 	if level != v.Node.Enforcement {
-		why = append(why, "mps: the MPS of its driver limits a pod of one GPU only")
+		why = append(why, "mps: MPS limits a pod of one GPU only")
 	}
 	if v.Node.Weaker != "" {
 		why = append(why, v.Node.Weaker)

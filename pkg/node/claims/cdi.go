@@ -25,7 +25,7 @@ func spec(cfg containers.Config, domain string, c Claim, inv gpu.Inventory) (fil
 	if err != nil {
 		return nil, nil, err
 	}
-	inv.UnitMiB, inv.Enforcement, inv.MPS = c.UnitMiB, c.Enforcement, c.MPS
+	inv.UnitMiB, inv.Enforcement, inv.MPS = c.UnitMiB, c.Enforcement, c.MPS > 0
 	if cfg.Strategy == containers.CDIAnnotations {
 		cfg.Strategy = containers.CDICRI // a CDI file adds no annotations, and the kubelet hands over names
 	}

@@ -30,7 +30,7 @@ type Claim struct {
 	// As it was when the claim was prepared. It says what its containers were promised.
 	UnitMiB     int64           `json:"unitMiB"`
 	Enforcement gpu.Enforcement `json:"enforcement"`
-	MPS         int             `json:"mps,omitempty"` // protocol of the daemon; 0: none
+	MPS         int             `json:"mps,omitempty"` // protocol of the daemon, 3 of a claim that version 0.2 prepared; 0: none
 }
 
 // Pod is one in the namespace of its claim.
@@ -202,8 +202,6 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 	}
 	cores = allocation.Grant{Resource: gpu.Cores, Devices: memory.Devices, Each: int(each.cores)}
 	memory.Each = int(each.amount / c.unit())
-	// The name of its MPS namespace follows from the slots of a grant. A claim has none.
-	memory.Slots = []gpu.SlotID{gpu.SlotID(c.UID)}
 	return memory, cores, nil
 }
 

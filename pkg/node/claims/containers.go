@@ -54,7 +54,7 @@ func (of Containers) Hold(ctx context.Context, namespace, _, _, cgroupsPath stri
 	case !ok || c.Namespace != namespace:
 		return errors.New("its claim is not prepared")
 	case c.Enforcement == gpu.EnforcementMPS:
-		return of.driver.cfg.Ready(ctx, c.Enforcement, c.MPS, nil)
+		return of.driver.ready(ctx, c)
 	case c.Enforcement != gpu.EnforcementKernel:
 		return nil
 	}

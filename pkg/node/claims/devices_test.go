@@ -11,7 +11,7 @@ import (
 
 func TestWhatIsPublished(t *testing.T) {
 	inv := gpu.Inventory{
-		UnitMiB: 1024, DriverVersion: "580.95.05", Enforcement: gpu.EnforcementMPS, MPS: 2,
+		UnitMiB: 1024, DriverVersion: "580.95.05", Enforcement: gpu.EnforcementMPS, MPS: true,
 		Devices: []gpu.Device{
 			{UUID: "GPU-A", Index: 0, Model: "NVIDIA A100", Allocatable: 79, NUMANode: 1, PCI: "00000000:3b:00.0", ComputeCapability: "8.0", Speed: 100},
 			{UUID: "GPU-b", Index: 1, Allocatable: 1, NUMANode: -1, Status: gpu.Unhealthy("XID 79")},

@@ -26,10 +26,8 @@ type Config struct {
 	Cores      bool   // they are offered as well
 	Containers containers.Config
 
-	// Ready says why a level does not hold now, for clients of an MPS daemon of that protocol.
-	Ready func(ctx context.Context, level gpu.Enforcement, mps int, devices []gpu.Device) error
-	// Serve makes the MPS namespace of a claim, where the daemon has such.
-	Serve func(ctx context.Context, name string, want mps.Namespace) error
+	// Ready says why a level does not hold now.
+	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
 }
 
 // Offers tell which GPUs the node offers.
@@ -109,10 +107,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return result, err
 	}
-	if err := d.cfg.Ready(ctx, c.Enforcement, c.MPS, nil); err != nil {
-		return result, err
-	}
-	if err := d.serve(ctx, c, offer.Inventory); err != nil {
+	if err := d.ready(ctx, c); err != nil {
 		return result, err
 	}
 	d.log.Info("claim prepared", zap.String("claim", c.Namespace+"/"+c.Name), zap.String("uid", string(c.UID)), zap.Any("shares", c.Shares), zap.String("enforcement", string(c.Enforcement)))
@@ -148,7 +143,9 @@ func (d *Driver) enter(ctx context.Context, c *Claim, offer nodestate.Offer) (na
 	if err := admit(*c, memory.Devices, d.claims); err != nil {
 		return nil, err
 	}
-	c.Enforcement, c.MPS = inv.LevelFor(len(memory.Devices)), inv.MPS
+	if c.Enforcement = inv.LevelFor(len(memory.Devices)); inv.MPS {
+		c.MPS = mps.Protocol
+	}
 	for i := range c.Shares {
 		at := slices.IndexFunc(memory.Devices, func(g gpu.Device) bool { return published.DeviceName(g.UUID) == c.Shares[i].Device })
 		c.Shares[i].UUID = memory.Devices[at].UUID
@@ -188,21 +185,29 @@ func (d *Driver) write(c Claim, inv gpu.Inventory) ([]string, error) {
 	return names, nil
 }
 
-// serve has the MPS daemon know the namespace of a claim, where it has such.
-func (d *Driver) serve(ctx context.Context, c Claim, inv gpu.Inventory) error {
-	if c.MPS < 3 {
-		return nil
-	}
-	memory, cores, err := c.grant(inv)
-	if err != nil {
+// ready says why the containers of a claim must not start now.
+func (d *Driver) ready(ctx context.Context, c Claim) error {
+	if err := mps.CheckProtocol(c.MPS); err != nil {
 		return err
 	}
-	inv.UnitMiB = c.UnitMiB
-	want := mps.Namespace{LimitMiB: containers.LimitMiB(memory, inv), Percent: d.cfg.Containers.Percent(memory)}
-	if cores.Each > 0 {
-		want.Percent = cores.Each
+	return d.cfg.Ready(ctx, c.Enforcement, nil)
+}
+
+// RetiredClients returns the claims on each GPU that version 0.2 prepared for an MPS protocol which gpumem no longer runs.
+func (d *Driver) RetiredClients(gpu.Inventory, map[string]string) map[gpu.UUID][]string {
+	out := make(map[gpu.UUID][]string)
+	for _, c := range d.Claims() {
+		if mps.CheckProtocol(c.MPS) == nil {
+			continue
+		}
+		name := c.Namespace + "/" + c.Name
+		for _, s := range c.Shares { // it may have several of one GPU
+			if !slices.Contains(out[s.UUID], name) {
+				out[s.UUID] = append(out[s.UUID], name)
+			}
+		}
 	}
-	return d.cfg.Serve(ctx, containers.Namespace(memory.Slots), want)
+	return out
 }
 
 // UnprepareResourceClaims implements kubeletplugin.DRAPlugin.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/containers"
-	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
@@ -60,7 +59,7 @@ func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
 // TestSharesOfAGPU: they are counted as shares, and are memory and a part of the cores in a container.
 func TestSharesOfAGPU(t *testing.T) {
 	inv := plugintest.TwoGPUs()
-	inv.UnitMiB, inv.Enforcement, inv.MPS = 0, gpu.EnforcementMPS, 3
+	inv.UnitMiB, inv.Enforcement, inv.MPS = 0, gpu.EnforcementMPS, true
 	for i := range inv.Devices {
 		inv.Devices[i].Allocatable, inv.Devices[i].ShareMiB = gpu.SharesPerDevice, int64(400*(i+1))
 	}
@@ -91,11 +90,8 @@ func TestSharesOfAGPU(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tc.claim.Name, got.Err, tc.err)
 		}
 	}
-	if env := r.disk.env(t, "uid-a"); env["GPUMEM_LIMIT_MIB"] != "3200" {
-		t.Errorf("4 shares of 800 MiB are %s MiB", env["GPUMEM_LIMIT_MIB"])
-	}
-	if got := r.served[containers.Namespace([]gpu.SlotID{"uid-a"})]; got != (mps.Namespace{LimitMiB: 3200, Percent: 100}) {
-		t.Errorf("the MPS daemon holds them to %+v", got)
+	if env := r.disk.env(t, "uid-a"); env["GPUMEM_LIMIT_MIB"] != "3200" || env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != "0=3200M" {
+		t.Errorf("4 shares of 800 MiB are %s MiB, and the limit of MPS %s", env["GPUMEM_LIMIT_MIB"], env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"])
 	}
 	given, _, _ := r.Allocations()
 	var units gpu.Units
@@ -235,25 +231,23 @@ func TestTheSumOnAGPUIsHeldTo(t *testing.T) {
 // What a claim's file gives is what the device plugin answers for the same grant, level by level.
 func TestAClaimGivesWhatTheDevicePluginGives(t *testing.T) {
 	for _, test := range []struct {
-		name       string
-		level      gpu.Enforcement
-		mps        int
-		strategy   containers.Strategy
-		want       map[string]string
-		mounts     []string
-		devices    []string
-		namespaces map[string]mps.Namespace
+		name     string
+		level    gpu.Enforcement
+		mps      bool
+		strategy containers.Strategy
+		want     map[string]string
+		mounts   []string
+		devices  []string
 	}{
 		{name: "advisory", level: gpu.EnforcementAdvisory, strategy: containers.Envvar,
 			want: map[string]string{"GPUMEM_ENFORCEMENT": "advisory", "GPUMEM_LIMIT_MIB": "2048", "GPUMEM_CORE_PERCENT": "30", "NVIDIA_VISIBLE_DEVICES": string(plugintest.GPUB)}},
-		{name: "mps 2", level: gpu.EnforcementMPS, mps: 2, strategy: containers.VolumeMounts,
+		{name: "mps", level: gpu.EnforcementMPS, mps: true, strategy: containers.VolumeMounts,
 			want:   map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"},
 			mounts: []string{"/run/gpumem/mps/pipe ro", "/dev/shm rw", "/var/run/nvidia-container-devices/" + string(plugintest.GPUB) + " rw"}},
-		{name: "mps 3", level: gpu.EnforcementMPS, mps: 3, strategy: containers.CDICRI,
-			want:       map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "", "GPUMEM_ENFORCEMENT": "mps"},
-			devices:    []string{"nvidia.com/gpu=" + string(plugintest.GPUB)},
-			namespaces: map[string]mps.Namespace{containers.Namespace([]gpu.SlotID{"uid-a"}): {LimitMiB: 2048, Percent: 30}},
-			mounts:     []string{mps.NamespacePipe("/run/gpumem/mps", containers.Namespace([]gpu.SlotID{"uid-a"})) + " ro", "/dev/shm rw"}},
+		{name: "mps by CDI", level: gpu.EnforcementMPS, mps: true, strategy: containers.CDICRI,
+			want:    map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M", "GPUMEM_ENFORCEMENT": "mps"},
+			devices: []string{"nvidia.com/gpu=" + string(plugintest.GPUB)},
+			mounts:  []string{"/run/gpumem/mps/pipe ro", "/dev/shm rw"}},
 		{name: "kernel", level: gpu.EnforcementKernel, strategy: containers.CDIAnnotations,
 			want:    map[string]string{"NVIDIA_GPU_MEMORY_LIMIT": "2048", "NVIDIA_GPU_MEMORY_REQUEST": "2048", "GPUMEM_FRACTION": "0.9200"},
 			devices: []string{"nvidia.com/gpu=" + string(plugintest.GPUB)}},
@@ -279,16 +273,6 @@ func TestAClaimGivesWhatTheDevicePluginGives(t *testing.T) {
 			if diff := cmp.Diff(test.mounts, r.disk.mounts(t, "uid-a")); diff != "" {
 				t.Error(diff)
 			}
-			if test.namespaces == nil {
-				test.namespaces = map[string]mps.Namespace{}
-			}
-			if diff := cmp.Diff(test.namespaces, r.served); diff != "" {
-				t.Error(diff)
-			}
-			clear(r.served)
-			if r.keep(t.Context()); len(r.served) != len(test.namespaces) {
-				t.Errorf("the daemon is asked to keep %v", r.served)
-			}
 		})
 	}
 }
@@ -296,7 +280,7 @@ func TestAClaimGivesWhatTheDevicePluginGives(t *testing.T) {
 // A claim keeps the level at which it was prepared, and waits while that does not hold.
 func TestAClaimKeepsItsLevel(t *testing.T) {
 	inv := plugintest.TwoGPUs()
-	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, 2
+	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true
 	r := newRig(t, inv, newMemory())
 	r.ready = errors.New("the MPS daemon does not answer")
 	claim := allocated("a", result(gpuA, 2, 0))
@@ -304,12 +288,41 @@ func TestAClaimKeepsItsLevel(t *testing.T) {
 		t.Errorf("error %v", got.Err)
 	}
 	r.ready = nil
-	r.source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = gpu.EnforcementAdvisory, 0 })
+	r.source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = gpu.EnforcementAdvisory, false })
 	if got := r.one(t, claim); got.Err != nil {
 		t.Error(got.Err)
 	}
 	if got := r.disk.env(t, claim.UID)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]; got != "0=2048M" {
 		t.Errorf("limit %q", got)
+	}
+}
+
+// A claim that version 0.2 prepared for MPS protocol 3 is refused at the next start of a container, and reported until
+// it is given back.
+func TestAClaimOfARetiredProtocol(t *testing.T) {
+	inv := plugintest.TwoGPUs()
+	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true
+	r := newRig(t, inv, newMemory())
+	claim := allocated("a", result(gpuA, 1, 0), result(gpuA, 1, 0))
+	if got := r.one(t, claim); got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	if got := r.RetiredClients(inv, nil); len(got) > 0 {
+		t.Errorf("clients %v", got)
+	}
+	r.disk.checkpoint = []byte(strings.ReplaceAll(string(r.disk.checkpoint), `"mps":2`, `"mps":3`))
+	r = newRig(t, inv, r.disk)
+	if diff := cmp.Diff(map[gpu.UUID][]string{plugintest.GPUA: {"ml/a"}}, r.RetiredClients(inv, nil)); diff != "" {
+		t.Errorf("clients (-want +got):\n%s", diff)
+	}
+	if got := r.one(t, claim); got.Err == nil || !strings.Contains(got.Err.Error(), "protocol 3, which gpumem no longer runs: delete its pod") {
+		t.Errorf("error %v", got.Err)
+	}
+	if err := r.undo(t, claim.UID); err != nil {
+		t.Error(err)
+	}
+	if got := r.RetiredClients(inv, nil); len(got) > 0 {
+		t.Errorf("clients after the claim was given back: %v", got)
 	}
 }
 

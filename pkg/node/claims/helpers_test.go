@@ -20,7 +20,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/published"
 	"github.com/gpumem/gpumem/pkg/node/containers"
-	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
@@ -107,20 +106,15 @@ type rig struct {
 	*Driver
 	disk   *memory
 	source *plugintest.Source
-	served map[string]mps.Namespace
 	ready  error
 }
 
 func newRig(t *testing.T, inv gpu.Inventory, disk *memory) *rig {
 	t.Helper()
-	r := &rig{disk: disk, source: plugintest.NewSource(inv), served: make(map[string]mps.Namespace)}
+	r := &rig{disk: disk, source: plugintest.NewSource(inv)}
 	cfg := Config{
 		Domain: domain, Node: node, Cores: true, Containers: containers.DefaultConfig(),
-		Ready: func(context.Context, gpu.Enforcement, int, []gpu.Device) error { return r.ready },
-		Serve: func(_ context.Context, name string, want mps.Namespace) error {
-			r.served[name] = want
-			return nil
-		},
+		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return r.ready },
 	}
 	var err error
 	if r.Driver, err = New(cfg, nodestate.NewOffers(r.source, false), disk, zap.NewNop()); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,10 +15,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
-
-// keepInterval is the time between two looks at whether the MPS daemon has the namespaces of all
-// claims. It keeps one for ten minutes that no process uses.
-const keepInterval = time.Minute
 
 // Runner brings a Driver to the kubelet, and its devices to the API server.
 type Runner struct {
@@ -83,8 +78,6 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.helper = helper
 	r.mu.Unlock()
-	tick := time.NewTicker(keepInterval)
-	defer tick.Stop()
 	for {
 		offer, changed := d.offers.Now()
 		closed, all, others := r.closed()
@@ -96,27 +89,11 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err := helper.PublishResources(ctx, Resources(inv, d.cfg.Domain, d.cfg.Node, d.cfg.Cores)); err != nil {
 			return fmt.Errorf("publish the devices: %w", err)
 		}
-		for published := true; published; {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-tick.C:
-				d.keep(ctx)
-			case <-changed:
-				published = false
-			case <-others:
-				published = false
-			}
-		}
-	}
-}
-
-// keep has the MPS daemon keep the namespaces of all claims.
-func (d *Driver) keep(ctx context.Context) {
-	offer, _ := d.offers.Now()
-	for _, c := range d.Claims() {
-		if err := d.serve(ctx, c, offer.Inventory); err != nil {
-			d.log.Warn("MPS does not know a claim", zap.String("claim", c.Namespace+"/"+c.Name), zap.Error(err))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-others:
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 	client := fake.NewClientset(claim)
 	driver, err := New(Config{
 		Domain: domain, Node: node, Containers: containers.DefaultConfig(),
-		Ready: func(context.Context, gpu.Enforcement, int, []gpu.Device) error { return nil },
+		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 	}, nodestate.NewOffers(source, false), disk, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -65,9 +65,6 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 	}
 	h.inventory.MPS = c.cfg.servedBy(given[mpsPipeDirectory])
 	env = c.cfg.Response(gpu.Memory, h.memory, h.inventory).GetEnvs()
-	if h.inventory.MPS >= 3 {
-		env[mpsPipeDirectory] = given[mpsPipeDirectory] // an init container's slots are not known
-	}
 	if h.cores.Each > 0 {
 		maps.Copy(env, c.cfg.Response(gpu.Cores, h.cores, h.inventory).GetEnvs())
 	}

@@ -36,12 +36,12 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 	p := pod("a", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 1))
 	n := newNode(t, nil, nil, p)
 	n.LevelIs(gpu.EnforcementMPS)
-	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = 2 })
+	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = true })
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
 	n.LevelIs(gpu.EnforcementAdvisory) // of the node, since; the container has what it was given
-	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = 0 })
+	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = false })
 	given := map[string]string{"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe"}
 	for name, limit := range map[string]string{"one": "3072", "two": "1024"} {
 		env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", name, given)

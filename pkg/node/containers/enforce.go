@@ -1,11 +1,8 @@
 package containers
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -35,22 +32,18 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 		out.Envs[memoryRequest] = strconv.FormatInt(limit, 10)
 		out.Envs[memoryLimit] = strconv.FormatInt(limit, 10)
 	}
-	if inv.MPS == 0 {
+	if !inv.MPS {
 		return
 	}
 	pipe := mps.Pipe(mpsDir)
 	if len(g.Devices) == 1 {
 		pipe = mps.Pipe(mps.DirOf(mpsDir, g.Devices[0]))
 	}
-	if inv.MPS >= 3 {
-		pipe = mps.NamespacePipe(mpsDir, Namespace(g.Slots)) // which has the limits
-	} else {
-		var limits []string
-		for i := range g.Devices {
-			limits = append(limits, fmt.Sprintf("%d=%dM", i, limit))
-		}
-		out.Envs[mpsPinnedLimit] = strings.Join(limits, ",")
+	var limits []string
+	for i := range g.Devices {
+		limits = append(limits, fmt.Sprintf("%d=%dM", i, limit))
 	}
+	out.Envs[mpsPinnedLimit] = strings.Join(limits, ",")
 	out.Envs[mpsPipeDirectory] = pipe
 	out.Mounts = append(out.Mounts,
 		// Read only: a client speaks to the daemon's socket, and must not take it away.
@@ -60,26 +53,8 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 	)
 }
 
-// Namespace returns the name of the MPS namespace of a container that holds these slots. It
-// follows from them: for all who ask, when the kubelet hands them out and at each start of the
-// container, gets the same.
-func Namespace(slots []gpu.SlotID) string {
-	hash := sha256.New()
-	for _, id := range slices.Sorted(slices.Values(slots)) {
-		fmt.Fprintln(hash, id)
-	}
-	return "grant_" + hex.EncodeToString(hash.Sum(nil))[:24]
-}
-
-// servedBy returns the protocol of the MPS daemon that a container is a client of, by the pipe
-// directory that it was given; 0 for none.
-func (cfg Config) servedBy(pipe string) int {
-	switch {
-	case pipe == mps.Pipe(cfg.MPSDir), strings.HasPrefix(pipe, filepath.Join(cfg.MPSDir, "MIG-")):
-		return 2
-	case strings.HasPrefix(pipe, mps.NamespacePipe(cfg.MPSDir, "grant_")):
-		return 3
-	default:
-		return 0
-	}
+// servedBy reports whether a container is a client of an MPS daemon, by the pipe directory in its
+// environment.
+func (cfg Config) servedBy(pipe string) bool {
+	return pipe == mps.Pipe(cfg.MPSDir) || strings.HasPrefix(pipe, filepath.Join(cfg.MPSDir, "MIG-"))
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,25 +25,19 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 		{ContainerPath: "/dev/shm", HostPath: "/run/gpumem/mps/shm"},
 	}
 	pinned := map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M"}
-	slots := []gpu.SlotID{"aaaaaaaa-1", "aaaaaaaa-0"}
-	pipe := "/run/gpumem/mps/pipe/gpumem/" + Namespace(slots)
-	namespaced := map[string]string{"CUDA_MPS_PIPE_DIRECTORY": pipe}
-	alone := []*pluginapi.Mount{{ContainerPath: pipe, HostPath: pipe, ReadOnly: true}, mounts[1]}
 	hook := map[string]string{"NVIDIA_GPU_MEMORY_REQUEST": "3072", "NVIDIA_GPU_MEMORY_LIMIT": "3072"}
 	for _, tc := range []struct {
 		level  gpu.Enforcement
-		mps    int
+		mps    bool
 		env    []map[string]string
 		mounts []*pluginapi.Mount
 	}{
-		{"", 0, nil, nil},
-		{gpu.EnforcementAdvisory, 0, nil, nil},
-		{gpu.EnforcementAdvisory, 2, []map[string]string{pinned}, mounts},
-		{gpu.EnforcementMPS, 2, []map[string]string{pinned}, mounts},
-		{gpu.EnforcementMPS, 3, []map[string]string{namespaced}, alone},
-		{gpu.EnforcementKernel, 3, []map[string]string{hook, namespaced}, alone},
-		{gpu.EnforcementKernel, 0, []map[string]string{hook}, nil},
-		{gpu.EnforcementKernel, 2, []map[string]string{hook, pinned}, mounts},
+		{"", false, nil, nil},
+		{gpu.EnforcementAdvisory, false, nil, nil},
+		{gpu.EnforcementAdvisory, true, []map[string]string{pinned}, mounts},
+		{gpu.EnforcementMPS, true, []map[string]string{pinned}, mounts},
+		{gpu.EnforcementKernel, false, []map[string]string{hook}, nil},
+		{gpu.EnforcementKernel, true, []map[string]string{hook, pinned}, mounts},
 	} {
 		t.Run(fmt.Sprint(tc.level, " with MPS ", tc.mps), func(t *testing.T) {
 			want := map[string]string{"GPUMEM_ENFORCEMENT": cmp.Or(string(tc.level), "advisory")}
@@ -52,7 +45,7 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 				maps.Copy(want, env)
 			}
 			inv := gpu.Inventory{UnitMiB: 1024, Enforcement: tc.level, MPS: tc.mps}
-			got := DefaultConfig().Response(gpu.Memory, allocation.Grant{Devices: devices, Each: 3, Slots: slots}, inv)
+			got := DefaultConfig().Response(gpu.Memory, allocation.Grant{Devices: devices, Each: 3}, inv)
 			env := got.GetEnvs()
 			for name := range env {
 				if !strings.HasPrefix(name, "CUDA_") && !strings.HasPrefix(name, "NVIDIA_GPU_") && name != "GPUMEM_ENFORCEMENT" {
@@ -66,7 +59,7 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 				t.Errorf("mounts (-want +got):\n%s", diff)
 			}
 			percent := map[string]string{"GPUMEM_CORE_PERCENT": "30"}
-			if tc.mps > 0 {
+			if tc.mps {
 				percent["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "30"
 			}
 			cores := DefaultConfig().Response(gpu.Cores, allocation.Grant{Devices: devices, Each: 30}, inv).GetEnvs()
@@ -81,22 +74,14 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 func TestAClientOnAMIGInstance(t *testing.T) {
 	cfg := DefaultConfig()
 	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "MIG-a", Index: 2}}, Each: 3}
-	got := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: 2})
+	got := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: true})
 	pipe := "/run/gpumem/mps/MIG-a/pipe"
-	if env := got.GetEnvs(); env["CUDA_MPS_PIPE_DIRECTORY"] != pipe || env["NVIDIA_VISIBLE_DEVICES"] != "MIG-a" || cfg.servedBy(pipe) != 2 {
-		t.Errorf("environment %v, protocol %d", env, cfg.servedBy(pipe))
+	if env := got.GetEnvs(); env["CUDA_MPS_PIPE_DIRECTORY"] != pipe || env["NVIDIA_VISIBLE_DEVICES"] != "MIG-a" || !cfg.servedBy(pipe) {
+		t.Errorf("environment %v, a client: %t", env, cfg.servedBy(pipe))
 	}
 	want := []*pluginapi.Mount{{ContainerPath: pipe, HostPath: pipe, ReadOnly: true}, {ContainerPath: "/dev/shm", HostPath: "/run/gpumem/mps/shm"}}
 	if diff := gocmp.Diff(want, got.GetMounts(), protocmp.Transform()); diff != "" {
 		t.Errorf("mounts (-want +got):\n%s", diff)
-	}
-}
-
-// TestNamespace: a container's own, whatever the order of its slots, and a name that MPS takes.
-func TestNamespace(t *testing.T) {
-	one, same, other := Namespace([]gpu.SlotID{"a-0", "a-1"}), Namespace([]gpu.SlotID{"a-1", "a-0"}), Namespace([]gpu.SlotID{"a-0", "a-2"})
-	if one != same || one == other || !regexp.MustCompile(`^[a-z0-9_]{1,64}$`).MatchString(one) {
-		t.Errorf("%s, %s, %s", one, same, other)
 	}
 }
 

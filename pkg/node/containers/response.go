@@ -168,7 +168,7 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	percent := strconv.Itoa(each)
 	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPUMEM_CORE_PERCENT": percent}}
-	if inv.MPS > 0 {
+	if inv.MPS {
 		out.Envs[mpsThreads] = percent
 	}
 	return out

@@ -172,15 +172,15 @@ func TestResponseInShares(t *testing.T) {
 	for name, tc := range map[string]struct {
 		devices []gpu.Device
 		cores   bool
-		mps     int
+		mps     bool
 		want    map[string]string
 		without []string
 	}{
-		"of a small one":  {[]gpu.Device{t4}, false, 0, map[string]string{"GPUMEM_LIMIT_MIB": "4500", "GPUMEM_FRACTION": "0.2783"}, []string{"GPUMEM_CORE_PERCENT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
-		"of a large one":  {[]gpu.Device{a100}, true, 0, map[string]string{"GPUMEM_LIMIT_MIB": "24000", "GPUMEM_CORE_PERCENT": "30"}, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
-		"with MPS":        {[]gpu.Device{t4}, true, 2, map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}, nil},
-		"cores are off":   {[]gpu.Device{t4}, false, 2, map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M"}, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
-		"of both of them": {[]gpu.Device{t4, a100}, true, 2, map[string]string{"GPUMEM_LIMIT_MIB": "4500", "GPUMEM_FRACTION": "0.0521", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M,1=4500M"}, nil},
+		"of a small one":  {[]gpu.Device{t4}, false, false, map[string]string{"GPUMEM_LIMIT_MIB": "4500", "GPUMEM_FRACTION": "0.2783"}, []string{"GPUMEM_CORE_PERCENT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
+		"of a large one":  {[]gpu.Device{a100}, true, false, map[string]string{"GPUMEM_LIMIT_MIB": "24000", "GPUMEM_CORE_PERCENT": "30"}, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
+		"with MPS":        {[]gpu.Device{t4}, true, true, map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}, nil},
+		"cores are off":   {[]gpu.Device{t4}, false, true, map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M"}, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
+		"of both of them": {[]gpu.Device{t4, a100}, true, true, map[string]string{"GPUMEM_LIMIT_MIB": "4500", "GPUMEM_FRACTION": "0.0521", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M,1=4500M"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()

@@ -11,7 +11,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
-	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
 )
@@ -41,12 +40,8 @@ type Config struct {
 	Containers      containers.Config
 	Levels          string // file in which the levels of containers outlive the process; empty: they do not
 
-	// Ready says why a container that was promised a level must not start now. MPS is the protocol
-	// of the daemon whose client it was made; 0: it is not known.
-	Ready func(ctx context.Context, level gpu.Enforcement, mps int, devices []gpu.Device) error
-	// Serve makes the MPS namespace of a container that is about to start; nil where no daemon
-	// has such.
-	Serve func(ctx context.Context, name string, want mps.Namespace) error
+	// Ready says why a container that was promised a level must not start now.
+	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
 	// Kernel holds control groups to limits; nil where no level is kernel.
 	Kernel containers.Kernel
 
@@ -65,7 +60,7 @@ type Config struct {
 func DefaultConfig(node string) Config {
 	return Config{
 		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Containers: containers.DefaultConfig(),
-		Ready:   func(context.Context, gpu.Enforcement, int, []gpu.Device) error { return nil },
+		Ready:   func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 		PodWait: 10 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
 	}
 }

@@ -132,9 +132,6 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if err != nil {
 		return nil, asStatus(err)
 	}
-	if err := p.serve(ctx, s, grant); err != nil {
-		return nil, asStatus(err)
-	}
 	if asked != nil {
 		return out, p.unlistedMayStart(ctx, s, "container", grant) // logged; what the kubelet accounts is right all the same
 	}

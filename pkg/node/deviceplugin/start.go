@@ -11,7 +11,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
@@ -62,8 +61,10 @@ func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu
 func (p *Server) ready(ctx context.Context, level gpu.Enforcement, grant allocation.Grant) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
-	protocol, _ := p.state.MPSOfSlots(grant.Slots)
-	return p.cfg.Ready(asking, level, protocol, grant.Devices)
+	if err := mps.CheckProtocol(p.state.MPSOfSlots(grant.Slots...)); err != nil {
+		return err
+	}
+	return p.cfg.Ready(asking, level, grant.Devices)
 }
 
 // unenforced reports of a container that it waits for its limit to hold.
@@ -71,38 +72,6 @@ func (p *Server) unenforced(pod placement.PodRef, err error) error {
 	p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod), zap.String("uid", pod.UID), zap.Error(err))
 	p.events.Pod(pod, true, "GPUMemoryNotEnforced", err.Error())
 	return asStatus(err)
-}
-
-// serve makes the MPS namespace of a container that is about to start, where the daemon has such:
-// without it the container's program would run without MPS, and with no limit.
-//
-// What the container was given counts, and not what the node has at the moment: a daemon that
-// starts again may be back before the container's program runs. A container that was promised no
-// limit of MPS does not wait for it.
-func (p *Server) serve(ctx context.Context, s allocation.State, grant allocation.Grant) error {
-	protocol, known := p.state.MPSOfSlots(grant.Slots)
-	if !known {
-		protocol = s.Inventory.MPS
-	}
-	waits := s.Inventory.MPS >= 3 || p.levelOfUnlisted(s, grant) == gpu.EnforcementMPS
-	if protocol < 3 || !waits || p.cfg.Serve == nil {
-		return nil
-	}
-	want := mps.Namespace{LimitMiB: containers.LimitMiB(grant, s.Inventory)}
-	if holder, ok := holderOf(s.Allocated, grant.Slots); ok {
-		want.Percent = p.cfg.Containers.Percent(grant) // of an init container: only its environment says it
-		if cores := holder.Only(gpu.Cores); len(cores) > 0 {
-			share, err := allocation.Resolve(s, gpu.Cores, cores)
-			if err != nil {
-				return err
-			}
-			want.Percent = share.Each
-		}
-	}
-	if err := p.cfg.Serve(ctx, containers.Namespace(grant.Slots), want); err != nil {
-		return fmt.Errorf("the container waits: %w", err)
-	}
-	return nil
 }
 
 // holderOf returns the container that holds exactly these slots of memory.

@@ -1,8 +1,11 @@
 package deviceplugin
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -12,8 +15,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/node/containers"
-	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
 // demanding is a pod that accepts no level below that.
@@ -34,14 +35,14 @@ func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var ready error
 			n := newNode(t, func(c *Config) {
-				c.Ready = func(_ context.Context, level gpu.Enforcement, protocol int, _ []gpu.Device) error {
-					if level != gpu.EnforcementMPS || protocol != 2 {
-						t.Errorf("asked for %q, protocol %d", level, protocol)
+				c.Ready = func(_ context.Context, level gpu.Enforcement, _ []gpu.Device) error {
+					if level != gpu.EnforcementMPS {
+						t.Errorf("asked for %q", level)
 					}
 					return ready
 				}
 			}, nil, tc.pod)
-			n.Source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = gpu.EnforcementMPS, 2 })
+			n.Source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true })
 			if _, err := n.Admit(t, tc.pod); err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +75,7 @@ func TestNoContainerOfAnUnknownPodStartsWithoutItsLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var ready error
 			change := func(c *Config) {
-				c.Ready = func(_ context.Context, level gpu.Enforcement, _ int, _ []gpu.Device) error {
+				c.Ready = func(_ context.Context, level gpu.Enforcement, _ []gpu.Device) error {
 					if level == gpu.EnforcementAdvisory || level == "" {
 						return nil
 					}
@@ -141,7 +142,7 @@ func TestEachContainerWaitsForItsOwnLevel(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 3), container("two", placement.App, 2))
 	dead := errors.New("the MPS daemon is dead")
 	n := newNode(t, func(c *Config) {
-		c.Ready = func(_ context.Context, level gpu.Enforcement, _ int, _ []gpu.Device) error {
+		c.Ready = func(_ context.Context, level gpu.Enforcement, _ []gpu.Device) error {
 			return map[gpu.Enforcement]error{gpu.EnforcementMPS: dead}[level]
 		}
 	}, nil, p)
@@ -162,7 +163,7 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 	var asked []gpu.Enforcement
 	p := pod("a", 1, uuidA, app(3))
 	change := func(c *Config) {
-		c.Ready = func(_ context.Context, level gpu.Enforcement, _ int, _ []gpu.Device) error {
+		c.Ready = func(_ context.Context, level gpu.Enforcement, _ []gpu.Device) error {
 			asked = append(asked, level)
 			return ready
 		}
@@ -195,65 +196,26 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 	}
 }
 
-// TestAContainerHasItsNamespaceBeforeItStarts: with protocol 3 of MPS the limit is in a namespace,
-// by the name that the container was told of.
-func TestAContainerHasItsNamespaceBeforeItStarts(t *testing.T) {
-	p := pod("a", 1, uuidA, container("prepare", placement.Init, 2), app(3))
-	served := make(map[string]mps.Namespace)
-	var fails error
-	n := newNode(t, func(c *Config) {
-		c.Serve = func(_ context.Context, name string, want mps.Namespace) error {
-			served[mps.NamespacePipe("/run/gpumem/mps", name)] = want
-			return fails
-		}
-	}, nil, p)
-	n.LevelIs(gpu.EnforcementMPS)
-	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = 3 })
+// A container that version 0.2 made a client of MPS protocol 3 does not start again: its namespace is gone, and
+// it would run without a limit.
+func TestNoClientOfARetiredProtocolStarts(t *testing.T) {
+	p := pod("a", 1, uuidA, app(3))
+	file := filepath.Join(t.TempDir(), "levels.json")
+	remembers := func(c *Config) { c.Levels = file }
+	n := newNode(t, remembers, nil, p)
+	n.Source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true })
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
-	ids := n.Kubelet.SlotsOf("a")
-	fails = errors.New("no daemon answers")
-	wantStatus(t, n.Start(t.Context(), ids...), codes.FailedPrecondition, "the container waits: no daemon answers")
-	fails = nil
-	clear(served)
-	if err := n.Start(t.Context(), ids...); err != nil {
+	record, err := os.ReadFile(file)
+	if err != nil {
 		t.Fatal(err)
 	}
-	given := map[string]string{"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PIPE_DIRECTORY": mps.NamespacePipe("/run/gpumem/mps", containers.Namespace(slotIDs(ids)))}
-	pipe := given["CUDA_MPS_PIPE_DIRECTORY"]
-	if env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "main", given); !ok || err != nil || env["CUDA_MPS_PIPE_DIRECTORY"] != pipe || env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != "" {
-		t.Errorf("the runtime is told %v, %t, %v", env, ok, err)
-	}
-	if diff := cmp.Diff(map[string]mps.Namespace{pipe: {LimitMiB: 3072, Percent: 100}}, served); diff != "" {
-		t.Errorf("namespaces (-want +got):\n%s", diff)
-	}
-	// The daemon was away when the node was last looked at, and is back: the container has not its
-	// namespace for that. One with no limit of MPS does not wait for it.
-	clear(served)
-	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS, inv.Enforcement = 0, gpu.EnforcementAdvisory })
-	if err := n.Start(t.Context(), ids...); err != nil || len(served) != 1 {
-		t.Errorf("%v, namespaces %v", err, served)
-	}
-	fails = errors.New("no daemon answers")
-	wantStatus(t, n.Start(t.Context(), ids...), codes.FailedPrecondition, "the container waits: no daemon answers")
-	n.State.HandOut(slotIDs(ids), gpu.Inventory{Enforcement: gpu.EnforcementKernel, MPS: 3})
-	if err := n.Start(t.Context(), ids...); err != nil {
-		t.Errorf("it has its limit by the kernel: %v", err)
-	}
-	fails = nil
-	n.State.HandOut(slotIDs(ids), gpu.Inventory{Enforcement: gpu.EnforcementMPS, MPS: 3})
-	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS, inv.Enforcement = 3, gpu.EnforcementMPS })
-
-	clear(served) // of the init container nobody tells how many cores it asks for
-	if err := n.Start(t.Context(), ids[:2]...); err != nil {
+	if err := os.WriteFile(file, bytes.ReplaceAll(record, []byte(`"mps":2`), []byte(`"mps":3`)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range served {
-		if want != (mps.Namespace{LimitMiB: 2048}) {
-			t.Errorf("the init container gets %+v", want)
-		}
-	}
+	n.begin(t, remembers)
+	wantStatus(t, n.Start(t.Context(), n.Kubelet.SlotsOf("a")...), codes.FailedPrecondition, "protocol 3, which gpumem no longer runs: delete its pod")
 }
 
 func TestHolderOf(t *testing.T) {

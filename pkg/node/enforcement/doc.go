@@ -14,7 +14,7 @@
 //     NRI, before a container's program runs. The driver has limits by NVML, with Linux's dmem
 //     controller (6.14) or without. No MPS daemon: the driver refuses what is beyond a hard limit.
 //   - mps: a running MPS daemon that was seen to limit a client, and GPUs of compute capability
-//     7.0 or newer. With protocol 2 it is the level of pods of one GPU (gpu.Inventory.LevelFor).
+//     7.0 or newer. It is the level of pods of one GPU (gpu.Inventory.LevelFor).
 //
 // # Invariants
 //

@@ -147,7 +147,7 @@ func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 				t.Errorf("level %s (%s) after a limit that was not set", inv.Enforcement, inv.Weaker)
 			}
 			h.driver.change(func() { change(false) })
-			if err := n.Ready(t.Context(), gpu.EnforcementKernel, 0, nil); err != nil {
+			if err := n.Ready(t.Context(), gpu.EnforcementKernel, nil); err != nil {
 				t.Errorf("the container cannot try again: %v", err)
 			}
 			if err := hold("/" + c2); err != nil {

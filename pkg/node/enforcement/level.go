@@ -42,9 +42,8 @@ type Facts struct {
 	Test    error // a limit was set and read back on each GPU
 	Held    error // of a container that runs, or of the last one that was to start
 
-	MPS      error // the MPS daemon limits its clients
-	Protocol int   // its version
-	MPSGPUs  []int // indexes of the GPUs on which it limits them; none: it does not say
+	MPS     error // the MPS daemon limits its clients
+	MPSGPUs []int // indexes of the GPUs on which it limits them; none: it does not say
 }
 
 // Verdict is what holds on a node.
@@ -52,14 +51,14 @@ type Verdict struct {
 	Level  gpu.Enforcement
 	Kernel error // why the kernel does not hold containers to their grants; nil where it does
 	MPS    error // the same of MPS
-	Served int   // the protocol of the MPS daemon that containers are clients of; 0: of none
+	Served bool  // containers are clients of the MPS daemon
 }
 
 // Judge returns the strongest level that the facts prove.
 func Judge(f Facts) Verdict {
 	v := Verdict{Level: gpu.EnforcementAdvisory, Kernel: f.kernel(), MPS: f.mps()}
 	if v.MPS == nil {
-		v.Level, v.Served = gpu.EnforcementMPS, f.Protocol
+		v.Level, v.Served = gpu.EnforcementMPS, true
 	}
 	if v.Kernel == nil {
 		v.Level = gpu.EnforcementKernel
@@ -101,9 +100,6 @@ func (f Facts) mps() error {
 	if f.MPS != nil {
 		return f.MPS
 	}
-	if f.Protocol >= 3 && f.Driver != "" && !PartitionsMemory(f.Driver) { // it was another when the daemon started
-		return fmt.Errorf("the MPS daemon has protocol %d, which driver %q has not: delete the daemon's pod, with which its clients end", f.Protocol, f.Driver)
-	}
 	for _, d := range healthy(f.Devices) {
 		if len(f.MPSGPUs) > 0 && !slices.Contains(f.MPSGPUs, d.Index) {
 			return fmt.Errorf("GPU %d (%s) was added, or left MIG mode, after the MPS daemon had started: delete the daemon's pod, with which its clients end", d.Index, d.Model)
@@ -132,7 +128,7 @@ func (f Facts) kernel() error {
 }
 
 // PartitionsMemory reports whether a driver of that version can hold containers to
-// their memory, and has an MPS daemon of version 3.
+// their memory.
 func PartitionsMemory(driver string) bool {
 	return gpu.Version(driver).AtLeast(minDriver)
 }

@@ -21,9 +21,9 @@ type Probes struct {
 	NRI     func() error // why the container runtime does not call the plugin
 	// Late says which container runs without its limit, for it was started without a call.
 	Late func() error
-	// MPS asks whether the MPS daemons limit the clients of these GPUs, for their protocol, and on which
-	// they do, by index; none: they do not say.
-	MPS func(ctx context.Context, devices []gpu.Device) (protocol int, gpus []int, err error)
+	// MPS asks whether the MPS daemons limit the clients of these GPUs, and on which they do, by
+	// index; none: they do not say.
+	MPS func(ctx context.Context, devices []gpu.Device) (gpus []int, err error)
 }
 
 // Node is a prober's GPUs with the level at which containers are kept to their
@@ -140,7 +140,7 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 	told := gpu.Enforcement(mode)
 	inv.Enforcement, inv.Weaker = told, ""
 	if told == gpu.EnforcementAdvisory {
-		inv.MPS = 0
+		inv.MPS = false
 	}
 	lacks := v.lacks(told)
 	if lacks == nil {
@@ -159,7 +159,7 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
 	devices := healthy(inv.Devices)
-	f.Protocol, f.MPSGPUs, f.MPS = n.probes.MPS(ctx, asked)
+	f.MPSGPUs, f.MPS = n.probes.MPS(ctx, asked)
 	if len(devices) == 0 {
 		f.Test = errors.New("no GPU answers")
 	} else if PartitionsMemory(f.Driver) && f.Cgroups == nil {
@@ -171,10 +171,9 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device)
 }
 
 // Ready says why a container that was promised a level must not start now; nil
-// when it may. It asks those who enforce, and not what was found last. MPS is the protocol that the
-// container was set up for, which must be that of the daemon; 0: it is not known. Devices are those
+// when it may. It asks those who enforce, and not what was found last. Devices are those
 // that must be limited, healthy or not; none: all.
-func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, mps int, devices []gpu.Device) error {
+func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // without a look at who enforces
 	}
@@ -188,9 +187,6 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, mps int, device
 	facts.Held = nil // only the start of a container shows whether limits can be set again
 	if lacks := Judge(facts).lacks(level); lacks != nil {
 		return fmt.Errorf("enforcement %s does not hold at present: %w", level, lacks)
-	}
-	if level == gpu.EnforcementMPS && mps > 0 && mps != facts.Protocol {
-		return fmt.Errorf("the container was made a client of MPS protocol %d, and the daemon has %d: delete its pod, to have it placed again", mps, facts.Protocol)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -48,9 +47,9 @@ func (h *host) probes() Probes {
 		Driver:  h.driver,
 		NRI:     func() error { return read().NRI },
 		Late:    func() error { return read().Held },
-		MPS: func(context.Context, []gpu.Device) (int, []int, error) {
+		MPS: func(context.Context, []gpu.Device) ([]int, error) {
 			f := read()
-			return f.Protocol, f.MPSGPUs, f.MPS
+			return f.MPSGPUs, f.MPS
 		},
 	}
 }
@@ -113,10 +112,10 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 
 		_, _, changed := n.Inventory()
 		h.set(func(f *Facts) { f.NRI = errors.New("no NRI") })
-		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 0, nil); err == nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, nil); err == nil {
 			t.Error("ready for a container with limits, and the daemon is dead")
 		}
-		if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, 0, nil); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, nil); err != nil {
 			t.Errorf("not ready for a container without: %v", err)
 		}
 		select {
@@ -130,7 +129,7 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 		time.Sleep(interval)
 		synctest.Wait()
 		wantLevel(t, n, gpu.EnforcementMPS, "kernel: no NRI", "")
-		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 0, nil); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, nil); err != nil {
 			t.Errorf("not ready again: %v", err)
 		}
 
@@ -150,7 +149,7 @@ func TestAContainerThatRunsWithoutItsLimit(t *testing.T) {
 		h.set(func(f *Facts) { f.Held = errors.New("container ns/p/main runs without its limit") })
 		n := run(t, Auto, h)
 		wantLevel(t, n, gpu.EnforcementMPS, "kernel: container ns/p/main runs without its limit", "")
-		if err := n.Ready(t.Context(), gpu.EnforcementKernel, 0, nil); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementKernel, nil); err != nil {
 			t.Errorf("another container does not start: %v", err)
 		}
 		h.set(func(f *Facts) { f.Held = nil })
@@ -158,37 +157,6 @@ func TestAContainerThatRunsWithoutItsLimit(t *testing.T) {
 		synctest.Wait()
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 	})
-}
-
-// TestAClientOfAnotherProtocolDoesNotStart: its pipe directory is not there, or its list of limits
-// is no container's, and it would run with no limit. That is so too while the daemon has outlived its driver.
-func TestAClientOfAnotherProtocolDoesNotStart(t *testing.T) {
-	for name, tc := range map[string]struct {
-		driver       string
-		daemon, made int
-		says         string
-	}{
-		"as it was":                                {"615", 3, 3, ""},
-		"it is not known":                          {"615", 3, 0, ""},
-		"the driver and the daemon are older":      {"580", 2, 3, "a client of MPS protocol 3, and the daemon has 2"},
-		"they are newer":                           {"615", 3, 2, "a client of MPS protocol 2, and the daemon has 3"},
-		"the driver is older and the daemon lives": {"580", 3, 3, `the MPS daemon has protocol 3, which driver "580" has not`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newHost(t)
-				h.set(func(f *Facts) { f.Driver, f.Protocol, f.NRI = tc.driver, tc.daemon, errors.New("no NRI") })
-				n := run(t, Auto, h)
-				err := n.Ready(t.Context(), gpu.EnforcementMPS, tc.made, nil)
-				if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-					t.Errorf("%v, want %q", err, tc.says)
-				}
-				if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, tc.made, nil); err != nil {
-					t.Errorf("a container that was promised nothing waits: %v", err)
-				}
-			})
-		})
-	}
 }
 
 func TestNodeThatIsToldItsLevel(t *testing.T) {
@@ -238,20 +206,20 @@ func TestWhoLimitsAContainerIsAsked(t *testing.T) {
 		bad, good := gpu.Device{UUID: "MIG-a", Index: 1, ComputeCapability: "8.0", Status: gpu.Unhealthy("XID 94")}, gpu.Device{UUID: "MIG-b", Index: 2, ComputeCapability: "8.0"}
 		h.facts.Driver, h.facts.Devices = "580.65", []gpu.Device{bad, good}
 		p := h.probes()
-		p.MPS = func(_ context.Context, devices []gpu.Device) (protocol int, limited []int, err error) {
+		p.MPS = func(_ context.Context, devices []gpu.Device) (limited []int, err error) {
 			for _, d := range devices {
 				if d.UUID == bad.UUID {
-					return 0, nil, errors.New("the supervisor of the MPS daemon has ended")
+					return nil, errors.New("the supervisor of the MPS daemon has ended")
 				}
 				limited = append(limited, d.Index)
 			}
-			return 2, limited, nil
+			return limited, nil
 		}
 		n := NewNode(Auto, interval, h, p, zap.NewNop())
-		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 2, []gpu.Device{bad}); err == nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, []gpu.Device{bad}); err == nil {
 			t.Error("a container may start whose daemon has ended, on a GPU that is not healthy")
 		}
-		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 2, []gpu.Device{good}); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, []gpu.Device{good}); err != nil {
 			t.Errorf("one may not whose daemon is well: %v", err)
 		}
 	})

@@ -1,7 +1,6 @@
 package mps
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -29,7 +27,7 @@ const checkTimeout = time.Second
 type Status struct {
 	Healthy  bool   `json:"healthy"`
 	Reason   string `json:"reason,omitempty"` // why it is not
-	Protocol int    `json:"protocol"`         // 2 or 3
+	Protocol int    `json:"protocol"`         // of the daemon; 3 only from a supervisor of version 0.2
 	Restarts int    `json:"restarts"`         // of the daemon, by this supervisor
 	Clients  int    `json:"clients"`          // at the last look
 	GPUs     int    `json:"gpus"`             // that there were when the supervisor started
@@ -45,28 +43,25 @@ func DirOf(dir string, d gpu.Device) string {
 	return dir
 }
 
-// Check says why the daemons of a node do not limit the clients of these devices, which protocol they
-// have, and the indexes of the devices on which they do; none of a supervisor that does not say.
-func Check(ctx context.Context, dir string, devices []gpu.Device) (protocol int, limited []int, err error) {
+// Check returns the indexes of the devices whose clients the node's daemons limit. It returns none for a supervisor
+// that does not report them, and an error when a daemon does not limit its clients.
+func Check(ctx context.Context, dir string, devices []gpu.Device) (limited []int, err error) {
 	rest := len(devices)
 	for _, d := range devices {
 		if !d.MIG() {
 			continue
 		}
-		if protocol, _, err = NewClient(DirOf(dir, d)).Check(ctx); err != nil {
-			return 0, nil, fmt.Errorf("GPU %d (%s): %w", d.Index, d.Model, err)
+		if _, err := NewClient(DirOf(dir, d)).Check(ctx); err != nil {
+			return nil, fmt.Errorf("GPU %d (%s): %w", d.Index, d.Model, err)
 		}
 		limited = append(limited, d.Index)
 		rest--
 	}
 	if rest == 0 && len(limited) > 0 {
-		return protocol, limited, nil
+		return limited, nil
 	}
-	of, gpus, err := NewClient(dir).Check(ctx)
-	if err == nil && len(limited) > 0 && of != protocol {
-		err = fmt.Errorf("the MPS daemon has protocol %d, and that of MIG instances %d", of, protocol)
-	}
-	return of, append(limited, gpus...), err
+	gpus, err := NewClient(dir).Check(ctx)
+	return append(limited, gpus...), err
 }
 
 // CheckAll says why the daemons of a node do not work, whatever they are for.
@@ -77,12 +72,12 @@ func CheckAll(ctx context.Context, dir string) error {
 	}
 	var errs []error
 	for _, socket := range dirs {
-		if _, _, err := NewClient(filepath.Dir(socket)).Check(ctx); err != nil {
+		if _, err := NewClient(filepath.Dir(socket)).Check(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", filepath.Base(filepath.Dir(socket)), err))
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, statusSocket)); err == nil || len(dirs) == 0 {
-		_, _, err := NewClient(dir).Check(ctx)
+		_, err := NewClient(dir).Check(ctx)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -129,48 +124,36 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// serveTimeout bounds one wish for a namespace: the daemon gets a command.
-const serveTimeout = 10 * time.Second
+// Protocol is the version of NVIDIA's MPS interface that Supervisor speaks: commands on the program's standard input,
+// and limits in the environment of each client.
+const Protocol = 2
 
-// Serve asks for a namespace.
-func (c *Client) Serve(ctx context.Context, name string, want Namespace) error {
-	ctx, cancel := context.WithTimeout(ctx, serveTimeout)
-	defer cancel()
-	body, err := json.Marshal(want)
-	if err != nil {
-		return err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://mps/namespaces/"+name, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	answer, err := c.http.Do(request)
-	if err != nil {
-		return fmt.Errorf("ask the MPS daemon for a namespace: %w", err)
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode == http.StatusOK {
+// CheckProtocol returns an error for a container or a claim that was set up for a protocol which gpumem no longer runs.
+// The protocol is 0 for one that is no client of MPS.
+func CheckProtocol(protocol int) error {
+	if protocol <= Protocol {
 		return nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<12)) // what there is of it
-	return fmt.Errorf("ask the MPS daemon for a namespace: %s", strings.TrimSpace(string(text)))
+	return fmt.Errorf("it is a client of MPS protocol %d, which gpumem no longer runs: delete its pod, to have it placed again", protocol)
 }
 
-// Check says why the daemon does not work, which protocol it has, and the indexes of the GPUs on
-// which it limits its clients; nil of a supervisor of version 0.1, which does not say.
-func (c *Client) Check(ctx context.Context) (protocol int, gpus []int, err error) {
+// Check returns the indexes of the GPUs on which the daemon limits its clients, and an error when it limits none. A
+// supervisor of version 0.1 does not report them: Check then returns nil.
+func (c *Client) Check(ctx context.Context) (gpus []int, err error) {
 	s, err := c.Status(ctx)
 	switch {
 	case err != nil:
-		return 0, nil, err
+		return nil, err
+	case s.Protocol > Protocol: // its supervisor is of version 0.2, for its DaemonSet is updated by hand
+		return nil, fmt.Errorf("the MPS daemon has protocol %d, which gpumem no longer uses: delete the daemon's pod, with which its clients end", s.Protocol)
 	case !s.Healthy:
-		return 0, nil, fmt.Errorf("the MPS daemon: %s", s.Reason)
+		return nil, fmt.Errorf("the MPS daemon: %s", s.Reason)
 	case s.Proven == nil: // of a version that says how many it has
 		for i := range s.GPUs {
 			gpus = append(gpus, i)
 		}
-		return s.Protocol, gpus, nil
+		return gpus, nil
 	default:
-		return s.Protocol, s.Proven, nil
+		return s.Proven, nil
 	}
 }

@@ -33,10 +33,9 @@ func FindControl(given, driverRoot string) (string, error) {
 
 // control speaks to a daemon.
 type control struct {
-	timeout  time.Duration // of one command
-	program  string
-	protocol int
-	env      []string
+	timeout time.Duration // of one command
+	program string
+	env     []string
 }
 
 // refusals are words in replies that say no. The program ends with success all the
@@ -48,11 +47,7 @@ func (c control) command(ctx context.Context, words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.program)
-	if c.protocol >= 3 {
-		cmd.Args = append(cmd.Args, words...)
-	} else {
-		cmd.Stdin = strings.NewReader(strings.Join(words, " ") + "\n")
-	}
+	cmd.Stdin = strings.NewReader(strings.Join(words, " ") + "\n")
 	cmd.Env = c.env
 	cmd.WaitDelay = time.Second
 	var out, diagnostics bytes.Buffer
@@ -83,9 +78,6 @@ func refuses(reply string) bool {
 
 // check asks something that any daemon that works can answer.
 func (c control) check(ctx context.Context) error {
-	if c.protocol >= 3 {
-		return c.checkServer(ctx)
-	}
 	reply, err := c.command(ctx, "get_default_active_thread_percentage")
 	if err != nil {
 		return err
@@ -96,30 +88,8 @@ func (c control) check(ctx context.Context) error {
 	return nil
 }
 
-// checkServer says why a daemon of version 3 does not serve. A server that cannot run vanishes from
-// the list, and its clients would run without MPS.
-func (c control) checkServer(ctx context.Context) error {
-	reply, err := c.command(ctx, "server", "list", "--format=csv,noheader")
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(reply) { // name,uid,pid,status,…
-		if f := strings.Split(strings.TrimSpace(line), ","); len(f) > 3 && f[0] == server {
-			if f[3] != "Ready" {
-				return fmt.Errorf("server %s is %s", server, f[3])
-			}
-			return nil
-		}
-	}
-	return fmt.Errorf("server %s is not in the list %q", server, reply)
-}
-
-// apply gives a daemon of version 2 its settings. One of version 3 has what it
-// needs from its file.
+// apply gives a daemon its settings.
 func (c control) apply(ctx context.Context, s Settings) error {
-	if c.protocol >= 3 {
-		return nil
-	}
 	if _, err := c.command(ctx, "set_default_active_thread_percentage", "100"); err != nil {
 		return err
 	}
@@ -133,9 +103,6 @@ func (c control) apply(ctx context.Context, s Settings) error {
 
 // clients returns how many processes use the daemon.
 func (c control) clients(ctx context.Context) (int, error) {
-	if c.protocol >= 3 {
-		return c.count(ctx, "client", "list", "--all", "--format=csv,noheader")
-	}
 	servers, err := c.command(ctx, "get_server_list")
 	if err != nil {
 		return 0, err
@@ -171,15 +138,11 @@ func (c control) count(ctx context.Context, words ...string) (n int, err error) 
 
 // quit tells the daemon to end.
 func (c control) quit(ctx context.Context) error {
-	word := "quit"
-	if c.protocol >= 3 {
-		word = "-q"
-	}
-	_, err := c.command(ctx, word)
+	_, err := c.command(ctx, "quit")
 	return err
 }
 
-// Settings are what every daemon of version 2 is given.
+// Settings are what every daemon is given.
 type Settings struct {
 	PinnedMiB []int64 // by index of the GPU: the most that a client may have of it
 }

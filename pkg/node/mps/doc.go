@@ -10,8 +10,8 @@
 //	  └─────────────────────┴──────────────────────── not healthy
 //
 // Supervisor starts nvidia-cuda-mps-control in the foreground and speaks to it as
-// people do, by the same program (NVIDIA, "Multi-Process Service"): version 2 takes
-// commands on its standard input, version 3 as arguments. Every reply is checked. The
+// people do, by the same program (NVIDIA, "Multi-Process Service"), which takes commands
+// on its standard input. Every reply is checked. The
 // daemon counts as healthy only after it has taken all settings, and stops to at the
 // first question that it does not answer, before it is started again.
 //
@@ -25,18 +25,10 @@
 //	<dir>/log          CUDA_MPS_LOG_DIRECTORY
 //	<dir>/status.sock  where the supervisor answers
 //	<dir>/modes.json   compute modes as they were found, while they are changed
-//	<dir>/namespaces.json
-//	                   the namespaces of containers, for the next daemon
-//
-// With version 3 the device plugin asks for a namespace before each start of a container
-// (Client.Serve). It is a folder below pipe/gpumem, which that container alone has mounted, and
-// its limits are on the daemon's side.
 //
 // # Invariants
 //
-//   - A daemon that was started again has the settings of the one before it, its namespaces too.
-//   - A namespace remains while any process has its folder mounted, and ten minutes after it was
-//     last asked for: a program that does not find it would run without MPS, and with no limit.
+//   - A daemon that was started again has the settings of the one before it.
 //   - Compute modes are left as they were found, also by a supervisor that was
 //     killed: the next one puts them back.
 //   - Clients can neither take away the daemon's socket nor put another in its place: they
@@ -53,18 +45,16 @@
 // must not cost them that. For the same reason its DaemonSet is updated by hand
 // (OnDelete).
 //
-// With version 2 the client's limits are in its environment, put there by the device plugin, for
+// The client's limits are in its environment, put there by the device plugin, for
 // each container its own. The daemon's default is what the GPU offers in all: no container gets
-// more by leaving the variable out, and a default can only be made tighter.
-//
-// With version 3 the default namespace has 1 MiB: no container gets more by leaving its namespace. A
-// container has no CUDA_MPS_PINNED_DEVICE_MEM_LIMIT then: one entry of a GPU that a process does
-// not see would take the namespace's limit away too.
+// more by leaving the variable out, and a default can only be made tighter. The interface of newer
+// drivers (MPS v3), with limits on the daemon's side, is not used: from driver 615 on the level kernel
+// limits memory without a daemon.
 //
 // The probe (package probe) is a process and not a container. It proves the daemon, its server,
 // and the way that limits take; it is made when a daemon has started, for it costs a context.
 //
-// Version 2 runs one server for the users of all containers (-multiuser-server): with
+// One server serves the users of all containers (-multiuser-server): with
 // one for each, containers of a second user would wait for those of the first to end.
 //
 // /dev/shm is one file system for all clients of a node, for daemon and clients find one another
@@ -74,7 +64,7 @@
 //
 // A daemon serves one MIG instance, or the GPUs that are not in MIG mode (NVIDIA, "Multi-Process
 // Service"): a node has a supervisor for each, in one process, for the /dev/shm of the process is what
-// their clients have. They have version 2 then: version 3 does not go with MIG.
+// their clients have.
 //
 // With Config.Exclusive the GPUs are in EXCLUSIVE_PROCESS mode meanwhile: a program that
 // does not go through the daemon then gets no GPU at all, instead of one without a limit.

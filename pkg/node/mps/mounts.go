@@ -11,6 +11,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps/shm"
 )
 
+// Pipe returns the pipe directory of a daemon's clients.
+func Pipe(dir string) string { return filepath.Join(dir, "pipe") }
+
 // Mounts makes file systems for what daemon and clients share.
 type Mounts interface {
 	// Shared makes a directory a file system of its own, in memory and bounded, and the

@@ -31,7 +31,6 @@ type Config struct {
 	Only     []string // UUIDs of the GPUs that the daemon is for, or of one MIG instance, as it numbers them; none: all GPUs
 	Indexes  []int    // of Only, as NVML numbers them
 	Program  string   // nvidia-cuda-mps-control
-	Protocol int      // 2, or 3, with which the daemon accounts for memory
 	Settings Settings
 	Mounts   Mounts
 
@@ -64,10 +63,9 @@ const (
 
 // Supervisor keeps a daemon running.
 type Supervisor struct {
-	cfg    Config
-	modes  exclusive
-	spaces spaces
-	log    *zap.Logger
+	cfg   Config
+	modes exclusive
+	log   *zap.Logger
 
 	mu     sync.Mutex // guards status
 	status Status
@@ -78,9 +76,8 @@ func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
 	return &Supervisor{
 		cfg:    cfg,
 		modes:  exclusive{modes: modes, file: filepath.Join(cfg.Dir, modesFile), log: log},
-		spaces: spaces{dir: cfg.Dir, log: log, named: make(namespaces)},
 		log:    log,
-		status: Status{Reason: "it has not been started yet", Protocol: cfg.Protocol, GPUs: len(cfg.Settings.PinnedMiB)},
+		status: Status{Reason: "it has not been started yet", Protocol: Protocol, GPUs: len(cfg.Settings.PinnedMiB)},
 	}
 }
 
@@ -110,7 +107,7 @@ func (s *Supervisor) sick(reason string) {
 // Run keeps a daemon running until the context is done, and answers who asks for
 // it.
 func (s *Supervisor) Run(ctx context.Context) (err error) {
-	if err := errors.Join(s.cfg.Settings.validate(), s.makeDirs(), s.spaces.read()); err != nil {
+	if err := errors.Join(s.cfg.Settings.validate(), s.makeDirs()); err != nil {
 		return err
 	}
 	listener, err := s.listen(ctx)
@@ -122,7 +119,6 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 	served := make(chan error, 1)
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /status", s.answer)
-	routes.HandleFunc("PUT /namespaces/{name}", s.serveNamespace)
 	go func() { served <- serve.Run(serving, listener, routes) }()
 	defer func() {
 		stop()
@@ -200,7 +196,7 @@ func (s *Supervisor) controlBy(pipe string) control {
 	if len(s.cfg.Only) > 0 {
 		env = append(env, visible+strings.Join(s.cfg.Only, ","))
 	}
-	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, protocol: s.cfg.Protocol, env: env}
+	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, env: env}
 }
 
 // visible is the variable that says which GPUs CUDA uses.
@@ -234,13 +230,6 @@ var errExited = errors.New("it has ended")
 func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, error) {
 	c := s.control()
 	cmd := exec.CommandContext(ctx, c.program, "-f", "-multiuser-server")
-	if s.cfg.Protocol >= 3 {
-		config := s.path("config.toml")
-		if err := s.spaces.configure(config); err != nil {
-			return nil, nil, err
-		}
-		cmd.Args = []string{c.program, "-p", "3", "-m", "-f", "-a", config}
-	}
 	cmd.Env = c.env
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	stdin, err := cmd.StdinPipe()
@@ -250,7 +239,7 @@ func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, nil, fmt.Errorf("start it: %w", err)
 	}
-	s.log.Info("MPS daemon started", zap.Int("pid", cmd.Process.Pid), zap.Int("protocol", s.cfg.Protocol))
+	s.log.Info("MPS daemon started", zap.Int("pid", cmd.Process.Pid))
 	return cmd, stdin, nil
 }
 
@@ -284,7 +273,7 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 		case err == nil:
 			failures = 0
 			s.well(ctx, c)
-			swept = s.sweepSince(ctx, swept)
+			swept = s.sweepSince(swept)
 		case !set && time.Now().After(deadline), set && failures+1 >= MaxFailures:
 			return err
 		case set:
@@ -314,12 +303,12 @@ func wait(ctx context.Context, exited <-chan error, tick <-chan time.Time) error
 }
 
 // sweepSince sweeps if the last time was long enough ago, and returns when it last did.
-func (s *Supervisor) sweepSince(ctx context.Context, last time.Time) time.Time {
+func (s *Supervisor) sweepSince(last time.Time) time.Time {
 	if time.Since(last) < sweepInterval {
 		return last
 	}
 	now := time.Now()
-	s.sweep(ctx)
+	s.sweep()
 	return now
 }
 
@@ -353,9 +342,6 @@ func (p *proof) renew(first time.Duration, probe func() error) error {
 	return p.err
 }
 
-// probed is the namespace of probes.
-const probed = "gpumem_probe"
-
 // minFreeMiB is how much of a GPU must be free, so that a client which gets no more than its limit
 // is seen to have met that, and not the end of the GPU: the limit, and a context.
 const minFreeMiB = 2 * probe.LimitMiB
@@ -363,13 +349,6 @@ const minFreeMiB = 2 * probe.LimitMiB
 // prove says why clients have no limit, as a client of each GPU finds. It has the pipe
 // directory that clients have.
 func (s *Supervisor) prove(ctx context.Context) error {
-	pipe := s.path("clients")
-	if s.cfg.Protocol >= 3 {
-		if err := s.control().serve(ctx, probed, Namespace{LimitMiB: probe.LimitMiB}); err != nil {
-			return fmt.Errorf("it makes no namespace: %w", err)
-		}
-		pipe = filepath.Join(pipe, server, probed)
-	}
 	free, err := s.cfg.Free()
 	if err != nil {
 		return fmt.Errorf("no client was seen to be limited: %w", err)
@@ -389,10 +368,8 @@ func (s *Supervisor) prove(ctx context.Context) error {
 		if i < len(s.cfg.Only) {
 			which, index = s.cfg.Only[i], s.cfg.Indexes[i]
 		}
-		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", visible+which, "CUDA_MPS_PIPE_DIRECTORY="+pipe)
-		if s.cfg.Protocol < 3 {
-			env = append(env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", probe.LimitMiB))
-		}
+		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", visible+which, "CUDA_MPS_PIPE_DIRECTORY="+s.path("clients"),
+			fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", probe.LimitMiB))
 		probing, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		err := s.cfg.Probe(probing, env)
 		cancel()
@@ -407,15 +384,9 @@ func (s *Supervisor) prove(ctx context.Context) error {
 }
 
 // sweep removes what clients have left that have ended.
-func (s *Supervisor) sweep(ctx context.Context) {
+func (s *Supervisor) sweep() {
 	if err := shm.Sweep("/proc", s.cfg.Shm); err != nil {
 		s.log.Warn("shared memory is not swept", zap.Error(err))
-	}
-	if s.cfg.Protocol < 3 {
-		return
-	}
-	if err := s.spaces.sweep(ctx, s.control()); err != nil {
-		s.log.Warn("namespaces are not swept", zap.Error(err))
 	}
 }
 

@@ -2,10 +2,13 @@ package mps
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,7 +99,7 @@ type node struct {
 	ended chan error
 }
 
-func newNode(t *testing.T, protocol int) *node {
+func newNode(t *testing.T) *node {
 	// A path of a socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "mps") //nolint:usetesting // for a short one
 	if err != nil {
@@ -104,7 +107,7 @@ func newNode(t *testing.T, protocol int) *node {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return &node{T: t, modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
-		Dir: dir, Shm: filepath.Join(dir, "shm"), Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
+		Dir: dir, Shm: filepath.Join(dir, "shm"), Program: standin, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
 		Free:     func() ([]int64, error) { return []int64{14336, 80896}, nil },
 		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
 	}}
@@ -159,7 +162,7 @@ func (n *node) told() []string {
 		return nil
 	}
 	return slices.DeleteFunc(strings.Split(strings.TrimSpace(string(text)), "\n"), func(line string) bool {
-		return strings.HasPrefix(line, "get_") || strings.HasPrefix(line, "server list") || strings.HasPrefix(line, "client list")
+		return strings.HasPrefix(line, "get_")
 	})
 }
 
@@ -209,7 +212,7 @@ var settings = []string{
 // A daemon counts as healthy only where it can be asked as containers ask it: through a folder in which
 // nothing can be written, with the /dev/shm that they share.
 func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
-	n := newNode(t, 2)
+	n := newNode(t)
 	mounts := &links{fail: errors.New("operation not permitted")}
 	n.cfg.Mounts = mounts
 	if err := n.run().end(); !errors.Is(err, mounts.fail) {
@@ -232,7 +235,7 @@ func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
 
 // TestADaemonOfAnInstance: it, its commands and the probe see the instance alone, in a folder of its own.
 func TestADaemonOfAnInstance(t *testing.T) {
-	n := newNode(t, 2)
+	n := newNode(t)
 	dir, instance := n.cfg.Dir, gpu.Device{UUID: "MIG-a", Index: 2, Model: "A100 MIG 1g.5gb"}
 	n.cfg.Dir, n.cfg.Only, n.cfg.Indexes, n.cfg.Settings = DirOf(dir, instance), []string{string(instance.UUID)}, []int{instance.Index}, Settings{PinnedMiB: []int64{4852}}
 	if want := filepath.Join(dir, "MIG-a"); n.cfg.Dir != want {
@@ -242,10 +245,10 @@ func TestADaemonOfAnInstance(t *testing.T) {
 	n.cfg.Probe = func(_ context.Context, env []string) error { probed <- env; return nil }
 	n.cfg.Free = func() ([]int64, error) { return []int64{4852}, nil }
 	check := func(devices ...gpu.Device) string {
-		protocol, limited, err := Check(t.Context(), dir, devices)
-		return fmt.Sprint(protocol, limited, err)
+		limited, err := Check(t.Context(), dir, devices)
+		return fmt.Sprint(limited, err)
 	}
-	if got := check(instance); got != "0 [] GPU 2 (A100 MIG 1g.5gb): no MPS daemon runs on the node" {
+	if got := check(instance); got != "[] GPU 2 (A100 MIG 1g.5gb): no MPS daemon runs on the node" {
 		t.Errorf("before: %s", got)
 	}
 	n.run()
@@ -262,8 +265,8 @@ func TestADaemonOfAnInstance(t *testing.T) {
 		devices []gpu.Device
 		want    string
 	}{
-		{[]gpu.Device{instance}, "2 [2] <nil>"},
-		{[]gpu.Device{instance, {UUID: "GPU-b", Index: 1}}, "0 [2] no MPS daemon runs on the node"},
+		{[]gpu.Device{instance}, "[2] <nil>"},
+		{[]gpu.Device{instance, {UUID: "GPU-b", Index: 1}}, "[2] no MPS daemon runs on the node"},
 	} {
 		if got := check(tc.devices...); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc.devices, got, tc.want)
@@ -281,8 +284,8 @@ func TestADaemonOfAnInstance(t *testing.T) {
 }
 
 func TestALifeOfADaemon(t *testing.T) {
-	n := newNode(t, 2)
-	if _, _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil || err.Error() != "no MPS daemon runs on the node" {
+	n := newNode(t)
+	if _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil || err.Error() != "no MPS daemon runs on the node" {
 		t.Errorf("before: %v", err)
 	}
 	n.run()
@@ -306,13 +309,13 @@ func TestALifeOfADaemon(t *testing.T) {
 	if diff := cmp.Diff(slices.Concat(settings, []string{"quit", "end"}), n.told()); diff != "" {
 		t.Errorf("the daemon was told (-want +got):\n%s", diff)
 	}
-	if _, _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil {
+	if _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil {
 		t.Error("somebody answers for a supervisor that has ended")
 	}
 }
 
 func TestClientsThatDoNotEnd(t *testing.T) {
-	n := newNode(t, 2)
+	n := newNode(t)
 	n.cfg.Drain = 30 * time.Millisecond
 	n.run()
 	n.eventually("the daemon is healthy", healthy)
@@ -326,7 +329,7 @@ func TestClientsThatDoNotEnd(t *testing.T) {
 }
 
 func TestADaemonThatIsKilledComesBackWithItsSettings(t *testing.T) {
-	n := newNode(t, 2).run()
+	n := newNode(t).run()
 	n.eventually("the daemon is healthy", healthy)
 	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -341,7 +344,7 @@ func TestADaemonThatIsKilledComesBackWithItsSettings(t *testing.T) {
 }
 
 func TestADaemonThatEndsWell(t *testing.T) {
-	n := newNode(t, 2)
+	n := newNode(t)
 	n.cfg.Interval, n.cfg.Backoff = 2*time.Second, patience // its end is seen before its silence, and told until the test has looked
 	n.run()
 	n.eventually("healthy", healthy)
@@ -357,7 +360,7 @@ func TestADaemonThatEndsWell(t *testing.T) {
 }
 
 func TestADaemonThatAnswersNoMore(t *testing.T) {
-	n := newNode(t, 2)
+	n := newNode(t)
 	n.cfg.Timeout, n.cfg.Quit = 200*time.Millisecond, 50*time.Millisecond
 	n.run()
 	n.eventually("the daemon is healthy", healthy)
@@ -376,7 +379,7 @@ func TestADaemonThatAnswersNoMore(t *testing.T) {
 }
 
 func TestADaemonThatRefuses(t *testing.T) {
-	n := newNode(t, 2).run()
+	n := newNode(t).run()
 	n.eventually("the daemon is healthy", healthy)
 	n.steer("broken", "get_default_active_thread_percentage")
 	n.eventually("it is not", sick("the operation failed"))
@@ -393,25 +396,35 @@ func TestADaemonThatRefuses(t *testing.T) {
 	}
 }
 
-func TestVersionThree(t *testing.T) {
-	n := newNode(t, 3).run()
-	s := n.eventually("the daemon is healthy", healthy)
-	if protocol, gpus, err := NewClient(n.cfg.Dir).Check(t.Context()); protocol != 3 || !slices.Equal(gpus, []int{0, 1}) || err != nil || s.Protocol != 3 {
-		t.Errorf("its protocol is %d, %v, %+v", protocol, err, s)
+// The supervisor of version 0.2 may still run: its DaemonSet is updated by hand.
+func TestASupervisorOfARetiredProtocol(t *testing.T) {
+	n := newNode(t)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(n.cfg.Dir, statusSocket))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := n.end(); err != nil {
-		t.Error(err)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(Status{Healthy: true, Protocol: 3, GPUs: 2, Proven: []int{0, 1}}) // the client checks
+	})}
+	t.Cleanup(func() { server.Close() })
+	go func() { _ = server.Serve(listener) }()
+	gpus, err := NewClient(n.cfg.Dir).Check(t.Context())
+	if err == nil || gpus != nil || !strings.Contains(err.Error(), "protocol 3, which gpumem no longer uses: delete the daemon's pod") {
+		t.Errorf("it limits clients on GPUs %v, %v", gpus, err)
 	}
-	want := []string{"start -p 3 -m -f -a " + filepath.Join(n.cfg.Dir, "config.toml"),
-		"namespace list --server=gpumem --format=csv,noheader", "namespace create gpumem_probe --server=gpumem",
-		"namespace set gpumem_probe --server=gpumem --pinned-memory-limit=1024M --active-thread-percentage=100", "namespace get gpumem_probe gpumem pinned-memory-limit", "quit", "end"}
-	if diff := cmp.Diff(want, n.told()); diff != "" {
-		t.Errorf("the daemon was told (-want +got):\n%s", diff)
+}
+
+// A container that has no daemon, or one that is still supported, has nothing to wait for.
+func TestCheckProtocol(t *testing.T) {
+	for protocol, want := range map[int]bool{0: true, 2: true, 3: false} {
+		if err := CheckProtocol(protocol); (err == nil) != want {
+			t.Errorf("protocol %d: %v", protocol, err)
+		}
 	}
 }
 
 func TestAProgramThatIsNotThere(t *testing.T) {
-	n := newNode(t, 2)
+	n := newNode(t)
 	n.cfg.Program = filepath.Join(n.cfg.Dir, "absent")
 	n.run()
 	n.eventually("it says so", sick("no such file"))
@@ -430,7 +443,7 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 		}
 	}
 	t.Run("not touched", func(t *testing.T) {
-		n := newNode(t, 2)
+		n := newNode(t)
 		n.modes.fail = "GPU-a"
 		n.run()
 		n.eventually("the daemon is healthy", healthy)
@@ -440,7 +453,7 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 		wantModes(t, n, found)
 	})
 	t.Run("exclusive meanwhile", func(t *testing.T) {
-		n := newNode(t, 2)
+		n := newNode(t)
 		n.cfg.Exclusive = true
 		n.run()
 		n.eventually("the daemon is healthy", healthy)
@@ -451,7 +464,7 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 		wantModes(t, n, found)
 	})
 	t.Run("after one that was killed", func(t *testing.T) {
-		n := newNode(t, 2)
+		n := newNode(t)
 		n.modes.is = map[string]int{"GPU-a": exclusiveProcess, "GPU-b": exclusiveProcess}
 		if err := os.WriteFile(filepath.Join(n.cfg.Dir, modesFile), []byte(`{"GPU-a":0,"GPU-b":2}`), 0o644); err != nil {
 			t.Fatal(err)
@@ -465,7 +478,7 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 	})
 	for name, exclusive := range map[string]bool{"other GPUs since, and exclusive again": true, "other GPUs since": false} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, 2)
+			n := newNode(t)
 			n.cfg.Exclusive = exclusive
 			n.modes.is = map[string]int{"GPU-a": exclusiveProcess, "GPU-b": 2}
 			file := filepath.Join(n.cfg.Dir, modesFile)
@@ -487,7 +500,7 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 		})
 	}
 	t.Run("one that cannot be set", func(t *testing.T) {
-		n := newNode(t, 2)
+		n := newNode(t)
 		n.cfg.Exclusive, n.modes.fail = true, "GPU-b"
 		n.run()
 		select {
@@ -518,7 +531,7 @@ func TestModesAreRestoredNextToALostGPU(t *testing.T) {
 }
 
 func TestASecondSupervisor(t *testing.T) {
-	n := newNode(t, 2).run()
+	n := newNode(t).run()
 	n.eventually("the daemon is healthy", healthy)
 	err := New(n.cfg, n.modes, zap.NewNop()).Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "another supervisor answers") {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/atomicfile"
+	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
 // levels remembers at which level slots were handed out. It is written down: what a container was
@@ -31,7 +32,7 @@ type levels struct {
 // handed is how a slot was handed out.
 type handed struct {
 	Level gpu.Enforcement `json:"level"`
-	MPS   int             `json:"mps,omitempty"` // protocol of the daemon that the container is a client of
+	MPS   int             `json:"mps,omitempty"` // protocol of the daemon that the container is a client of; 0: of none
 }
 
 // readLevels reads what the process before has written.
@@ -102,7 +103,11 @@ func (l *levels) weakest(slots []gpu.SlotID) (out handed, ok bool) {
 // HandOut remembers at which level of an inventory slots are handed out, also for the process after
 // this one.
 func (n *State) HandOut(slots []gpu.SlotID, inv gpu.Inventory) {
-	if err := n.levels.set(slots, handed{Level: cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory), MPS: inv.MPS}); err != nil {
+	now := handed{Level: cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)}
+	if inv.MPS {
+		now.MPS = mps.Protocol
+	}
+	if err := n.levels.set(slots, now); err != nil {
 		n.log.Warn("levels are not known after a restart", zap.Error(err))
 	}
 }
@@ -115,10 +120,30 @@ func (n *State) LevelOfSlots(slots []gpu.SlotID) gpu.Enforcement {
 }
 
 // MPSOfSlots returns the protocol of the MPS daemon whose client the container with these slots was
-// made; 0 where it is none's, and not ok when that is not remembered.
-func (n *State) MPSOfSlots(slots []gpu.SlotID) (protocol int, ok bool) {
-	given, ok := n.levels.weakest(slots)
-	return given.MPS, ok
+// made. It is 0 for no client, and where the level record lacks one of the slots.
+func (n *State) MPSOfSlots(slots ...gpu.SlotID) (protocol int) {
+	given, _ := n.levels.weakest(slots)
+	return given.MPS
+}
+
+// RetiredClients returns the pods on each GPU that version 0.2 made clients of an MPS protocol which gpumem no longer
+// runs. Held has the kubelet's device IDs of the resource, each with its pod.
+func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string {
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		return nil // nothing of such a node is offered
+	}
+	out := make(map[gpu.UUID][]string)
+	for id, pod := range held {
+		device, err := slots.Device(gpu.SlotID(id))
+		if err != nil || mps.CheckProtocol(n.MPSOfSlots(gpu.SlotID(id))) == nil {
+			continue
+		}
+		if !slices.Contains(out[device.UUID], pod) {
+			out[device.UUID] = append(out[device.UUID], pod)
+		}
+	}
+	return out
 }
 
 // LevelOf returns the level at which the pod was given what it holds: as

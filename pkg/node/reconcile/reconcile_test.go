@@ -372,14 +372,14 @@ func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
 func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 	for name, tc := range map[string]struct {
 		node gpu.Enforcement // when the container was given its slots
-		mps  int
+		mps  bool
 		pod  allocation.Pod
 		want gpu.Enforcement
 	}{
-		"the daemon has died":               {gpu.EnforcementAdvisory, 0, pod("a", 1, uuidA, app(3)), gpu.EnforcementAdvisory},
-		"no longer kernel":                  {gpu.EnforcementMPS, 2, pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS},
-		"several GPUs, and another daemon":  {gpu.EnforcementMPS, 2, bothGPUs("a"), gpu.EnforcementAdvisory},
-		"as strong as it was when it bound": {gpu.EnforcementKernel, 0, pod("a", 1, uuidA, app(3)), gpu.EnforcementKernel},
+		"the daemon has died":               {gpu.EnforcementAdvisory, false, pod("a", 1, uuidA, app(3)), gpu.EnforcementAdvisory},
+		"no longer kernel":                  {gpu.EnforcementMPS, true, pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS},
+		"several GPUs, and another daemon":  {gpu.EnforcementMPS, true, bothGPUs("a"), gpu.EnforcementAdvisory},
+		"as strong as it was when it bound": {gpu.EnforcementKernel, false, pod("a", 1, uuidA, app(3)), gpu.EnforcementKernel},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "levels.json")

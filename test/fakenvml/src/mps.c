@@ -1,5 +1,4 @@
-// The daemon listens on the socket "control" of its directory, and with protocol 3 on one more
-// for each server and namespace (NVIDIA, "MPS v3 Namespaces"). What is said there is this
+// The daemon listens on the socket "control" of its directory. The exchange there is this
 // project's own: the client sends the line "attach" and keeps the connection while it lives.
 // The answer is lines up to an empty one:
 //

@@ -462,7 +462,7 @@ var table = []mutant{
 	},
 	{
 		"a list in the environment limits pods of several GPUs", "pkg/core/gpu/gpu.go",
-		"	if gpus > 1 && inv.Enforcement == EnforcementMPS && inv.MPS < 3 {", "	if false {", "TestLevelFor",
+		"	if gpus > 1 && inv.Enforcement == EnforcementMPS {", "	if false {", "TestLevelFor",
 	},
 	{
 		"what was reserved stays", "pkg/node/enforcement/kernel.go",
@@ -481,14 +481,6 @@ var table = []mutant{
 		"f.Test = n.kernel.proven(ctx, f.Driver, devices)", "f.Test = ctx.Err()", "TestANodeIsKernelOnceALimitWasReadBack",
 	},
 	{
-		"the next MPS daemon has no limits", "pkg/node/mps/namespaces.go",
-		"	for _, name := range slices.Sorted(maps.Keys(n)) {", "	for _, name := range slices.Sorted(maps.Keys(namespaces{})) {", "TestANamespaceLimitsEachClientOfIt",
-	},
-	{
-		"a container starts without its namespace", "pkg/node/deviceplugin/server.go",
-		"if err := p.serve(ctx, s, grant); err != nil {", "if err := p.serve(ctx, s, grant); false {", "TestAContainerHasItsNamespaceBeforeItStarts",
-	},
-	{
 		"a lost limit stays lost", "pkg/node/enforcement/kernel.go",
 		"errors.Join(k.keep(ctx, devices), k", "errors.Join(k", "TestLimitsThatTheDriverLosesAreSetAgain",
 	},
@@ -501,12 +493,8 @@ var table = []mutant{
 		"|| l.file == \"\" {\n		return nil", "|| l.file != \"\" {\n		return nil", "pkg/node/reconcile:TestTheLevelThatAPodHasOutlivesThePlugin",
 	},
 	{
-		"a client of another protocol starts", "pkg/node/enforcement/node.go",
-		"mps > 0 && mps != facts.Protocol", "mps < 0", "TestAClientOfAnotherProtocolDoesNotStart",
-	},
-	{
-		"a namespace keeps another's cores", "pkg/node/mps/namespaces.go",
-		"return cmp.Or(n.Percent, 100)", "return cmp.Or(n.Percent, 30)", "TestANamespaceLimitsEachClientOfIt",
+		"a client of a retired protocol starts", "pkg/node/mps/client.go",
+		"if protocol <= Protocol {", "if protocol >= 0 {", "TestCheckProtocol",
 	},
 	{
 		"a call that is given up gives a claim back", "pkg/node/claims/driver.go",

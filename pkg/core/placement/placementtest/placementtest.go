@@ -162,9 +162,8 @@ func Requested(n placement.Node) (sum gpu.Units) {
 // World returns the parts of any node, and any request.
 func World(random *rand.Rand) (gpu.Inventory, []placement.Holding, placement.Request) {
 	inv := Inventory()
-	if inv.Enforcement = Pick(random, "", gpu.EnforcementMPS); inv.Enforcement != "" {
-		inv.MPS = 2 + len(inv.Devices)%2
-	}
+	inv.Enforcement = Pick(random, "", gpu.EnforcementMPS)
+	inv.MPS = inv.Enforcement != ""
 	for i := range random.IntN(5) {
 		d := Device(i, gpu.Units(random.IntN(12)), Model(Pick(random, "NVIDIA A100-SXM4-80GB", "Tesla T4")), NUMA(random.IntN(3)-1), Speed(Pick(random, 0, 21, 100)))
 		if random.IntN(6) == 0 {

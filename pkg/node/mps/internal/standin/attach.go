@@ -15,7 +15,7 @@ import (
 // Terms are what the daemon grants a process that uses the GPUs through it.
 type terms struct {
 	percent float64           // of a GPU's multiprocessors
-	limits  map[string]string // of a GPU's memory, by the GPU's index or "all"
+	limits  map[string]string // of a GPU's memory, by the GPU's index
 }
 
 // An attached process holds a connection for as long as it lives (test/fakenvml, src/mps.c).

@@ -42,24 +42,9 @@ func run(args []string) error {
 	d := daemon{pipe: pipe, logs: logs}
 	switch {
 	case slices.Equal(args, []string{"-f", "-multiuser-server"}):
-		d.protocol = 2
-		return d.serve(args)
-	case len(args) == 6 && slices.Equal(args[:5], []string{"-p", "3", "-m", "-f", "-a"}):
-		d.protocol = 3
-		config, err := os.ReadFile(args[5])
-		if err == nil {
-			err = d.configure(string(config))
-		}
-		if err != nil {
-			return fmt.Errorf("error: configuration %s: %v", args[5], err)
-		}
 		return d.serve(args)
 	case len(args) == 0:
 		return d.ask(os.Stdin)
-	case slices.Equal(args, []string{"-q"}):
-		return d.ask(strings.NewReader("quit\n"))
-	case slices.Contains([]string{"server", "client", "namespace"}, args[0]):
-		return d.ask(strings.NewReader(strings.Join(args, " ") + "\n"))
 	default:
 		return fmt.Errorf("error: unknown option %q", args)
 	}
@@ -67,10 +52,8 @@ func run(args []string) error {
 
 type daemon struct {
 	pipe, logs string
-	protocol   int
 	terms
-	attached   attached
-	namespaces namespaces // of version 3
+	attached attached
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.pipe, "control") }
@@ -113,9 +96,6 @@ func (d *daemon) serve(args []string) error {
 		return err
 	}
 	d.percent, d.limits = 100, make(map[string]string)
-	if err := d.listenAll(); err != nil {
-		return err
-	}
 	d.note("start " + strings.Join(args, " "))
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)

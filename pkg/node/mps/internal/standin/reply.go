@@ -52,30 +52,6 @@ func (d *daemon) reply(words []string) (string, error) {
 	switch command := strings.Join(words, " "); {
 	case command == "quit":
 		return "", nil
-	case d.protocol == 3:
-		return d.reply3(command)
-	default:
-		return d.reply2(words, command)
-	}
-}
-
-// reply3 replies by the third protocol.
-func (d *daemon) reply3(command string) (string, error) {
-	switch {
-	case command == "server list --format=csv,noheader":
-		return serverName + ",0,4242,Ready," + filepath.Join(d.pipe, serverName) + ",all,-", nil
-	case command == "client list --all --format=csv,noheader":
-		return d.clients(), nil
-	case strings.HasPrefix(command, "namespace "):
-		return d.namespace(strings.Fields(command)[1:])
-	default:
-		return "", fmt.Errorf("Unknown command %q", command)
-	}
-}
-
-// reply2 replies by the second protocol.
-func (d *daemon) reply2(words []string, command string) (string, error) {
-	switch {
 	case command == "get_default_active_thread_percentage":
 		return fmt.Sprintf("%.1f", d.percent), nil
 	case words[0] == "set_default_active_thread_percentage" && len(words) == 2:
