@@ -63,6 +63,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	if err != nil {
 		return err
 	}
+	ours.Retire(driver.RetiredClients)
 	users := claims.NewUsers(client, cfg.nodeName, driver)
 	if cfg.nriSocket != "" {
 		asks = nri.New(cfg.nriSocket, driver.Containers(level, users), log.Named("nri"))

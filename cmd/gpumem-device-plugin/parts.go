@@ -81,6 +81,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	dir := filepath.Join(cfg.kubeletDir, "device-plugins")
 	cfg.plugin.Levels = filepath.Join(dir, "gpumem-levels.json") // goes with the kubelet's checkpoint
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
+	p.ours.Retire(p.plugin.State.RetiredClients)
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client), log.Named("usage"))
 	p.cdi = cfg.describer(log, p.prober)
 	if cfg.nriSocket != "" {

@@ -19,6 +19,10 @@
 // gpu.nvidia.com above all, are unhealthy here for as long as it does (Heed): any of them may be
 // allocated at any moment.
 //
+// A GPU with a client of a retired MPS protocol (Retire) is unhealthy until that client has ended. Version 0.2 recorded
+// the protocol with each slot and each prepared claim. Such a container cannot start again, for its namespace of MPS is
+// gone, and new pods next to it would be limited by other rules.
+//
 // Nothing can be done here about the other direction: NVIDIA's plugin does not
 // ask who uses a GPU before it gives it away. When both have, that is said in an
 // event of the node, once for each time that it begins.

@@ -26,6 +26,11 @@ type Events interface {
 	Node(warning bool, reason, note string)
 }
 
+// Retired returns the pods or claims on each GPU, as namespace/name, that are clients of an MPS protocol which gpumem no
+// longer runs.
+// The map has the kubelet's device IDs of our resource, each with its pod.
+type Retired func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string
+
 // askTime bounds a question to the kubelet.
 const askTime = time.Second
 
@@ -48,6 +53,9 @@ type Node struct {
 	said   map[gpu.UUID]bool   // the GPUs that were reported as given away by both
 	taken  map[gpu.UUID]string // by whom, at the last look
 
+	findRetired Retired               // nil: they are not looked for
+	retired     map[gpu.UUID][]string // at the last look
+
 	latest *inventory.Latest // what is gpumem's
 }
 
@@ -63,6 +71,9 @@ func NewNode(selector Selector, memory string, interval time.Duration, prober in
 
 // Heed has GPUs left alone that others publish. It is called before Run.
 func (n *Node) Heed(others *Published) { n.others = others }
+
+// Retire withdraws GPUs while they have clients of a retired MPS protocol. It is called before Run.
+func (n *Node) Retire(find Retired) { n.findRetired = find }
 
 // Inventory returns the prober's GPUs that are gpumem's. Those that another has
 // now are unhealthy. The channel is closed when any of this has changed.
@@ -89,6 +100,8 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		case !d.Status.Works():
 		case n.taken[d.UUID] != "":
 			d.Status = gpu.Unhealthy("in use as nvidia.com/gpu by pod " + n.taken[d.UUID])
+		case len(n.retired[d.UUID]) > 0:
+			d.Status = gpu.Unhealthy(retiredReason(n.retired[d.UUID]))
 		case by != "":
 			d.Status = gpu.Unhealthy("published by driver " + by + ", which hands it out")
 		}
@@ -124,9 +137,24 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 		return changed
 	}
 	n.taken = takenBy(users)
+	if n.findRetired != nil {
+		n.retired = n.findRetired(inv, users[n.memory])
+	}
 	n.latest.Set(n.ours(inv, reason))
 	n.tell(inv, users[n.memory])
 	return changed
+}
+
+// retiredReason names the clients of a retired MPS protocol, and the remedy.
+func retiredReason(clients []string) string {
+	const shown = 8
+	clients = slices.Sorted(slices.Values(clients))
+	more := ""
+	if len(clients) > shown {
+		more = fmt.Sprintf(" and %d more", len(clients)-shown)
+		clients = clients[:shown]
+	}
+	return "clients of MPS protocol 3, which gpumem no longer runs, use it: delete " + strings.Join(clients, ", ") + more
 }
 
 // takenBy returns which GPUs are in use as nvidia.com/gpu, and by whom: of

@@ -196,3 +196,38 @@ func TestInstancesOfOthersAreTheirs(t *testing.T) {
 		t.Error("what is given away as nvidia.com/mig-1g.5gb is not seen")
 	}
 }
+
+// Clients of a retired MPS protocol keep their GPU from new pods until the last of them has ended.
+func TestGPUsWithRetiredClientsAreNotOffered(t *testing.T) {
+	k := &kubelet{}
+	n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(2)), k, &events{}, zaptest.NewLogger(t))
+	n.Retire(func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string {
+		out := make(map[gpu.UUID][]string)
+		for _, pod := range held {
+			out[inv.Devices[1].UUID] = append(out[inv.Devices[1].UUID], pod)
+		}
+		return out
+	})
+	const reason = "clients of MPS protocol 3, which gpumem no longer runs, use it: delete "
+	many := make(map[string]string)
+	for i := range 10 {
+		many[fmt.Sprint(i)] = fmt.Sprintf("ml/p%d", i)
+	}
+	for _, tc := range []struct {
+		held map[string]string
+		err  error
+		want string
+	}{
+		{nil, nil, "0;1;"},
+		{map[string]string{"b": "ml/b", "a": "ml/a"}, nil, "0;1 " + reason + "ml/a, ml/b;"},
+		{nil, errors.New("the kubelet does not answer"), "0;1 " + reason + "ml/a, ml/b;"},
+		{many, nil, "0;1 " + reason + "ml/p0, ml/p1, ml/p2, ml/p3, ml/p4, ml/p5, ml/p6, ml/p7 and 2 more;"},
+		{nil, nil, "0;1;"},
+	} {
+		k.tell(map[string]map[string]string{memory: tc.held}, tc.err)
+		n.look(t.Context())
+		if got := offered(n); got != tc.want {
+			t.Errorf("pods %v: offered %q, want %q", tc.held, got, tc.want)
+		}
+	}
+}

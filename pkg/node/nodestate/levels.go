@@ -127,7 +127,7 @@ func (n *State) MPSOfSlots(slots ...gpu.SlotID) (protocol int) {
 }
 
 // RetiredClients returns the pods on each GPU that version 0.2 made clients of an MPS protocol which gpumem no longer
-// runs. Held has the kubelet's device IDs of the resource, each with its pod.
+// runs. The map has the kubelet's device IDs of the resource, each with its pod.
 func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {

@@ -497,6 +497,10 @@ var table = []mutant{
 		"if protocol <= Protocol {", "if protocol >= 0 {", "TestCheckProtocol",
 	},
 	{
+		"GPUs with clients of a retired protocol are offered", "pkg/node/coexist/node.go",
+		"case len(n.retired[d.UUID]) > 0:", "case false:", "TestGPUsWithRetiredClientsAreNotOffered",
+	},
+	{
 		"a call that is given up gives a claim back", "pkg/node/claims/driver.go",
 		"	if err := ctx.Err(); err != nil {\n		return err\n	}\n", "", "TestACallThatIsGivenUpDoesNothing",
 	},
