@@ -32,7 +32,9 @@
 //   - Compute modes are left as they were found, also by a supervisor that was
 //     killed: the next one puts them back.
 //   - Clients can neither take away the daemon's socket nor put another in its place: they
-//     have its folder read only. The daemon is asked that way whether it works.
+//     have its folder read only. The daemon is asked that way whether it works. Where NVIDIA's tool
+//     cannot use such a folder, the supervisor asks by its own, and the probe alone shows that clients
+//     get through.
 //   - What clients leave in /dev/shm is bounded, runs no program, and goes when none of the
 //     containers is left that could have made it.
 //   - A supervisor that has to end says so at once, so that no new client comes,
@@ -55,7 +57,8 @@
 // and the way that limits take; it is made when a daemon has started, for it costs a context.
 //
 // One server serves the users of all containers (-multiuser-server): with
-// one for each, containers of a second user would wait for those of the first to end.
+// one for each, containers of a second user would wait until the first user's have ended. A daemon that
+// refuses the option is started without it (trial).
 //
 // /dev/shm is one file system for all clients of a node, for daemon and clients find one another
 // there by name. So it is no wall between them (docs/limits.md). The supervisor mounts it, since

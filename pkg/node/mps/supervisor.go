@@ -63,9 +63,11 @@ const (
 
 // Supervisor keeps a daemon running.
 type Supervisor struct {
-	cfg   Config
-	modes exclusive
-	log   *zap.Logger
+	cfg    Config
+	modes  exclusive
+	log    *zap.Logger
+	trial  trial // of Run, as is direct
+	direct bool  // NVIDIA's tool cannot use the read-only pipe directory
 
 	mu     sync.Mutex // guards status
 	status Status
@@ -132,13 +134,15 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.modes.restore()) }()
+	pause := backoff{first: s.cfg.Backoff}
 	for ctx.Err() == nil {
+		begin := time.Now()
 		if err := s.daemon(ctx); err != nil && ctx.Err() == nil {
-			s.sick(err.Error())
+			s.sick(s.trial.fail(err))
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(s.cfg.Backoff):
+		case <-time.After(pause.after(time.Since(begin))):
 			s.update(func(st *Status) { st.Restarts++ })
 		}
 	}
@@ -205,7 +209,7 @@ const visible = "CUDA_VISIBLE_DEVICES="
 // daemon runs one daemon from its start to its end, and says why it ended.
 func (s *Supervisor) daemon(ctx context.Context) error {
 	life := context.WithoutCancel(ctx) // it outlives the context by the time of its clients
-	cmd, stdin, err := s.start(life)
+	cmd, stdin, out, err := s.start(life)
 	if err != nil {
 		return err
 	}
@@ -214,6 +218,9 @@ func (s *Supervisor) daemon(ctx context.Context) error {
 	go func() { exited <- cmd.Wait() }()
 	err = s.watch(ctx, exited)
 	if errors.Is(err, errExited) {
+		if line := out.lastLine(); line != "" {
+			err = fmt.Errorf("%w: %q", err, line)
+		}
 		return err
 	}
 	if ctx.Err() != nil {
@@ -227,20 +234,27 @@ var errExited = errors.New("it has ended")
 
 // start starts a daemon in the foreground. It reads its standard input, which
 // must stay open.
-func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, error) {
+func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, *output, error) {
 	c := s.control()
-	cmd := exec.CommandContext(ctx, c.program, "-f", "-multiuser-server")
+	options := s.trial.options()
+	s.direct = false
+	cmd := exec.CommandContext(ctx, c.program, options...)
 	cmd.Env = c.env
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	out, file, err := newOutput(os.Stderr)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer file.Close() // the daemon has its own
+	cmd.Stdout, cmd.Stderr = file, file
 	if err := cmd.Start(); err != nil {
-		return nil, nil, fmt.Errorf("start it: %w", err)
+		return nil, nil, nil, fmt.Errorf("start it: %w", err)
 	}
-	s.log.Info("MPS daemon started", zap.Int("pid", cmd.Process.Pid))
-	return cmd, stdin, nil
+	s.log.Info("MPS daemon started", zap.Int("pid", cmd.Process.Pid), zap.Strings("options", options))
+	return cmd, stdin, out, nil
 }
 
 // watch waits for a daemon to answer, gives it its settings, and asks it at an
@@ -255,7 +269,7 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	var proof proof
 	var swept time.Time
 	for {
-		err := s.asClient().check(ctx)
+		err := s.ask(ctx, set)
 		if err == nil && !set {
 			err = s.apply(ctx, c)
 			set = err == nil
@@ -267,6 +281,9 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, errUnreachable): // another daemon would be no better
+			failures = 0
+			s.sick(err.Error())
 		case unproven != nil: // it is not for want of a daemon
 			failures = 0
 			s.sick(unproven.Error())
@@ -315,10 +332,37 @@ func (s *Supervisor) sweepSince(last time.Time) time.Time {
 // apply gives a daemon its settings.
 func (s *Supervisor) apply(ctx context.Context, c control) error {
 	err := c.apply(ctx, s.cfg.Settings)
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil:
+		s.trial.succeed()
+	case ctx.Err() == nil:
 		s.sick(fmt.Sprintf("it does not take its settings: %v", err))
 	}
 	return err
+}
+
+var errUnreachable = errors.New("the daemon answers, but not through the read-only pipe directory that clients have")
+
+// ask returns an error when the daemon does not work for clients. NVIDIA's tool may need to write into the pipe directory,
+// which clients do not: where it has never worked for this daemon, the supervisor uses its own directory from then on, and
+// the probe of limits shows whether clients get through (prove). Known is whether the daemon has answered before.
+func (s *Supervisor) ask(ctx context.Context, known bool) error {
+	if s.direct {
+		return s.control().check(ctx)
+	}
+	err := s.asClient().check(ctx)
+	if err == nil || s.control().check(ctx) != nil {
+		return err
+	}
+	if err = s.asClient().check(ctx); err == nil { // the daemon came up between the first two
+		return nil
+	}
+	if known {
+		return fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	s.direct = true
+	s.log.Warn("NVIDIA's tool cannot use a read-only pipe directory: the supervisor uses its own one", zap.Error(err))
+	return nil
 }
 
 // A proof is whether clients have a limit, as far as it was looked for.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net"
@@ -419,6 +420,117 @@ func TestCheckProtocol(t *testing.T) {
 	for protocol, want := range map[int]bool{0: true, 2: true, 3: false} {
 		if err := CheckProtocol(protocol); (err == nil) != want {
 			t.Errorf("protocol %d: %v", protocol, err)
+		}
+	}
+}
+
+// A daemon that refuses -multiuser-server is started without it, and keeps these options.
+func TestADaemonThatRefusesAnOption(t *testing.T) {
+	n := newNode(t)
+	if err := os.MkdirAll(n.pipe(""), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.steer("refused", "-multiuser-server")
+	n.run()
+	n.eventually("the daemon is healthy", healthy)
+	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.eventually("another daemon is healthy", func(s Status, err error) bool { return healthy(s, err) && s.Restarts == 2 })
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+	without := slices.Concat([]string{"start -f"}, settings[1:])
+	if diff := cmp.Diff(slices.Concat([]string{"refused -multiuser-server"}, without, without, []string{"quit", "end"}), n.told()); diff != "" {
+		t.Errorf("the daemons were told (-want +got):\n%s", diff)
+	}
+}
+
+// People read the daemon's last output in the reason, for each kind of start.
+func TestADaemonThatEndsAtItsStart(t *testing.T) {
+	n := newNode(t)
+	if err := os.MkdirAll(n.pipe(""), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.steer("dying", "starting\nno GPU is supported\n")
+	n.run()
+	const ended = `it has ended: exit status 1: "no GPU is supported"`
+	n.eventually("it says why", sick("with -f -multiuser-server "+ended+"; with -f "+ended))
+	n.steer("dying", "")
+	n.eventually("the daemon is healthy", healthy)
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// NVIDIA's tool may need to write into the pipe directory, which containers have read-only. That shows nothing of the
+// daemon, or of clients.
+func TestAToolThatCannotUseAReadOnlyDirectory(t *testing.T) {
+	t.Run("from the start", func(t *testing.T) {
+		n := newNode(t)
+		if err := os.MkdirAll(n.pipe(""), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		n.steer("locking", "x")
+		probed := make(chan []string, 2)
+		n.cfg.Probe = func(_ context.Context, env []string) error { probed <- env; return nil }
+		n.run()
+		n.eventually("the daemon is healthy", healthy)
+		if want := "CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(n.cfg.Dir, "clients"); !slices.Contains(<-probed, want) {
+			t.Errorf("the probe does not have %s", want)
+		}
+		if err := n.end(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("later", func(t *testing.T) {
+		n := newNode(t).run()
+		n.eventually("the daemon is healthy", healthy)
+		before := n.pid()
+		n.steer("locking", "x")
+		n.eventually("clients do not get through", sick(errUnreachable.Error()+": get_default_active_thread_percentage: exit status 1: \"Cannot open the lock"))
+		n.steer("locking", "")
+		s := n.eventually("the daemon is healthy again", healthy)
+		if n.pid() != before || s.Restarts > 0 {
+			t.Error("the daemon was started again, and with it its clients ended")
+		}
+		if err := n.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestBackoff(t *testing.T) {
+	b := backoff{first: time.Second}
+	for i, tc := range []struct{ lived, want time.Duration }{
+		{0, time.Second}, {0, 2 * time.Second}, {30 * time.Second, 4 * time.Second}, {0, 8 * time.Second}, {0, 16 * time.Second}, {0, 32 * time.Second},
+		{0, time.Minute}, {0, time.Minute}, {time.Hour, time.Second}, {0, 2 * time.Second},
+	} {
+		if got := b.after(tc.lived); got != tc.want {
+			t.Errorf("pause %d is %s, want %s", i, got, tc.want)
+		}
+	}
+}
+
+// A daemon may write without an end, and no line may fill the node's annotation.
+func TestLastLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                        "",
+		"one\ntwo\n\n":            "two",
+		"no end":                  "no end",
+		strings.Repeat("x", 5000): strings.Repeat("x", maxOutput),
+		strings.Repeat("line\n", 1000) + "last\n": "last",
+	} {
+		o, file, err := newOutput(io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		file.Close()
+		if got := o.lastLine(); got != want {
+			t.Errorf("last line %q, want %q", got, want)
 		}
 	}
 }

@@ -8,6 +8,9 @@
 //	clients   process IDs, one a line, that it says are its clients
 //	broken    commands fail whose first word is in it; "all" are all of them
 //	deaf      while it is there, nothing is answered
+//	refused   options, with which the daemon does not start
+//	dying     what the daemon writes when it ends at its start
+//	locking   while it is there, the client tool needs to write into the pipe directory
 package main
 
 import (
@@ -41,9 +44,13 @@ func run(args []string) error {
 	}
 	d := daemon{pipe: pipe, logs: logs}
 	switch {
-	case slices.Equal(args, []string{"-f", "-multiuser-server"}):
-		return d.serve(args)
+	case slices.Equal(args, []string{"-f", "-multiuser-server"}), slices.Equal(args, []string{"-f"}):
+		return d.start(args)
 	case len(args) == 0:
+		// Tests show the read-only directory of clients by a link, which can be written.
+		if _, err := os.Stat(filepath.Join(pipe, "locking")); err == nil && filepath.Base(pipe) == "clients" {
+			return errors.New("Cannot open the lock: Read-only file system")
+		}
 		return d.ask(os.Stdin)
 	default:
 		return fmt.Errorf("error: unknown option %q", args)
@@ -74,6 +81,19 @@ func (d *daemon) ask(commands io.Reader) error {
 		}
 	}
 	return lines.Err()
+}
+
+// start is the daemon, unless a test says otherwise.
+func (d *daemon) start(args []string) error {
+	refused, err := os.ReadFile(filepath.Join(d.pipe, "refused"))
+	if i := slices.IndexFunc(args, func(arg string) bool { return slices.Contains(strings.Fields(string(refused)), arg) }); err == nil && i >= 0 {
+		d.note("refused " + args[i])
+		return fmt.Errorf("usage: nvidia-cuda-mps-control [-d | -f]\nunknown option %s", args[i])
+	}
+	if text, err := os.ReadFile(filepath.Join(d.pipe, "dying")); err == nil {
+		return errors.New(string(text))
+	}
+	return d.serve(args)
 }
 
 // serve is the daemon. It ends when its standard input does, as in the foreground.
