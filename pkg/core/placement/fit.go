@@ -67,8 +67,7 @@ func (r Request) BarredBy(other Request) bool {
 // alone: no other gets any of it, whatever is free.
 func (n Node) HeldAlone(d Device) bool { return !n.MayShare(Request{}, d) }
 
-// MPSClients is how many processes the MPS server serves on one GPU (NVIDIA,
-// "Multi-Process Service": 48 on Volta and newer).
+// MPSClients is how many processes the MPS server serves on one GPU, of the drivers that serve the fewest.
 const MPSClients = 48
 
 // HasClients reports whether the MPS server, where containers are its clients, has one
@@ -84,16 +83,22 @@ func (n Node) HasClients(r Request, d Device) bool {
 			clients += h.Request.Containers.processes
 		}
 	}
-	return clients <= d.Clients()
+	return clients <= n.Clients(d)
 }
 
-// Clients is how many processes the MPS server serves on the device. On a MIG instance it is fewer, by its
-// size (NVIDIA, "Multi-Instance GPU"): as on the smallest.
-func (d Device) Clients() int {
-	if d.MIG() {
+// Clients returns how many processes the MPS server serves on a device of the node (NVIDIA, "Multi-Process Service",
+// Limitations): 60 client contexts from CUDA 13.1 on, which came with driver 590, and 48 with CUDA 13.0 and before, on Volta
+// and newer. The server has fewer for clients that set CUDA_DEVICE_MAX_CONNECTIONS above 2, which gpumem does not see. On a
+// MIG instance it is fewer, by its size (NVIDIA, "Multi-Instance GPU"): as on the smallest, with any driver.
+func (n Node) Clients(d Device) int {
+	switch {
+	case d.MIG():
 		return MPSClients / 7
+	case gpu.Version(n.DriverVersion).AtLeast("590"):
+		return 60
+	default:
+		return MPSClients
 	}
-	return MPSClients
 }
 
 // FreeFor returns what is free in all on the devices that the request may use,

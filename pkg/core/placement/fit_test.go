@@ -618,6 +618,29 @@ func asciiUpper(s string) string {
 	}, s)
 }
 
+// The number of clients depends on the driver, and a driver that is not known has the fewest.
+func TestMPSClients(t *testing.T) {
+	inv := inventory(device(0, 100))
+	inv.MPS, inv.Enforcement = true, gpu.EnforcementMPS
+	for driver, want := range map[string]int{"": 48, "535.104.05": 48, "580.95.05": 48, "590.44.01": 60, "615.71.09": 60} {
+		inv.DriverVersion = driver
+		var pods []placement.Holding
+		for i := range want {
+			name := fmt.Sprint(i)
+			if got := placement.Fit(ask(1), placement.NewNode("n", inv, pods)).Reason; got != placement.Fits {
+				t.Errorf("driver %q, next to %d: %s", driver, i, got)
+			}
+			pods = append(pods, placement.Holding{
+				Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: ask(1), Assignment: placement.Assignment{Shares: []placement.Share{{Device: inv.Devices[0].UUID, Units: 1}}},
+			})
+		}
+		verdict := placement.Fit(ask(1), placement.NewNode("n", inv, pods))
+		if says := fmt.Sprintf("has no MPS client left of %d", want); verdict.Reason != placement.Occupied || !strings.Contains(reasons.Verdict(verdict), says) {
+			t.Errorf("driver %q, next to %d: %s, want %q", driver, want, reasons.Verdict(verdict), says)
+		}
+	}
+}
+
 // TestClientsOfMPS: the server has 48 clients on a GPU, and each container is one where a daemon runs.
 func TestClientsOfMPS(t *testing.T) {
 	inv := inventory(device(0, 100))

@@ -138,7 +138,7 @@ func (v verdict) devices() string {
 		case !v.Node.MayShare(v.Request, d):
 			part += "occupied"
 		case !v.Node.HasClients(v.Request, d):
-			part += fmt.Sprintf("has no MPS client left of %d", d.Clients())
+			part += fmt.Sprintf("has no MPS client left of %d", v.Node.Clients(d))
 		default:
 			n := Number(left.Units, v.Node.UnitMiB)
 			part += fmt.Sprint(n) + v.cores(left.Cores)
