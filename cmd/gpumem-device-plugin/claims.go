@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/nri"
@@ -73,7 +74,8 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	used := usage.New(cfg.toleranceMiB, prober, usage.Proc{Root: "/proc"}, users, users, events, cfg.evictor(client), log.Named("usage"))
 	registry := metrics.NewRegistry(version)
 	metrics.RegisterGPUs(registry, gpus{level, prober})
-	metrics.RegisterContainers(registry, used.Samples)
+	used.Except(func(ctx context.Context) map[int]bool { return mps.Servers(ctx, cfg.mpsDir) })
+	metrics.RegisterContainers(registry, used.Samples, used.ServerMemory)
 	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object, users: users, usage: used}
 	if described := cfg.describer(log, prober); described != nil {
 		group.Go(func() error { return described.Run(ctx) })

@@ -38,7 +38,9 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",cont
 		want   string // in place of what is used
 		warns  string
 	}{
-		"its own plugin":            {clitest.PluginPod("gpu-a"), tells, "85830", ""},
+		"its own plugin": {clitest.PluginPod("gpu-a"), tells, "85830", ""},
+		"clients of MPS in one": {clitest.PluginPod("gpu-a"), tells + "# TYPE gpumem_device_plugin_mps_server_memory_bytes gauge\ngpumem_device_plugin_mps_server_memory_bytes{uuid=\"GPU-gpu-a-0\"} 3.145728e+09\n", "85830",
+			"usage on gpu-a: NVML counts 3000 MiB of clients of MPS on GPU GPU-gpu-a-0 as the MPS server's"},
 		"a pod of another node":     {change(func(p *v1.Pod) { p.Spec.NodeName = "gpu-c" }), tells, "-", ""},
 		"a pod without an owner":    {change(func(p *v1.Pod) { p.OwnerReferences = nil }), tells, "-", ""},
 		"a pod of another set":      {change(func(p *v1.Pod) { p.OwnerReferences[0].UID = replaced.UID }), tells, "-", ""},

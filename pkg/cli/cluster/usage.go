@@ -23,6 +23,7 @@ const (
 	containerUsed = "gpumem_device_plugin_container_memory_used_bytes"
 	containerPeak = "gpumem_device_plugin_container_memory_peak_bytes"
 	containerSM   = "gpumem_device_plugin_container_sm_utilization_ratio"
+	serverMemory  = "gpumem_device_plugin_mps_server_memory_bytes"
 )
 
 // Usage is what GPUs and pods use, as far as the device plugins tell, each of its own node.
@@ -111,6 +112,11 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	podOf := func(labels map[string]string) printers.Used {
 		return printers.Used{Node: node, Name: labels["namespace"] + "/" + labels["pod"]}
 	}
+	each(serverMemory, func(labels map[string]string, used float64) {
+		u.Problems = append(u.Problems, inspect.Problem{
+			Object: "usage on " + node, Message: fmt.Sprintf("NVML counts %d MiB of clients of MPS on GPU %s as the MPS server's: pods that use MPS there show too little", int64(used/mib), labels["uuid"]),
+		})
+	})
 	unknown := make(map[printers.Used]int) // how many of a pod's containers on a GPU
 	each(containerUsed, func(labels map[string]string, used float64) {
 		pod := u.Pods[podOf(labels)]

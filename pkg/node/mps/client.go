@@ -26,12 +26,13 @@ const checkTimeout = time.Second
 // Status is what a supervisor says of its daemon.
 type Status struct {
 	Healthy  bool   `json:"healthy"`
-	Reason   string `json:"reason,omitempty"` // why it is not
-	Protocol int    `json:"protocol"`         // of the daemon; 3 only from a supervisor of version 0.2
-	Restarts int    `json:"restarts"`         // of the daemon, by this supervisor
-	Clients  int    `json:"clients"`          // at the last look
-	GPUs     int    `json:"gpus"`             // that there were when the supervisor started
-	Proven   []int  `json:"proven,omitempty"` // indexes of those on which a client was limited
+	Reason   string `json:"reason,omitempty"`  // why it is not
+	Protocol int    `json:"protocol"`          // of the daemon; 3 only from a supervisor of version 0.2
+	Restarts int    `json:"restarts"`          // of the daemon, by this supervisor
+	Clients  int    `json:"clients"`           // at the last look
+	Servers  []int  `json:"servers,omitempty"` // process IDs of the MPS servers, at the last look
+	GPUs     int    `json:"gpus"`              // that there were when the supervisor started
+	Proven   []int  `json:"proven,omitempty"`  // indexes of those on which a client was limited
 }
 
 // DirOf returns the directory of the daemon that serves a device, below that of the node's daemons: a MIG
@@ -81,6 +82,22 @@ func CheckAll(ctx context.Context, dir string) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// Servers returns the process IDs of the MPS servers of a node's daemons, as far as their supervisors answer.
+func Servers(ctx context.Context, dir string) map[int]bool {
+	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well formed
+	out := make(map[int]bool)
+	for _, socket := range append(sockets, filepath.Join(dir, statusSocket)) {
+		s, err := NewClient(filepath.Dir(socket)).Status(ctx)
+		if err != nil {
+			continue
+		}
+		for _, pid := range s.Servers {
+			out[pid] = true
+		}
+	}
+	return out
 }
 
 // Client asks the supervisor of a directory.

@@ -101,21 +101,23 @@ func (c control) apply(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// clients returns how many processes use the daemon.
-func (c control) clients(ctx context.Context) (int, error) {
-	servers, err := c.command(ctx, "get_server_list")
+// clients returns how many processes use the daemon, and the process IDs of its MPS servers.
+func (c control) clients(ctx context.Context) (clients int, servers []int, err error) {
+	list, err := c.command(ctx, "get_server_list")
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	sum := 0
-	for pid := range strings.FieldsSeq(servers) {
-		n, err := c.count(ctx, "get_client_list", pid)
+	for word := range strings.FieldsSeq(list) {
+		n, err := c.count(ctx, "get_client_list", word)
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
-		sum += n
+		clients += n
+		if pid, err := strconv.Atoi(word); err == nil {
+			servers = append(servers, pid)
+		}
 	}
-	return sum, nil
+	return clients, servers, nil
 }
 
 // count returns how many processes a reply lists: the numbers that its lines begin with. One that

@@ -436,11 +436,11 @@ func (s *Supervisor) sweep() {
 
 // well tells that a daemon answers, and how many use it.
 func (s *Supervisor) well(ctx context.Context, c control) {
-	clients, err := c.clients(ctx)
+	clients, servers, err := c.clients(ctx)
 	if err != nil {
 		s.log.Debug("clients not counted", zap.Error(err))
 	}
-	s.update(func(st *Status) { st.Healthy, st.Reason, st.Clients = true, "", clients })
+	s.update(func(st *Status) { st.Healthy, st.Reason, st.Clients, st.Servers = true, "", clients, servers })
 }
 
 // drain waits until no client is left, but not for ever.
@@ -451,7 +451,7 @@ func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	ticker := time.NewTicker(s.cfg.Interval)
 	defer ticker.Stop()
 	for {
-		n, err := s.control().clients(ctx)
+		n, _, err := s.control().clients(ctx)
 		if err != nil || n == 0 {
 			return
 		}

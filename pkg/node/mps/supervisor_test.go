@@ -296,6 +296,9 @@ func TestALifeOfADaemon(t *testing.T) {
 	}
 	n.steer("clients", "17\n23\n")
 	n.eventually("two clients", func(s Status, err error) bool { return healthy(s, err) && s.Clients == 2 })
+	if got := Servers(t.Context(), n.cfg.Dir); !maps.Equal(got, map[int]bool{4242: true}) {
+		t.Errorf("MPS servers %v", got)
+	}
 	n.stop()
 	n.eventually("nobody is sent there any more", sick("it is about to end"))
 	select {

@@ -16,7 +16,7 @@
 // # Invariants
 //
 //   - Every process is in exactly one of: a container with a grant, a pod with a
-//     grant whose container is not known yet, foreign.
+//     grant whose container is not known yet, an MPS server of gpumem, foreign.
 //   - What foreign programs use is not offered to pods. Foreign are processes of no
 //     pod, and of pods that hold no GPU memory: no one has counted theirs.
 //   - A pod is evicted by the eviction API, so that disruption budgets hold. One
@@ -36,6 +36,10 @@
 //
 // How much of a GPU's time a container uses is not known as soon as it is not known of one of
 // its processes: a sum without it would be too small, and look like a measurement.
+//
+// NVML may count the memory of MPS clients as their server's (NVIDIA, "Multi-Process Service", Limitations). The server
+// is found by the process IDs that the supervisor reports, and not by its name, which any program can take. Its memory is
+// not foreign: pods were granted it. Memory beyond a server's own is reported (ServerMemory).
 //
 // The plugin must see the host's process IDs for this, as NVML tells them. A
 // process that it does not see has ended, or the plugin is not in the host's PID

@@ -58,6 +58,9 @@ type Evictor interface {
 	Evict(ctx context.Context, ref placement.PodRef) error
 }
 
+// Servers returns the process IDs of the MPS servers that serve containers with a grant.
+type Servers func(ctx context.Context) map[int]bool
+
 // Watch compares use with grants.
 type Watch struct {
 	gpus    GPUs
@@ -66,6 +69,7 @@ type Watch struct {
 	grants  Grants
 	events  Events
 	evictor Evictor // nil: no pod is evicted
+	servers Servers // nil: no MPS server runs
 	log     *zap.Logger
 
 	// Used by Run only.
@@ -75,6 +79,7 @@ type Watch struct {
 
 	mu      sync.Mutex // guards the rest
 	samples []Sample
+	merged  map[gpu.UUID]uint64
 	blind   string
 }
 
@@ -88,8 +93,14 @@ func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants,
 	}
 }
 
+// Except keeps the memory of MPS servers from being foreign. It is called before Run.
+func (w *Watch) Except(servers Servers) { w.servers = servers }
+
 const (
 	mib = 1 << 20
+	// serverOwnMiB is more than an MPS server uses of a GPU for itself. Above, NVML counts the memory of clients as the
+	// server's: a client's CUDA context alone has more.
+	serverOwnMiB = 100
 	// callTimeout bounds a call of the kubelet or of the API server.
 	callTimeout = 5 * time.Second
 )
@@ -99,6 +110,14 @@ func (w *Watch) Samples() []Sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.samples)
+}
+
+// ServerMemory returns the memory of each GPU, in bytes, that NVML counted as an MPS server's at the last look. Its clients
+// use it, and their samples lack it.
+func (w *Watch) ServerMemory() map[gpu.UUID]uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.merged)
 }
 
 // Run looks after each probe until the context is done.
@@ -125,11 +144,16 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 		w.log.Debug("use is not compared: the kubelet does not tell what it has given", zap.Error(err))
 		return // and nothing is said of anybody
 	}
+	var servers map[int]bool
+	if w.servers != nil {
+		servers = w.servers(asking)
+	}
+	processes, merged := withoutServers(processes, servers)
 	samples, foreign, blind := w.measure(processes, grants)
 	w.peak(samples)
 	w.mu.Lock()
 	was := w.blind
-	w.samples, w.blind = samples, blind
+	w.samples, w.merged, w.blind = samples, merged, blind
 	w.mu.Unlock()
 	if blind != "" && blind != was {
 		w.log.Warn("use is not known", zap.String("reason", blind))
@@ -183,6 +207,21 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		w.log.Info("pod evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID))
 		w.events.Pod(s.Pod, true, "GPUMemoryEvicted", fmt.Sprintf("evicted: container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
 	}
+}
+
+// withoutServers returns the processes that are no MPS servers, and how much memory of each GPU NVML counts as a server's,
+// where that is more than a server's own.
+func withoutServers(processes map[gpu.UUID][]inventory.Process, servers map[int]bool) (rest map[gpu.UUID][]inventory.Process, merged map[gpu.UUID]uint64) {
+	rest, merged = make(map[gpu.UUID][]inventory.Process), make(map[gpu.UUID]uint64)
+	for device, list := range processes {
+		rest[device] = slices.DeleteFunc(slices.Clone(list), func(p inventory.Process) bool {
+			if servers[p.PID] && p.Bytes > serverOwnMiB*mib {
+				merged[device] += p.Bytes
+			}
+			return servers[p.PID]
+		})
+	}
+	return rest, merged
 }
 
 // measure adds up what containers with a grant use, and what foreign programs do.

@@ -131,6 +131,34 @@ func TestWhoUsesWhat(t *testing.T) {
 	}
 }
 
+// NVML may count the memory of MPS clients as their server's. It is not taken off the offer for that: pods were granted it.
+func TestAnMPSServerIsNotForeign(t *testing.T) {
+	for name, tc := range map[string]struct {
+		server          int
+		bytes           uint64
+		foreign, merged map[gpu.UUID]uint64
+	}{
+		"clients apart":    {stranger, 30, map[gpu.UUID]uint64{"GPU-a": 5 * mib}, map[gpu.UUID]uint64{}},
+		"clients in one":   {stranger, 3000, map[gpu.UUID]uint64{"GPU-a": 5 * mib}, map[gpu.UUID]uint64{"GPU-a": 3000 * mib}},
+		"another's server": {99, 3000, map[gpu.UUID]uint64{"GPU-a": 3005 * mib}, map[gpu.UUID]uint64{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, watch := newWorld()
+			watch.Except(func(context.Context) map[int]bool { return map[int]bool{tc.server: true} })
+			watch.look(t.Context(), on("GPU-a", process(inPod, 300), process(stranger, tc.bytes), process(ofTheHost, 5)))
+			if diff := cmp.Diff(tc.foreign, w.foreign); diff != "" {
+				t.Errorf("foreign (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.merged, watch.ServerMemory()); diff != "" {
+				t.Errorf("memory of the server (-want +got):\n%s", diff)
+			}
+			if got := watch.Samples(); len(got) != 1 || got[0].Used != 300*mib {
+				t.Errorf("samples %+v", got)
+			}
+		})
+	}
+}
+
 func TestHowMuchContainersUseAGPU(t *testing.T) {
 	using := func(pid int, sm *int) inventory.Process { return inventory.Process{PID: pid, Bytes: mib, SM: sm} }
 	for name, tc := range map[string]struct {

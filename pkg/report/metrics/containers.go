@@ -3,23 +3,28 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
 // containerCollector tells what containers used at the last look.
 type containerCollector struct {
 	samples                 func() []usage.Sample
+	serverMemory            func() map[gpu.UUID]uint64
 	used, granted, peak, sm *prometheus.Desc
+	merged                  *prometheus.Desc
 }
 
 // RegisterContainers registers what containers use of GPUs and what they were
 // granted. It panics when that is registered already.
-func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample) {
+func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample, serverMemory func() map[gpu.UUID]uint64) {
 	of := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", name), help, []string{"namespace", "pod", "container", "uuid"}, nil)
 	}
 	to.MustRegister(&containerCollector{
-		samples: samples,
+		samples: samples, serverMemory: serverMemory,
+		merged: prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", "mps_server_memory_bytes"),
+			"Memory of a GPU that clients of MPS use and that NVML counts as the MPS server's: container_memory_used_bytes lacks it. Left out where there is none.", []string{"uuid"}, nil),
 		used:    of("container_memory_used_bytes", "Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out."),
 		granted: of("container_memory_granted_bytes", "Memory of that GPU that the container was granted."),
 		peak:    of("container_memory_peak_bytes", "The most that the container was seen to use of that GPU."),
@@ -34,6 +39,7 @@ func (c *containerCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.granted
 	out <- c.peak
 	out <- c.sm
+	out <- c.merged
 }
 
 // Collect implements prometheus.Collector.
@@ -46,5 +52,8 @@ func (c *containerCollector) Collect(out chan<- prometheus.Metric) {
 		if s.SM != nil {
 			out <- prometheus.MustNewConstMetric(c.sm, prometheus.GaugeValue, float64(*s.SM)/100, labels...)
 		}
+	}
+	for uuid, bytes := range c.serverMemory() {
+		out <- prometheus.MustNewConstMetric(c.merged, prometheus.GaugeValue, float64(bytes), string(uuid))
 	}
 }

@@ -365,7 +365,7 @@ func TestContainers(t *testing.T) {
 			{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "idle", Device: "GPU-1", SM: new(0)},
 			{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "unknown", Device: "GPU-1"},
 		}
-	})
+	}, func() map[gpu.UUID]uint64 { return map[gpu.UUID]uint64{"GPU-1": 11} })
 	want(t, registry, nil, `
 # HELP gpumem_device_plugin_container_memory_granted_bytes Memory of that GPU that the container was granted.
 # TYPE gpumem_device_plugin_container_memory_granted_bytes gauge
@@ -386,6 +386,9 @@ gpumem_device_plugin_container_memory_used_bytes{container="unknown",namespace="
 # TYPE gpumem_device_plugin_container_sm_utilization_ratio gauge
 gpumem_device_plugin_container_sm_utilization_ratio{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
 gpumem_device_plugin_container_sm_utilization_ratio{container="main",namespace="ns",pod="p",uuid="GPU-1"} 0.4
+# HELP gpumem_device_plugin_mps_server_memory_bytes Memory of a GPU that clients of MPS use and that NVML counts as the MPS server's: container_memory_used_bytes lacks it. Left out where there is none.
+# TYPE gpumem_device_plugin_mps_server_memory_bytes gauge
+gpumem_device_plugin_mps_server_memory_bytes{uuid="GPU-1"} 11
 `)
 }
 
