@@ -65,12 +65,10 @@ func (o options) config() (config, error) {
 	if o.cdi.hook != "" {
 		c.plugin.Containers.CDIKind = cdi.Kind(o.domain)
 	}
-	m.require(!o.shares || !c.names.GPUShare(), "shares", "not under the domain of gpushare, which has none")
 	_, _, err := net.SplitHostPort(o.probeListen)
 	m.check("probe-listen", err)
 	c.plugin.PlaceUnassigned = o.unassigned == unassignedPlace
 	c.plugin.Coreless = !o.cores
-	c.plugin.Containers.GPUShare = c.names.GPUShare()
 	c.plugin.Containers.MPSDir = o.mpsDir
 	return c, errors.Join(append(m, o.kube.Validate(), o.log.Validate())...)
 }

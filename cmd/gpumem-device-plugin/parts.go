@@ -51,7 +51,6 @@ type parts struct {
 	nri    *nri.Plugin // nil where the runtime is not to call us
 	runner *deviceplugin.Runner
 	cores  *deviceplugin.Runner // nil where they are not offered
-	count  *deviceplugin.Runner // of the resource that counts GPUs; nil unless names are gpushare's
 
 	metrics http.Handler
 }
@@ -94,9 +93,6 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	if cfg.cores {
 		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Server.Cores(), log.Named("runner"))
 		p.cores.Answered = measured.Answered
-	}
-	if names.GPUShare() {
-		p.count = deviceplugin.NewRunner(dir, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Offers.Inventory), log.Named("runner"))
 	}
 	return p
 }

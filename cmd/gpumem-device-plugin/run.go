@@ -43,9 +43,6 @@ func (p *parts) runs(probes net.Listener) []func(context.Context) error {
 	if p.cores != nil {
 		runs = append(runs, after(looked, p.offered(p.cores)))
 	}
-	if p.count != nil {
-		runs = append(runs, after(looked, p.offered(p.count)))
-	}
 	return runs
 }
 
@@ -134,9 +131,6 @@ func (p *parts) checks() []serve.Check {
 	}
 	if p.cores != nil {
 		checks = append(checks, serve.Check{Name: "kubelet, gpu-core", Missing: p.cores.Missing})
-	}
-	if p.count != nil {
-		checks = append(checks, serve.Check{Name: "kubelet, gpu-count", Missing: p.count.Missing})
 	}
 	return checks
 }

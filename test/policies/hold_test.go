@@ -76,7 +76,6 @@ func TestHoldAnnotations(t *testing.T) {
 		"created as one that room was made for": {is: only("gpumem.dev/room-made", "now"), want: "annotation gpumem.dev/room-made" + atCreation},
 		"created on a node, with what it asks":  {node: "node1", is: only("gpumem.dev/gpu-count", "2")},
 		"created with a label":                  {is: meta{labels: map[string]string{"gpumem.dev/assignment": "x"}}},
-		"created with gpushare's, elsewhere":    {is: only("ALIYUN_COM_GPU_MEM_IDX", "0")},
 
 		"waiting: what it asks":                  {was: new(with()), is: with("gpumem.dev/gpu-count", "4")},
 		"waiting: no longer":                     {was: new(with()), is: with("gpumem.dev/gpu-count", "")},
@@ -117,17 +116,10 @@ func TestHoldAnnotations(t *testing.T) {
 		"on a node: by mistake":                  {node: "node1", was: new(with()), is: with("gpumem.dev/assignment", "{x}"), by: admin, want: placed},
 		"on a node: by hand":                     {node: "node1", was: new(with()), is: with("gpumem.dev/assignment", "{x}"), subresource: "status", by: admin},
 		"on a node: by the device plugin":        {node: "node1", was: new(with()), is: with("gpumem.dev/assignment", "{x}"), by: plugin},
-		"on a node: gpushare's, elsewhere":       {node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_IDX", "0")},
 
-		"gpushare's: created":               {golden: "aliyun", is: only("ALIYUN_COM_GPU_MEM_IDX", "0"), want: "annotation ALIYUN_COM_GPU_MEM_IDX" + atCreation},
-		"gpushare's: created, its own form": {golden: "aliyun", is: only("scheduler.framework.gpushare.allocation", "{}"), want: atCreation},
-		"gpushare's: waiting":               {golden: "aliyun", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_ASSIGNED", "false"), want: "annotation ALIYUN_COM_GPU_MEM_ASSIGNED" + unplaced},
-		"gpushare's: when it was bound":     {golden: "aliyun", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_ASSUME_TIME", "1"), want: "annotation ALIYUN_COM_GPU_MEM_ASSUME_TIME" + unplaced},
-		"gpushare's: on a node":             {golden: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_POD", "1"), want: "annotation ALIYUN_COM_GPU_MEM_POD" + placed},
-		"gpushare's: device":                {golden: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_DEV", "1"), want: "annotation ALIYUN_COM_GPU_MEM_DEV" + placed},
-		"gpushare's: ours under its domain": {golden: "aliyun", node: "node1", was: new(with()), is: with("aliyun.com/gpu-count", "8"), want: "annotation aliyun.com/gpu-count" + placed},
-		"gpushare's: another name of it":    {golden: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_OTHER", "1", "k8s.aliyun.com/x", "y")},
-		"gpushare's: by the plugin":         {golden: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_ASSIGNED", "true"), by: plugin},
+		"aliyun.com: created with gpushare's": {golden: "aliyun", is: only("ALIYUN_COM_GPU_MEM_IDX", "0")},
+		"aliyun.com: ours under its domain":   {golden: "aliyun", node: "node1", was: new(with()), is: with("aliyun.com/gpu-count", "8"), want: "annotation aliyun.com/gpu-count" + placed},
+		"aliyun.com: gpushare's on a node":    {golden: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_IDX", "1", "k8s.aliyun.com/x", "y")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := request{resource: "pods", subresource: tc.subresource, is: pod(tc.node, tc.is), by: tenant}

@@ -402,7 +402,7 @@ func (m *machine) given(s *spec) map[string]amount {
 	for p, g := range m.checkpoint[s.uid] {
 		shown := slices.ContainsFunc(s.containers, func(c container) bool { return c.name == p.container && c.kind != initial })
 		for _, id := range g.ids {
-			if uuid := m.gpuOf(s, id); shown {
+			if uuid := m.gpuOf(id); shown {
 				a := out[uuid]
 				*a.at(p.of)++
 				out[uuid] = a

@@ -36,8 +36,6 @@
 //     fault of forgetting IDs while it waits for Allocate. In some runs there are
 //     cores, a second resource with a registration and a stream of its own, asked
 //     for before memory or after it.
-//   - gpushare, in some runs: pods that it has placed and that run when gpumem
-//     comes, with its annotations, and with IDs that tell nothing of their GPU.
 //   - Claims: kube-scheduler's own plugin, which takes the first devices that fit, and the kubelet's
 //     manager of claims. Prepare and unprepare are lost, or their answers are; they come twice, and
 //     late. The driver is killed before or after any of its writes. A machine that reboots loses its

@@ -548,7 +548,7 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	g := mine[part{c.name, r}]
 	perGPU := make(map[string]int)
 	for _, id := range g.ids {
-		perGPU[k.m.gpuOf(s, id)]++
+		perGPU[k.m.gpuOf(id)]++
 	}
 	taken := sets.New(g.ids...)
 	for uid, parts := range k.m.checkpoint {
@@ -564,14 +564,11 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 		}
 	}
 	on := make(map[string]string) // GPU by ID, each once: containers have those of init containers too
-	for uid, parts := range k.m.checkpoint {
-		if pod := w.api.pods[w.pods[uid].name]; w.pods[uid].gpushare != "" && (pod == nil || string(pod.UID) != uid) {
-			continue // its IDs are of other GPUs, and nobody knows of it any more
-		}
+	for _, parts := range k.m.checkpoint {
 		for p, other := range parts {
 			for _, id := range other.ids {
 				if p.of == r {
-					on[id] = k.m.gpuOf(w.pods[uid], id)
+					on[id] = k.m.gpuOf(id)
 				}
 			}
 		}
@@ -648,7 +645,7 @@ func (k *kubelet) checkChoice(s *spec, gpus []string) {
 	if p == nil || known < 0 || len(k.m.checkpoint[s.uid]) > 1 || k.holdsNamesake(s) {
 		return
 	}
-	if o := k.advised[known]; !(o.Assignment.None() && len(o.Indexes) == 0) && !(w.forges(s) && s.bound != "" && k.first) {
+	if o := k.advised[known]; !o.Assignment.None() && !(w.forges(s) && s.bound != "" && k.first) {
 		return
 	}
 	for _, id := range gpus {
@@ -667,7 +664,7 @@ func (k *kubelet) checkChoice(s *spec, gpus []string) {
 func (m *machine) gpusOf(s *spec, ids []string) []string {
 	set := sets.New[string]()
 	for _, id := range ids {
-		set.Insert(m.gpuOf(s, id))
+		set.Insert(m.gpuOf(id))
 	}
 	return sets.List(set)
 }

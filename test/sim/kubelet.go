@@ -720,12 +720,8 @@ func (k *kubelet) removeFromAPI(m *managed) {
 func podUID(uid string) types.UID { return types.UID(uid) }
 
 // gpuOf returns the GPU that an ID of a pod is of, by the form of IDs that the
-// design fixes: the first digits of the UUID. Those of gpushare's plugin tell
-// nothing: the pod is where gpushare has put it.
-func (m *machine) gpuOf(s *spec, id string) string {
-	if strings.Contains(id, "-_-") {
-		return s.gpushare
-	}
+// design fixes: the first digits of the UUID.
+func (m *machine) gpuOf(id string) string {
 	prefix, _, _ := strings.Cut(id, "-")
 	return m.byPrefix[prefix]
 }

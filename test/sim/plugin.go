@@ -68,7 +68,6 @@ func (w *World) newPlugin(m *machine) *plugin {
 	cfg := deviceplugin.DefaultConfig(m.name)
 	cfg.Policy = placement.Policy(w.cfg.policy)
 	cfg.PlaceUnassigned = !w.cfg.Refuse
-	cfg.Containers.GPUShare = w.names.GPUShare()
 	cfg.Cordoned = p.cordoned
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
 	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real.Server, gpu.Cores: p.real.Server.Cores()}

@@ -27,7 +27,6 @@ type Config struct {
 	// What there is in this run, drawn from the seed.
 	Cores      bool // pods that ask for cores, too
 	Shares     bool // nodes that offer GPUs in shares, too, pods that ask for these, and MIG instances
-	TakenOver  bool // pods that gpushare has placed, and its names
 	Rules      bool // pods that name GPUs, groups, policies
 	Nonsense   bool // pods that cannot be read
 	Unassigned bool // pods that no scheduler places
@@ -161,7 +160,8 @@ func newWorld(cfg Config) *World {
 	}
 	w.api = newAPIServer(w)
 	w.cfg = w.draw(cfg)
-	w.names, w.resources = w.cfg.names(), []gpu.Resource{gpu.Memory}
+	w.names, _ = api.NewNames(api.DefaultDomain) // which is one
+	w.resources = []gpu.Resource{gpu.Memory}
 	if w.cfg.Cores {
 		w.resources = append(w.resources, gpu.Cores)
 	}
@@ -169,9 +169,6 @@ func newWorld(cfg Config) *World {
 	for i := range w.cfg.Nodes {
 		m := w.newMachine(fmt.Sprintf("n%d", i+1))
 		w.machines = append(w.machines, m)
-		if w.cfg.TakenOver {
-			m.takeOver()
-		}
 		if !slices.Contains(open, i) {
 			m.fill()
 		}
@@ -212,7 +209,7 @@ func newWorld(cfg Config) *World {
 func (w *World) openNodes() []int {
 	all := w.rng.Perm(w.cfg.Nodes)
 	switch {
-	case w.cfg.Nodes <= 2 || w.cfg.TakenOver:
+	case w.cfg.Nodes <= 2:
 		w.room = 14
 		return all
 	case w.cfg.Nodes <= few:
@@ -224,23 +221,14 @@ func (w *World) openNodes() []int {
 	return all
 }
 
-// names are those under which gpumem runs: gpushare's, where its pods are there.
-func (c Config) names() api.Names {
-	domain := api.DefaultDomain
-	if c.TakenOver {
-		domain = "aliyun.com"
-	}
-	names, _ := api.NewNames(domain) // both are domains
-	return names
-}
-
 // draw decides what the run has. Few kinds of faults at a time let each have its
 // consequences.
 func (w *World) draw(cfg Config) Config {
 	often := func(n int) bool { return w.rng.IntN(n) == 0 }
 	cfg.Rules, cfg.Nonsense, cfg.Unassigned, cfg.Refuse = often(2), often(4), often(3), often(4)
 	cfg.Narrow, cfg.Equal, cfg.Namesakes = often(3), often(4), often(4)
-	cfg.Cores, cfg.TakenOver = often(4), often(8) && cfg.Nodes <= few // or most pods are gpushare's
+	cfg.Cores = often(4)
+	_ = often(8) // keeps the draws of recorded seeds
 	cfg.batches, cfg.status = pick(w.rng, []int{8, 8, 2}), pick(w.rng, []time.Duration{100 * tick, 100 * tick, 2 * time.Second})
 	cfg.policy = pick(w.rng, []string{"binpack", "spread"})
 	cfg.nodePolicy = pick(w.rng, []string{"", "binpack", "spread"})
@@ -263,7 +251,7 @@ func (w *World) draw(cfg Config) Config {
 	if len(cfg.kinds) > 0 && often(3) { // one of them all the time
 		cfg.kinds = append(cfg.kinds, slices.Repeat([]fault{pick(w.rng, cfg.kinds)}, 2*len(cfg.kinds))...)
 	}
-	cfg.Shares = cfg.Seed%8 == 5 && !cfg.Cores && !cfg.TakenOver && cfg.Adversary == without // no seed draws otherwise for it
+	cfg.Shares = cfg.Seed%8 == 5 && !cfg.Cores && cfg.Adversary == without // no seed draws otherwise for it
 	return cfg
 }
 

@@ -32,7 +32,6 @@ type spec struct {
 	policy     string
 	broken     bool              // an annotation that cannot be read: it counts by what its containers name
 	bound      string            // node name given by the user: no scheduler is asked
-	gpushare   string            // the GPU that gpushare has placed it on
 	keeper     bool              // made again under its name when it is gone
 	priority   bool              // may evict others
 	forged     map[string]string // annotations that the adversary has made it with
@@ -56,7 +55,7 @@ type life struct {
 // anew is a pod that asks for the same, and of which nothing has been decided.
 func (s *spec) anew() *spec {
 	next := *s
-	next.bound, next.gpushare, next.life = "", "", nil
+	next.bound, next.life = "", nil
 	return &next
 }
 
@@ -226,9 +225,7 @@ func (s *spec) String() string {
 	if s.model != "" {
 		out.WriteString(" model " + s.model)
 	}
-	if s.gpushare != "" {
-		out.WriteString(" by gpushare on " + s.gpushare)
-	} else if s.bound != "" {
+	if s.bound != "" {
 		out.WriteString(" on " + s.bound)
 	}
 	return out.String()

@@ -320,9 +320,5 @@ met: the limit in MiB with six zeros behind it, 95 % of it in bytes.
 
 {{/* The annotations that gpumem's device plugin writes on pods, as JSON. */}}
 {{- define "gpumem.annotationsOfPods" -}}
-{{- $keys := include "gpumem.annotationsBy" (list . "binding") | fromJsonArray -}}
-{{- if eq .Values.resourceDomain "aliyun.com" -}}
-{{- $keys = concat $keys (list "ALIYUN_COM_GPU_MEM_IDX" "ALIYUN_COM_GPU_MEM_POD" "ALIYUN_COM_GPU_MEM_DEV" "ALIYUN_COM_GPU_MEM_ASSIGNED" "scheduler.framework.gpushare.allocation") -}}
-{{- end -}}
-{{- toJson $keys -}}
+{{- include "gpumem.annotationsBy" (list . "binding") -}}
 {{- end -}}

@@ -14,12 +14,11 @@ type Account struct {
 }
 
 // Accounts returns what the kubelet has given to the pods that it has admitted. Like Reconcile
-// it wants State.Pods read before State.Allocated. Pods of gpushare are left out: their slots tell
-// of no GPU.
+// it wants State.Pods read before State.Allocated.
 func Accounts(s State) (out []Account) {
 	b := byPod(s)
 	for _, t := range b.pods {
-		if t.Admitted && t.begun() && !t.byGPUShare() {
+		if t.Admitted && t.begun() {
 			given := b.account(t)
 			out = append(out, Account{PodAllocation: given, Less: s.understates(t.pod, given)})
 		}

@@ -79,9 +79,6 @@ func TestAccounts(t *testing.T) {
 		},
 		"the kubelet may not have admitted it": {pod("p", ask(app("c", 4)), 1), []Allocated{held("c", ids(0, 0, 1, 2, 3))}, nil},
 		"the kubelet tells of nothing":         {admitted(pod("p", ask(app("c", 4)), 1)), nil, nil},
-		"gpushare's slots tell of no GPU": {
-			admitted(pod("p", ask(app("c", 4)), 1)), []Allocated{held("c", []gpu.SlotID{"GPU-00000000-_-1"})}, nil,
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 1, inventory(8, 8))

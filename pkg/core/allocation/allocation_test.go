@@ -198,10 +198,6 @@ func (c *cluster) slotsOn(r gpu.Resource, name string) []gpu.Units {
 			if id.Resource() != r {
 				continue
 			}
-			if id.GPUShare() { // the container got what was written, not what the ID says
-				out[p.Indexes[0]]++
-				continue
-			}
 			d, err := c.slots.Device(id)
 			if err != nil {
 				c.t.Fatal(err)

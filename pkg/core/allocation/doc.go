@@ -25,8 +25,7 @@
 //
 // state.go has what is known of the node, podstate.go sorts it by pod: who holds
 // what, and where each pod is or is to be. On that prefer.go, admit.go and
-// reconcile.go answer. resolve.go reads IDs, and gpushare.go has all that is said
-// of gpushare below.
+// reconcile.go answer. resolve.go reads IDs.
 //
 // # Invariants
 //
@@ -72,16 +71,6 @@
 // and stands above the annotation. The pod has then what it was given: as much as
 // its spec asks for, over those GPUs.
 //
-// Pods that gpushare placed run on by its IDs. The kubelet took those at random
-// (its plugin states no preference), so that they tell nothing of the GPU: such a
-// pod is where gpushare's annotation says it is, as its containers are, and it is
-// never moved. Our IDs have another form. Had we offered IDs of gpushare's form,
-// the kubelet's accounts would name the wrong GPUs for as long as those pods run.
-// So the kubelet counts those pods by IDs that it knows nothing else of, and has
-// all of ours for free. Their memory is kept from others here: as many of our
-// slots are not preferred as they have units of a GPU, or of each GPU where
-// it is not known which it is.
-//
 // # Limits
 //
 // What a plain init container has got of the one resource does not show when the
@@ -115,7 +104,4 @@
 // counts where it is; but it may come to a GPU that is cordoned or that another is to have
 // alone, take what was planned for another, and pass where State.PlaceUnassigned is false.
 // The chart's admission policies refuse those annotations.
-//
-// What gpushare wrote of two equal pods may be exchanged, for its plugin knew
-// pods by their amounts. Nothing that can be asked shows it.
 package allocation

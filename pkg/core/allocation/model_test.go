@@ -61,9 +61,6 @@ func FuzzNode(f *testing.F) {
 			}
 		}
 		w.books.SetNode("n", w.inv)
-		if random.IntN(3) == 0 {
-			w.inherit()
-		}
 		for range 40 {
 			switch random.IntN(6) {
 			case 0, 1:
@@ -83,21 +80,6 @@ func FuzzNode(f *testing.F) {
 		w.check()
 		w.checkAtRest()
 	})
-}
-
-// inherit makes pods that gpushare has placed and that run.
-func (w *world) inherit() {
-	for i, d := range w.inv.Devices {
-		for left := d.Allocatable; w.random.IntN(2) == 0; {
-			units := gpu.Units(1 + w.random.IntN(3))
-			if left -= units; left < 0 {
-				break
-			}
-			w.made++
-			w.inheritPod(pod(fmt.Sprint("p", w.made), ask(app("c0", units))), i, w.random.IntN(len(w.inv.Devices)))
-			w.books.AddPod("n", w.pods[len(w.pods)-1].Holding)
-		}
-	}
 }
 
 func (w *world) request() placement.Request {

@@ -22,7 +22,7 @@ type podState struct {
 
 	pod     Pod                  // as the caller knows it
 	held    []Allocated          // by its containers
-	written placement.Assignment // by gpumem, or else by gpushare, which names GPUs by index
+	written placement.Assignment // in its annotation
 	plan    placement.Assignment // that an equal pod may be given in its place
 	actual  placement.Assignment // where the kubelet has put it; none where that has given it nothing
 }
@@ -49,9 +49,6 @@ func byPod(s State) *podStates {
 		of := [2]string{p.Pod.Namespace, p.Pod.Name}
 		known[of] = true
 		t := &podState{Holding: p.Holding, pod: p, held: held[of], written: p.Assignment}
-		if t.written.None() {
-			t.written = s.byIndex(p)
-		}
 		t.written.Leaving = nil
 		t.plan = t.written
 		if p.Plan != nil {
@@ -111,8 +108,7 @@ func (b *podStates) sharePlans(alike []*podState) {
 }
 
 // Actual returns where the kubelet has put a pod; nothing, if it has given it
-// none. Slots of a GPU that is gone say nothing, and those of gpushare that the
-// pod is where it is written to be.
+// none. Slots of a GPU that is gone say nothing.
 func Actual(s State, p Pod) placement.Assignment {
 	s.Pods = []Pod{p}
 	b := byPod(s)
@@ -120,12 +116,6 @@ func Actual(s State, p Pod) placement.Assignment {
 }
 
 func (b *podStates) whereAllocated(t *podState) (a placement.Assignment) {
-	if t.byGPUShare() {
-		if !b.has(t.written) { // somebody has edited it
-			return b.byIndex(t.pod)
-		}
-		return t.written
-	}
 	known := b.knows(t.slots())
 	a.UnitMiB, a.Allocated = t.written.UnitMiB, t.written.Allocated && known
 	a.Shares = b.shares(t.slots())
@@ -164,13 +154,9 @@ func (b *podStates) without(t *podState) placement.Node {
 	return placement.NewNode("", b.Inventory, holdings)
 }
 
-// stray is what the kubelet holds of a pod that is not known. Where gpushare's
-// slots are is not known either, so they count everywhere.
+// stray is what the kubelet holds of a pod that is not known.
 func (b *podStates) stray(h Allocated) placement.Holding {
 	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Admitted: true}
-	if h.byGPUShare() {
-		out.Request.Containers = placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(len(h.Slots))})
-	}
 	out.Assignment.Shares = b.shares(h.Slots)
 	return out
 }

@@ -20,9 +20,6 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 	b.locate()
 	b.locateUnseen()
 	free := b.free(r, available)
-	if r == gpu.Memory { // gpushare has no cores
-		free = b.withoutGPUShare(free, must)
-	}
 	if len(must) > 0 {
 		return b.extend(r, free, must, size)
 	}

@@ -20,10 +20,6 @@ type Pod struct {
 	Plan *placement.Assignment
 
 	Index string // the annotation gpu-index: the indexes of its GPUs, for people
-
-	// What gpushare wrote, or would have written, where gpumem stands in for it.
-	Indexes  []int // of the GPUs that gpushare's scheduler chose
-	Unmarked bool  // it is written that the kubelet has not admitted the pod
 }
 
 // Unlisted reports whether PodResources tells of nothing that the pod holds: its plain init

@@ -43,9 +43,8 @@ func (id SlotID) Resource() Resource {
 }
 
 // GPUShare reports whether gpushare's device plugin made the ID, as
-// "<UUID>-_-<n>". The UUID in it does not tell the GPU: the kubelet took such IDs
-// at random, and gpushare gave the container the GPU that its scheduler had
-// written of the pod.
+// "<UUID>-_-<n>". The UUID in it does not name the container's GPU: the kubelet picked
+// such IDs at random.
 func (id SlotID) GPUShare() bool { return strings.Contains(string(id), "-_-") }
 
 // An ID carries slotDigits of the UUID's digits, or more, up to all, where two GPUs of the node

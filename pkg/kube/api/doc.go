@@ -55,10 +55,6 @@
 // allocation of its own would be a second object to write with the pod and to
 // find orphaned later, and a CRD to install first. An annotation goes with its pod.
 //
-// Under the domain aliyun.com, gpushare's annotations are written next to our own,
-// and read where our own are missing. They name a GPU by its index, which only
-// its node can translate: the device plugin does, and writes our own.
-//
 // A Binding's annotations are merged into the pod in the same guarded write
 // that sets its node (k8s.io/kubernetes/pkg/registry/core/pod/storage), so node
 // and GPU become visible together or not at all.

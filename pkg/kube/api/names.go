@@ -11,10 +11,6 @@ import (
 // DefaultDomain is the domain of resources and annotations unless it is set.
 const DefaultDomain = "gpumem.dev"
 
-// gpushareDomain is the domain under which gpumem stands in for gpushare
-// (github.com/AliyunContainerService): see package gpushare.
-const gpushareDomain = "aliyun.com"
-
 // Keys are the names of resources and annotations under one domain.
 type Keys struct{ domain string }
 
@@ -61,13 +57,6 @@ func (k Keys) Offered(inShares bool) v1.ResourceName {
 // GPUCore is the extended resource that counts per cent of a GPU's streaming
 // multiprocessors.
 func (k Keys) GPUCore() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-core") }
-
-// GPUShare reports whether the names are gpushare's.
-func (k Keys) GPUShare() bool { return k.domain == gpushareDomain }
-
-// GPUCount is the capacity in which a node of gpushare counts its GPUs. No pod
-// asks for it.
-func (k Keys) GPUCount() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-count") }
 
 // API is the label of nodes that says how their GPUs are handed out; without it, by the amount.
 func (k Keys) API() string { return k.key("api") }

@@ -32,7 +32,7 @@ func (n Names) Unoffered(pod *v1.Pod, offered func(v1.ResourceName) bool) []v1.R
 // UnknownResources returns the resources of the domain that a pod asks for and gpumem does
 // not know. Gpushare's domain has others than gpushare's.
 func (n Names) UnknownResources(pod *v1.Pod) (names []v1.ResourceName) {
-	if n.GPUShare() {
+	if n.domain == gpushareDomain {
 		return nil
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {

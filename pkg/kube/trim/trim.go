@@ -1,6 +1,7 @@
 package trim
 
 import (
+	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -9,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 )
 
 // Trimmer trims pods, nodes and PodDisruptionBudgets. Very many pods ask for the same, and a list of one
@@ -157,7 +157,7 @@ func (t *Trimmer) meta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 		DeletionTimestamp: meta.DeletionTimestamp,
 	}
 	for key, value := range meta.Annotations {
-		if gpushare.Reads(t.names, key) || key == v1.MirrorPodAnnotationKey {
+		if strings.HasPrefix(key, t.names.Domain()+"/") || key == v1.MirrorPodAnnotationKey {
 			if small.Annotations == nil {
 				small.Annotations = make(map[string]string)
 			}

@@ -19,6 +19,9 @@
 // gpu.nvidia.com above all, are unhealthy here for as long as it does (Heed): any of them may be
 // allocated at any moment.
 //
+// An ID of gpushare's device plugin does not name its GPU, so all GPUs of a node are unhealthy while
+// one of its pods holds any. The administrator drains the node: see docs/migrating-from-gpushare.md.
+//
 // A GPU with a client of a retired MPS protocol (Retire) is unhealthy until that client has ended. Version 0.2 recorded
 // the protocol with each slot and each prepared claim. Such a container cannot start again, for its namespace of MPS is
 // gone, and new pods next to it would be limited by other rules.

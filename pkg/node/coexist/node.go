@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,6 +53,7 @@ type Node struct {
 	others *Published          // nil: they are not looked for
 	said   map[gpu.UUID]bool   // the GPUs that were reported as given away by both
 	taken  map[gpu.UUID]string // by whom, at the last look
+	old    string              // the pods of gpushare on the node, at the last look
 
 	findRetired Retired               // nil: they are not looked for
 	retired     map[gpu.UUID][]string // at the last look
@@ -98,6 +100,8 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		d := &inv.Devices[i]
 		switch by := cmp.Or(published[d.UUID], published[d.Parent]); {
 		case !d.Status.Works():
+		case n.old != "":
+			d.Status = gpu.Unhealthy("in use by pods that gpushare placed: " + n.old)
 		case n.taken[d.UUID] != "":
 			d.Status = gpu.Unhealthy("in use as nvidia.com/gpu by pod " + n.taken[d.UUID])
 		case len(n.retired[d.UUID]) > 0:
@@ -136,7 +140,7 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 		n.latest.Set(n.ours(inv, reason))
 		return changed
 	}
-	n.taken = takenBy(users)
+	n.taken, n.old = takenBy(users), gpusharePods(users)
 	if n.findRetired != nil {
 		n.retired = n.findRetired(inv, users[n.memory])
 	}
@@ -171,6 +175,24 @@ func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
 		}
 	}
 	return taken
+}
+
+// gpusharePods names the first pods that hold IDs of gpushare's device plugin, and counts the others.
+func gpusharePods(users map[string]map[string]string) string {
+	const shown = 3
+	pods := make(map[string]bool)
+	for _, by := range users {
+		for id, pod := range by {
+			if gpu.SlotID(id).GPUShare() {
+				pods[pod] = true
+			}
+		}
+	}
+	names := slices.Sorted(maps.Keys(pods))
+	if len(names) > shown {
+		names = append(names[:shown], fmt.Sprintf("%d more", len(names)-shown))
+	}
+	return strings.Join(names, ", ")
 }
 
 // tell names the GPUs that both have given something away of.

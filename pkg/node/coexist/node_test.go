@@ -97,6 +97,10 @@ func TestGPUsInUseAreNotOffered(t *testing.T) {
 				memory: {"00000001-3": "ml/ours"}, "nvidia.com/gpu": {string(uuid(1)): "ml/train"},
 			}, nil, "0;1 in use as nvidia.com/gpu by pod ml/train;", 1},
 			{"nobody again", nil, nil, "0;1;", 1},
+			{"pods of gpushare, somewhere", map[string]map[string]string{
+				"aliyun.com/gpu-mem": {string(uuid(1)) + "-_-3": "ml/old-b", string(uuid(0)) + "-_-4": "ml/old-a", string(uuid(0)) + "-_-5": "ml/old-a"},
+			}, nil, "0 in use by pods that gpushare placed: ml/old-a, ml/old-b;1 in use by pods that gpushare placed: ml/old-a, ml/old-b;", 1},
+			{"the last of them has ended", nil, nil, "0;1;", 1},
 		} {
 			_, _, changed := n.Inventory()
 			before := offered(n)

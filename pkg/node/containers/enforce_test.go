@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 )
 
 func TestWhatEnforcesAGrant(t *testing.T) {
@@ -92,7 +91,7 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 	const physicalMiB, unitMiB = 15360, 1024
 	variables := []string{"GPUMEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF", "FLAGS_fraction_of_gpu_memory_to_use"}
 	cfg := DefaultConfig()
-	cfg.Frameworks, cfg.GPUShare = []Framework{"jax", "pytorch", "paddle"}, true
+	cfg.Frameworks = []Framework{"jax", "pytorch", "paddle"}
 	for _, tc := range []struct {
 		level gpu.Enforcement
 		total func(grantMiB float64) float64
@@ -109,7 +108,6 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 				for _, name := range variables {
 					shares[name] = number(t, strings.TrimPrefix(env[name], "per_process_memory_fraction:"))
 				}
-				shares["gpushare's"] = number(t, env[gpushare.Container]) / number(t, env[gpushare.Device])
 				granted := float64(units) * unitMiB
 				for name, share := range shares {
 					if part := share * tc.total(granted) / granted; part < 0.9 || part > 1 {

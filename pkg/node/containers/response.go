@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 )
 
 // Strategy is how a container runtime learns which GPUs a container gets.
@@ -87,7 +86,6 @@ type Config struct {
 	Strategy   Strategy
 	CDIKind    string // of the GPUs, where the strategy is one of CDI; empty: nvidia.com/gpu
 	Frameworks []Framework
-	GPUShare   bool   // in gpushare's words too
 	MPSDir     string // where the MPS daemon keeps its pipes, on the host and in containers
 	ShareCores bool   // a share of a GPU is that part of its cores, too
 }
@@ -128,9 +126,6 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 	enforce(out, g, inv, cfg.MPSDir)
 	if cfg.ShareCores {
 		maps.Copy(out.Envs, coreResponse(cfg.Percent(g), inv).GetEnvs())
-	}
-	if cfg.GPUShare {
-		maps.Copy(out.Envs, gpushare.Environment(g, inv))
 	}
 	var uuids []string
 	for _, d := range g.Devices {

@@ -2,7 +2,6 @@ package containers
 
 import (
 	"maps"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,39 +95,6 @@ func TestResponse(t *testing.T) {
 			got := Config{Strategy: tc.strategy, CDIKind: tc.kind, Frameworks: frameworks}.Response(gpu.Memory, tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB})
 			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("response (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestGPUShareEnvironment(t *testing.T) {
-	t4 := gpu.Device{UUID: "GPU-a", Index: 2, MemoryMiB: 15360, Allocatable: 14}
-	a100 := gpu.Device{UUID: "GPU-b", Index: 3, MemoryMiB: 81920, Allocatable: 79}
-	for _, tc := range []struct {
-		name    string
-		grant   allocation.Grant
-		unitMiB int64
-		want    map[string]string
-	}{
-		{"one GPU, all of its memory counted", allocation.Grant{Devices: []gpu.Device{t4}, Each: 3}, 1024, map[string]string{
-			"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "3", "ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_MEM_DEV": "15",
-		}},
-		{"units of 1 MiB", allocation.Grant{Devices: []gpu.Device{t4}, Each: 3000}, 1, map[string]string{
-			"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "3000", "ALIYUN_COM_GPU_MEM_CONTAINER": "3000", "ALIYUN_COM_GPU_MEM_DEV": "15360",
-		}},
-		{"two GPUs", allocation.Grant{Devices: []gpu.Device{t4, a100}, Each: 4}, 1024, map[string]string{
-			"ALIYUN_COM_GPU_MEM_IDX": "2,3", "ALIYUN_COM_GPU_MEM_POD": "4", "ALIYUN_COM_GPU_MEM_CONTAINER": "4", "ALIYUN_COM_GPU_MEM_DEV": "80",
-		}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := Config{Strategy: Envvar, GPUShare: true}.Response(gpu.Memory, tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB}).GetEnvs()
-			for name := range got {
-				if !strings.HasPrefix(name, "ALIYUN_COM_") {
-					delete(got, name)
-				}
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("environment (-want +got):\n%s", diff)
 			}
 		})
 	}

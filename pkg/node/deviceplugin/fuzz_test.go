@@ -31,7 +31,6 @@ func FuzzRPCs(f *testing.F) {
 		cfg := DefaultConfig("n1")
 		cfg.PodWait, cfg.KubeletWait = time.Nanosecond, time.Second
 		cfg.PlaceUnassigned = setting&1 == 0
-		cfg.Containers.GPUShare = setting&2 != 0
 		cfg.Containers.Strategy = []containers.Strategy{containers.Envvar, containers.VolumeMounts, containers.CDIAnnotations, containers.CDICRI}[setting>>2%4]
 		list := plugintest.NewPods(pod("a", 1, uuidA, app(2)), pod("b", 2, "", container("i", placement.Init, 1), app(1)))
 		kubelet := plugintest.NewKubelet("ns/a", "ns/b")

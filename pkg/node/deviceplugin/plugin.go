@@ -82,7 +82,7 @@ func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubel
 		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned, KubeletWait: cfg.KubeletWait, Levels: cfg.Levels,
 	}, p.Offers, pods, kubelet, log)
 	p.Reconciler = reconcile.New(reconcile.Config{
-		Node: cfg.Node, GPUShare: cfg.Containers.GPUShare, WriteWait: cfg.WriteWait,
+		Node: cfg.Node, WriteWait: cfg.WriteWait,
 	}, p.State, pods, events, metrics, log)
 	p.Containers = containers.New(cfg.Containers, cfg.Kernel, p.State, pods, events)
 	p.Announcer = &Announcer{node: cfg.Node, offers: p.Offers, source: source, pods: pods, events: events, log: log}

@@ -5,12 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
@@ -26,7 +24,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 	"github.com/gpumem/gpumem/pkg/kube/podlabels"
 	"github.com/gpumem/gpumem/pkg/kube/trim"
 )
@@ -181,8 +178,7 @@ func (p *Pods) put(obj any) {
 	now := entry{
 		pod: allocation.Pod{
 			Holding: holding, Created: pod.CreationTimestamp.Time, Starting: starting(pod),
-			Index:   pod.Annotations[p.names.Index()],
-			Indexes: gpushare.Indexes(p.names, pod), Unmarked: gpushare.Waits(p.names, pod),
+			Index: pod.Annotations[p.names.Index()],
 		},
 		version:    pod.ResourceVersion,
 		containers: ContainerNames(pod),
@@ -353,14 +349,6 @@ func (p *Pods) forget(pod *v1.Pod) {
 	}
 }
 
-// settled reports whether the kubelet is known to have admitted the pod.
-func (p *Pods) settled(ref placement.PodRef) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e, ok := p.pods[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}]
-	return ok && e.pod.Pod == ref && e.pod.Admitted
-}
-
 // signal tells that something changed. The lock must be taken.
 func (p *Pods) signal() {
 	close(p.changed)
@@ -375,7 +363,6 @@ func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.As
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
-	maps.Copy(annotations, gpushare.Annotations(p.names, a, node, time.Time{}, p.settled(ref)))
 	metadata := map[string]any{"uid": ref.UID, "annotations": annotations}
 	if labels := podlabels.Of(p.names, a, node); labels != nil {
 		metadata["labels"] = labels

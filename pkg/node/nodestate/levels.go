@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"sync"
 
 	"go.uber.org/zap"
@@ -155,7 +154,6 @@ func (n *State) LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement 
 			slots = append(slots, h.Only(gpu.Memory)...)
 		}
 	}
-	slots = slices.DeleteFunc(slots, gpu.SlotID.GPUShare)
 	if level := n.LevelOfSlots(slots); level != "" && len(slots) > 0 {
 		return level
 	}

@@ -10,7 +10,7 @@
 // One function computes what is to be written of a pod (wanted), one writes it (write). That is
 // where the pod is, or is to be since the kubelet has given its GPUs to another
 // (allocation.Reconcile); the level at which it was given them; and what goes with that, the
-// indexes and gpushare's mark. A pod with several of these wrong is written once.
+// indexes. A pod with several of these wrong is written once.
 //
 // Where a pod counts for less by its annotation than the kubelet has given it, the node's inventory
 // has what it was given too (nodestate.State.Allocations), which the pod's owner cannot write.

@@ -70,7 +70,6 @@ const (
 // Config is what a Reconciler is to do.
 type Config struct {
 	Node      string
-	GPUShare  bool          // gpushare's annotations are written as well
 	WriteWait time.Duration // for one write
 }
 
@@ -232,7 +231,7 @@ func (r *Reconciler) wanted(pod allocation.Pod, c *allocation.Correction, s allo
 	case c != nil:
 		is = c.Actual
 		is.Enforcement = level
-		is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0 && !planned(c.Pod)
+		is.ByNode = was.ByNode || was.None() && !planned(c.Pod)
 		return is, !was.Same(is)
 	case was.None():
 		return was, false
@@ -241,7 +240,7 @@ func (r *Reconciler) wanted(pod allocation.Pod, c *allocation.Correction, s allo
 	if level != "" && level != cmp.Or(was.Enforcement, gpu.EnforcementAdvisory) {
 		is.Enforcement = level
 	}
-	return is, is.Enforcement != was.Enforcement || r.stale(pod, s.Inventory)
+	return is, is.Enforcement != was.Enforcement || stale(pod, s.Inventory)
 }
 
 // write writes what is wanted of a pod, unless that is written already or being written. It is the
@@ -281,14 +280,9 @@ func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocat
 	return nil
 }
 
-// stale reports whether what is written next to a pod's assignment is not so: gpushare's mark, or
-// the indexes, which somebody may have changed, or the driver, and which are of GPUs that
-// are there. In gpushare's place the indexes are left alone: one writing puts gpushare's own
-// right too, which may be all that tells where a pod is that was taken over.
-func (r *Reconciler) stale(pod allocation.Pod, inv gpu.Inventory) bool {
-	if r.cfg.GPUShare {
-		return pod.Unmarked
-	}
+// stale reports whether the annotation with the indexes differs from the assignment. Somebody may have
+// edited it, or the driver has renumbered the GPUs. The indexes of missing GPUs are left alone.
+func stale(pod allocation.Pod, inv gpu.Inventory) bool {
 	var indexes []int
 	for _, id := range pod.Assignment.Devices() {
 		d, known := inv.Device(id)

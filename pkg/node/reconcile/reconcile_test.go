@@ -271,37 +271,6 @@ func TestAnAssignmentThatIsTakenAwayIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// A pod that gpushare placed runs on GPU 1 by IDs that name GPU 0.
-func TestAPodOfGPUShareIsTakenOver(t *testing.T) {
-	old := pod("old", 1, "", app(3))
-	old.Indexes, old.Admitted = []int{1}, true
-	n := newNode(t, nil, []string{"ns/old"}, old)
-	ids := []string{string(uuidA) + "-_-0", string(uuidA) + "-_-5", string(uuidA) + "-_-7"}
-	n.Kubelet.Give("old", "main", ids)
-	for range 2 {
-		if err := n.Reconciler.Pass(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff([]string{"ns/old [" + string(uuidB) + "]"}, n.Pods.Corrected()); diff != "" {
-		t.Errorf("written (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"ns/old GPUMemoryTakenOver"}, n.Notes.All()); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
-	if err := n.Start(t.Context(), ids...); err != nil {
-		t.Errorf("its container starts again: %v", err)
-	}
-	next := pod("next", 2, "", app(6))
-	n.Pods.Add(next)
-	if gpus, err := n.Admit(t, next); err != nil || gpus[0] != "main=0" {
-		t.Errorf("the next pod is on %v, %v; want GPU 0, which has room", gpus, err)
-	}
-}
-
-// asGPUShare has the node stand in gpushare's place.
-func asGPUShare(c *deviceplugin.Config) { c.Containers.GPUShare = true }
-
 // Somebody changed them, or the driver did; a GPU that is gone has none.
 func TestIndexesAreWrittenAgain(t *testing.T) {
 	wrong, missing, waiting, gone := pod("wrong", 1, uuidA, app(1)), pod("missing", 2, uuidB, app(2)), pod("waiting", 3, uuidA, app(3)), pod("gone", 4, "GPU-gone", app(4))
@@ -316,28 +285,6 @@ func TestIndexesAreWrittenAgain(t *testing.T) {
 	want := []string{"ns/wrong [" + string(uuidA) + "]", "ns/missing [" + string(uuidB) + "]"}
 	if diff := cmp.Diff(want, n.Pods.Corrected()); diff != "" {
 		t.Errorf("written (-want +got):\n%s", diff)
-	}
-	n.begin(t, asGPUShare)
-	n.Pods.Change("wrong", func(p *allocation.Pod) { p.Index = "1" })
-	if err := n.Reconciler.Pass(t.Context()); err != nil || len(n.Pods.Corrected()) != len(want) {
-		t.Errorf("in gpushare's place: error %v, written %v", err, n.Pods.Corrected())
-	}
-}
-
-func TestPodsAreMarkedOnceTheyAreAdmitted(t *testing.T) {
-	admitted, waiting, unplaced := pod("admitted", 1, uuidA, app(3)), pod("waiting", 2, uuidA, app(3)), pod("unplaced", 3, "", app(3))
-	for _, p := range []*bool{&admitted.Unmarked, &waiting.Unmarked, &unplaced.Unmarked, &admitted.Admitted, &unplaced.Admitted} {
-		*p = true
-	}
-	n := newNode(t, asGPUShare, nil, admitted, waiting, unplaced)
-	if err := n.Reconciler.Pass(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"ns/admitted [" + string(uuidA) + "]"}, n.Pods.Corrected()); diff != "" {
-		t.Errorf("written (-want +got):\n%s", diff)
-	}
-	if notes := n.Notes.All(); len(notes) > 0 {
-		t.Errorf("events %v, want none", notes)
 	}
 }
 

@@ -19,8 +19,6 @@ func (r *Reconciler) tellCorrected(c allocation.Correction, was, is placement.As
 	r.log.Info("assignment corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.Any("devices", is.Devices()), zap.Any("was", was.Devices()), zap.Int64("units", int64(c.Pod.Request.Units())))
 	switch {
-	case was.None() && len(c.Pod.Indexes) > 0:
-		r.events.Pod(ref, false, "GPUMemoryTakenOver", "counts on "+describe(is, inv)+", which gpushare had chosen for it")
 	case planned(c.Pod) && (was.None() || c.Pod.Plan.SameDevices(is)):
 		r.metrics.Corrected(ReasonPlaced)
 		r.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+", which is written again: somebody had changed the pod's assignment, or taken it away")

@@ -895,3 +895,20 @@ func byNode(s *State, pod *v1.Pod) {
 	key := s.Names.Assignment()
 	pod.Annotations[key] = strings.Replace(pod.Annotations[key], "{", `{"byNode":true,`, 1)
 }
+
+func TestPodsThatGPUSharePlacedAreToBeDrained(t *testing.T) {
+	n, err := api.NewNames("aliyun.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := readyPod("", "old", "gpu-a")
+	pod.Namespace, pod.Labels, pod.Annotations = "ml", nil, map[string]string{"ALIYUN_COM_GPU_MEM_IDX": "0"}
+	pod.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Limits: v1.ResourceList{n.GPUMem(): resource.MustParse("3")}}}}
+	want := []Finding{{
+		Error, "pod ml/old", "was placed by gpushare: gpumem offers no GPU of node gpu-a while it runs",
+		"kubectl drain gpu-a --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)",
+	}}
+	if diff := cmp.Diff(want, checkPods(&State{Names: n, Now: now(), Pods: []v1.Pod{pod}}, installation{})); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+}

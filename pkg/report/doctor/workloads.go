@@ -261,14 +261,17 @@ func checkPods(s *State, in installation) (found []Finding) {
 			found = append(found, checkWaiting(s, in, object, pod)...)
 			continue
 		}
-		misplaced := checkAssignment(s, object, pod)
-		if len(misplaced) > 0 && !offered {
+		switch misplaced := checkAssignment(s, object, pod); {
+		case s.Names.PlacedByGPUShare(pod):
+			found = append(found, Finding{Error, object, "was placed by gpushare: gpumem offers no GPU of node " + pod.Spec.NodeName + " while it runs",
+				"kubectl drain " + pod.Spec.NodeName + " --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)"})
+		case len(misplaced) > 0 && !offered:
 			lost = append(lost, nameOf(pod))
-			continue
-		}
-		found = append(found, misplaced...)
-		if s.bypasses(served, pod) {
-			bypassed = append(bypassed, nameOf(pod))
+		default:
+			found = append(found, misplaced...)
+			if s.bypasses(served, pod) {
+				bypassed = append(bypassed, nameOf(pod))
+			}
 		}
 	}
 	return slices.Concat(found,
@@ -391,11 +394,8 @@ func (s *State) absent(nodeName string, ids []gpu.UUID) (absent []string) {
 		return nil
 	}
 	inv, err := s.Names.InventoryOf(node)
-	if err != nil {
-		return nil
-	}
 	for _, id := range ids {
-		if _, known := inv.Device(id); !known {
+		if _, known := inv.Device(id); err == nil && !known {
 			absent = append(absent, string(id))
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 	"github.com/gpumem/gpumem/pkg/kube/podlabels"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
@@ -203,7 +201,6 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 		b.Cache.RefusePod(ref.UID, now)
 		return none, err
 	}
-	maps.Copy(binding.Annotations, gpushare.Annotations(b.Names, assignment, node, b.Now(), false))
 	// From Kubernetes 1.35 the pod gets labels as it gets annotations:
 	// k8s.io/kubernetes/pkg/registry/core/pod/storage, setPodNodeAndMetadata.
 	binding.Labels = podlabels.Known(podlabels.Of(b.Names, assignment, node))

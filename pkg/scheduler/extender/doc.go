@@ -9,9 +9,6 @@
 // the cache does not know them: an autoscaler asks about nodes that do not exist
 // yet.
 //
-// Under the domain aliyun.com, the routes are gpushare's as well, with its
-// inspect next to the verbs.
-//
 // # Invariants
 //
 //   - A pod that fits at least one node by all that its request says is bound to one such

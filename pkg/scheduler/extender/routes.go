@@ -19,23 +19,14 @@ import (
 // maxBody bounds a request, in bytes: 5,000 full Node objects of 20 KB fit.
 const maxBody = 128 << 20
 
-// Routes serves the verbs below "/", as kube-scheduler calls them, and under
-// gpushare's names where gpushare has them.
+// Routes serves the verbs below "/", as kube-scheduler calls them.
 func (e *Extender) Routes(version string) http.Handler {
 	router := httprouter.New()
-	prefixes := []string{""}
-	if e.Names.GPUShare() {
-		prefixes = append(prefixes, gpusharePrefix)
-		router.GET(gpusharePrefix+"/inspect", e.inspectGPUShare)
-		router.GET(gpusharePrefix+"/inspect/:node", e.inspectGPUShare)
-	}
-	for _, prefix := range prefixes {
-		router.POST(prefix+"/filter", verb(e, decisions.Filter, e.Filter))
-		router.POST(prefix+"/prioritize", verb(e, decisions.Prioritize, e.Prioritize))
-		router.POST(prefix+"/preempt", verb(e, decisions.Preempt, e.Preempt))
-		router.POST(prefix+"/bind", verb(e, decisions.Bind, e.Bind))
-		router.GET(prefix+"/version", serve.Version(version))
-	}
+	router.POST("/filter", verb(e, decisions.Filter, e.Filter))
+	router.POST("/prioritize", verb(e, decisions.Prioritize, e.Prioritize))
+	router.POST("/preempt", verb(e, decisions.Preempt, e.Preempt))
+	router.POST("/bind", verb(e, decisions.Bind, e.Bind))
+	router.GET("/version", serve.Version(version))
 	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, cause any) {
 		e.Log.Error("handler panicked", zap.String("path", r.URL.Path), zap.Any("cause", cause), zap.ByteString("stack", debug.Stack()))
 		writeError(w, http.StatusInternalServerError, errors.New("internal error; the log of gpumem-extender has the details"))

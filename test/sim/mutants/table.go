@@ -345,10 +345,6 @@ var table = []mutant{
 		"return max(0, d.Allocatable-d.Foreign-d.Requested)", "return max(0, d.Allocatable-d.Requested)", simulation,
 	},
 	{
-		"gpushare's index not read", "pkg/core/allocation/podstate.go",
-		"t.written = s.byIndex(p)", "_ = s.byIndex", simulation,
-	},
-	{
 		"panic on a bad annotation", "pkg/kube/api/pod.go",
 		"	if err != nil || count < 1 || count > maxCount {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {", simulation,
 	},
@@ -443,10 +439,6 @@ var table = []mutant{
 	{
 		"equal containers are one", "pkg/core/allocation/admit.go",
 		"if out.Container = c; !b.before(t, c, g.Resource) {", "if out.Container = c; true {", "TestAdmitSaysForWhichContainer",
-	},
-	{
-		"slots that must be taken are left", "pkg/core/allocation/gpushare.go",
-		"if !slices.Contains(must, free[d.UUID][i]) {", "{", "TestInitContainersKeepTheirSlotsBesidePodsOfGPUShare",
 	},
 	{
 		"a kubelet that restarts has all", "pkg/node/deviceplugin/server.go",
