@@ -185,8 +185,8 @@ test-cluster: chromium ## Run all tests of the module test, most of them on a re
 	cd test && go test -count=1 ./release # without the race detector: it slows the compression of images
 
 .PHONY: test-install
-test-install: ## Upgrade from the last release, and install gpumem in each of the other ways; needs root
-	cd test && go test -count=1 -timeout 40m -run 'UpgradeFromTheLastRelease|TheClustersOwnScheduler|InPlaceOfGPUShare|FromCertManager|LimitsByClaims' ./e2e
+test-install: ## Upgrade from the last release, migrate a node from gpushare, and install gpumem in each of the other ways; needs root
+	cd test && go test -count=1 -timeout 40m -run 'UpgradeFromTheLastRelease|TheClustersOwnScheduler|MigratingFromGPUShare|FromCertManager|LimitsByClaims' ./e2e
 
 .PHONY: test-chaos
 test-chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for one minute in each mode of the scheduler; needs root

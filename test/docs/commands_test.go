@@ -70,7 +70,7 @@ var settings = map[string]setting{
 		test "$(kubectl get pod single --output jsonpath={.spec.nodeName})" = node2
 		kubectl delete -f config/samples/pod.yaml`},
 	"docs/moving-from-hami.md": {installs: true, before: `kubectl label node node1 gpu=on`},
-	"docs/moving-from-gpushare.md": {installs: true, before: `
+	"docs/migrating-from-gpushare.md": {installs: true, before: `
 		kubectl label node node1 gpushare=true
 		kubectl -n kube-system create deployment gpushare-schd-extender --image=gpushare --replicas=0
 		kubectl -n kube-system create service clusterip gpushare-schd-extender --tcp=32766

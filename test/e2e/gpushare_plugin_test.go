@@ -16,21 +16,6 @@ import (
 	"github.com/gpumem/gpumem/test/cluster"
 )
 
-// gpushareSchedulerConfig is how a cluster's kube-scheduler is set up for
-// gpushare, in the form that present versions take.
-const gpushareSchedulerConfig = `
-extenders:
-  - urlPrefix: http://127.0.0.1:32766/gpushare-scheduler
-    filterVerb: filter
-    bindVerb: bind
-    enableHTTPS: false
-    nodeCacheCapable: true
-    managedResources:
-      - name: aliyun.com/gpu-mem
-        ignoredByScheduler: false
-    ignorable: false
-`
-
 // gpusharePlugin does what gpushare's device plugin does
 // (github.com/AliyunContainerService/gpushare-device-plugin): IDs that name a
 // GPU and mean nothing by it, and environment by the annotation of the pod of

@@ -121,7 +121,7 @@ func start(ctx context.Context, log io.Writer) error {
 	if suite.stack, err = stack.Build(ctx, "e2e", log); err != nil {
 		return err
 	}
-	config := cluster.Config{Name: "e2e", Log: log, SchedulerConfig: []byte(gpushareSchedulerConfig), AuditPolicy: []byte(auditPolicy)}
+	config := cluster.Config{Name: "e2e", Log: log, AuditPolicy: []byte(auditPolicy)}
 	if config.Nodes, err = stack.TwoNodes(); err != nil {
 		return err
 	}

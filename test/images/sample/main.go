@@ -34,9 +34,9 @@ import (
 )
 
 // printed returns how the names of the variables that are printed begin.
-// ALIYUN_COM_ are gpushare's; the last three are read by JAX, PyTorch and Paddle.
+// The last three are read by JAX, PyTorch and Paddle.
 func printed() []string {
-	return []string{"GPUMEM_", "NVIDIA_", "CUDA_", "ALIYUN_COM_", "XLA_", "PYTORCH_", "FLAGS_"}
+	return []string{"GPUMEM_", "NVIDIA_", "CUDA_", "XLA_", "PYTORCH_", "FLAGS_"}
 }
 
 func main() {
