@@ -1,11 +1,46 @@
 package api
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
 )
+
+func TestManifestsForGPUShareRunUnchanged(t *testing.T) {
+	n, err := NewNames(gpushareDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{
+		Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("3")}},
+	}}}}
+	request, err := n.Request(pod)
+	if err != nil || request.Units() != 3 {
+		t.Errorf("it requests %d units, %v; want 3", request.Units(), err)
+	}
+	want := placement.Assignment{UnitMiB: 1024, Shares: []placement.Share{{Device: "GPU-a", Units: 3}}}
+	node := placement.NewNode("n1", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: 14}}}, nil)
+	binding, err := n.Binding(placement.PodRef{Namespace: "ml", Name: "p", UID: "u"}, "n1", want, node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"aliyun.com/assignment", "aliyun.com/gpu-index"}, slices.Sorted(maps.Keys(binding.Annotations))); diff != "" {
+		t.Errorf("annotations of the Binding (-want +got):\n%s", diff)
+	}
+	pod.Annotations, pod.Spec.NodeName = binding.Annotations, "n1"
+	pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
+	if got, err := n.AssignmentOf(pod); err != nil || !got.SameDevices(want) {
+		t.Errorf("it is assigned %v, %v; want %v", got, err, want)
+	}
+}
 
 func TestPodsThatGPUSharePlaced(t *testing.T) {
 	const index, allocation, assumed, assignment = "ALIYUN_COM_GPU_MEM_IDX", "scheduler.framework.gpushare.allocation", "ALIYUN_COM_GPU_MEM_ASSUME_TIME", "aliyun.com/assignment"
