@@ -87,7 +87,7 @@ func TestMigratingFromGPUShare(t *testing.T) {
 	if got := e.health("node1"); strings.Join(got, "") != "" {
 		t.Errorf("after the drain: %v", got)
 	}
-	t.Run("a manifest for gpushare runs", func(t *testing.T) {
+	t.Run("a manifest for gpushare runs", func(*testing.T) {
 		e.create(e.ofHeir("new", 3, onNode("node1")))
 		e.running("new")
 		e.agree("new", "main")
@@ -98,7 +98,7 @@ func TestMigratingFromGPUShare(t *testing.T) {
 			t.Errorf("an upgrade: %v", err)
 		}
 	})
-	t.Run("the way back", func(t *testing.T) {
+	t.Run("the way back", func(*testing.T) {
 		drain()
 		kubectl("label", "node", "node1", "migrated-")
 		kubectl("wait", "pods", "--namespace", heirNamespace, "--selector=app.kubernetes.io/component=device-plugin", "--for=delete", "--timeout=1m")

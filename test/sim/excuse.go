@@ -166,7 +166,7 @@ func (m *machine) holds(s *spec) []string {
 	for _, g := range m.checkpoint[s.uid] {
 		ids = append(ids, g.ids...)
 	}
-	return m.gpusOf(s, ids)
+	return m.gpusOf(ids)
 }
 
 // exchanged reports whether a pod that is on these GPUs has its own, or another's

@@ -585,7 +585,7 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	if uuids := slices.Sorted(strings.SplitSeq(g.env["NVIDIA_VISIBLE_DEVICES"], ",")); r == gpu.Memory && !slices.Equal(uuids, slices.Sorted(maps.Keys(perGPU))) {
 		w.violate("I5", "%s/%s sees %v and holds IDs of %v", s.name, c.name, uuids, perGPU)
 	}
-	gpus := k.m.gpusOf(s, g.ids)
+	gpus := k.m.gpusOf(g.ids)
 	k.checkPlace(s, gpus)
 	k.checkChoice(s, gpus)
 	if w.forges(s) {
@@ -606,7 +606,7 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	}
 	k.checkTold(s, c, r)
 	for p, o := range mine {
-		if others := k.m.gpusOf(s, o.ids); !m.blind && !slices.Equal(others, gpus) {
+		if others := k.m.gpusOf(o.ids); !m.blind && !slices.Equal(others, gpus) {
 			w.violate("I4", "%s is on different GPUs: with %s of %s on %v, with %s of %s on %v", s.name, p.of, p.container, others, r, c.name, gpus)
 		}
 	}
@@ -617,7 +617,7 @@ func (k *kubelet) checkTold(s *spec, c container, r gpu.Resource) {
 	env, share := k.m.checkpoint[s.uid][part{c.name, r}].env, c.amount.over(s.gpus)
 	unit := int64(unitMiB)
 	if k.m.shares { // of the smallest of its GPUs
-		for i, id := range k.m.gpusOf(s, k.m.checkpoint[s.uid][part{c.name, r}].ids) {
+		for i, id := range k.m.gpusOf(k.m.checkpoint[s.uid][part{c.name, r}].ids) {
 			d := k.m.device(id)
 			if d == nil {
 				return // it was taken out since
@@ -661,7 +661,7 @@ func (k *kubelet) checkChoice(s *spec, gpus []string) {
 }
 
 // gpusOf returns the GPUs that IDs of a pod are of, sorted.
-func (m *machine) gpusOf(s *spec, ids []string) []string {
+func (m *machine) gpusOf(ids []string) []string {
 	set := sets.New[string]()
 	for _, id := range ids {
 		set.Insert(m.gpuOf(id))
@@ -740,7 +740,7 @@ func (w *World) checkMachineAtRest(m *machine) {
 				}
 			}
 		}
-		gpus := m.gpusOf(s, held)
+		gpus := m.gpusOf(held)
 		if slices.ContainsFunc(gpus, func(id string) bool { return m.isResized(id) || m.capacity(id) == 0 }) {
 			continue
 		}

@@ -81,23 +81,23 @@ func (l *levels) change(slots []gpu.SlotID, now handed) (changed bool) {
 	return changed
 }
 
-// weakest returns how some slots were handed out, at the weakest level of them. It is not ok when
-// one is not remembered.
-func (l *levels) weakest(slots []gpu.SlotID) (out handed, ok bool) {
+// weakest returns the weakest level of some slots and the protocol of MPS. Both are empty if the level
+// of one of the slots was not recorded.
+func (l *levels) weakest(slots []gpu.SlotID) (out handed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out.Level = gpu.EnforcementKernel
 	for _, id := range slots {
 		one, ok := l.of[id]
 		if !ok {
-			return handed{}, false
+			return handed{}
 		}
 		if !one.Level.AtLeast(out.Level) {
 			out.Level = one.Level
 		}
 		out.MPS = one.MPS
 	}
-	return out, true
+	return out
 }
 
 // HandOut remembers at which level of an inventory slots are handed out, also for the process after
@@ -115,14 +115,14 @@ func (n *State) HandOut(slots []gpu.SlotID, inv gpu.Inventory) {
 // LevelOfSlots returns the weakest level at which slots were handed out; empty when one is not
 // remembered.
 func (n *State) LevelOfSlots(slots []gpu.SlotID) gpu.Enforcement {
-	given, _ := n.levels.weakest(slots)
+	given := n.levels.weakest(slots)
 	return given.Level
 }
 
 // MPSOfSlots returns the protocol of the MPS daemon whose client the container with these slots was
 // made. It is 0 for no client, and where the level record lacks one of the slots.
 func (n *State) MPSOfSlots(slots ...gpu.SlotID) (protocol int) {
-	given, _ := n.levels.weakest(slots)
+	given := n.levels.weakest(slots)
 	return given.MPS
 }
 

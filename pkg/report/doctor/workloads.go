@@ -239,13 +239,10 @@ func checkPods(s *State, in installation) (found []Finding) {
 		return nil
 	}
 	offered := s.offered() && !in.gone(s)
-	var lost, bypassed, failed []string // lost: while nothing is offered; failed: rejected by the kubelet
+	var lost, bypassed []string // lost: while nothing is offered
 	served := served(in)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		if api.Rejected(pod) && s.Names.Asks(pod) && old(s, pod.ObjectMeta) && s.bypasses(served, pod) {
-			failed = append(failed, nameOf(pod))
-		}
 		if api.Terminal(pod) || !old(s, pod.ObjectMeta) {
 			continue
 		}
@@ -276,8 +273,20 @@ func checkPods(s *State, in installation) (found []Finding) {
 	}
 	return slices.Concat(found,
 		about(bypassed, Warning, "no scheduler that asks gpumem chose the node: one that knows the sum of its GPUs alone may choose one where such a pod then fails", haveAsked(served)),
-		about(failed, Warning, "the kubelet rejected the pod: its scheduler does not ask gpumem which nodes have a GPU with enough free memory", haveAsked(served)+"; then delete what failed"),
+		about(s.rejected(served), Warning, "the kubelet rejected the pod: its scheduler does not ask gpumem which nodes have a GPU with enough free memory", haveAsked(served)+"; then delete what failed"),
 		checkLost(s, in, lost), checkUnseen(s, in), checkStarts(s), checkCores(s, in))
+}
+
+// rejected returns the pods with GPU memory that the kubelet rejected after a scheduler that does not
+// ask gpumem had placed them.
+func (s *State) rejected(served []string) (names []string) {
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if api.Rejected(pod) && s.Names.Asks(pod) && old(s, pod.ObjectMeta) && s.bypasses(served, pod) {
+			names = append(names, nameOf(pod))
+		}
+	}
+	return names
 }
 
 // Correct says what to do about an annotation of a pod that has no effect.

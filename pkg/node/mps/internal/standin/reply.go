@@ -64,10 +64,7 @@ func (d *daemon) reply(words []string) (string, error) {
 	case words[0] == "set_default_device_pinned_mem_limit" && len(words) == 3:
 		return "", d.limit(words[1], words[2])
 	case command == "get_server_list":
-		if d.clients() == "" {
-			return "", nil
-		}
-		return "4242", nil
+		return d.servers(), nil
 	case command == "get_client_list 4242":
 		return d.clients(), nil
 	default:
@@ -85,6 +82,14 @@ func (d *daemon) limit(index, value string) error {
 	}
 	d.limits[index] = value
 	return nil
+}
+
+// servers returns the daemon's one server, which runs while it has clients.
+func (d *daemon) servers() string {
+	if d.clients() == "" {
+		return ""
+	}
+	return "4242"
 }
 
 // clients returns the processes that use the daemon, and those that a test says do.
