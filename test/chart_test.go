@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumem/gpumem/test/helm"
 )
 
 var update = flag.Bool("update", false, "write the table of values anew")
@@ -209,20 +211,15 @@ func TestSchedulerConfigurationsDifferInPathsAlone(t *testing.T) {
 	}
 }
 
-// rendered returns the objects of a kind in one of the chart's golden files.
-func rendered(t *testing.T, golden, kind string) (out []map[string]any) {
+// rendered returns the objects of a kind that the chart makes with a file of ci/.
+func rendered(t *testing.T, values, kind string) (out []map[string]any) {
 	t.Helper()
-	file, err := os.Open("../charts/gpumem/tests/golden/" + golden + ".yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	for decoder := yaml.NewDecoder(file); ; {
+	for decoder := yaml.NewDecoder(strings.NewReader(helm.Values(t, values))); ; {
 		var object map[string]any
 		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
 			return out
 		} else if err != nil {
-			t.Fatalf("%s: %v", golden, err)
+			t.Fatalf("%s: %v", values, err)
 		}
 		if object["kind"] == kind {
 			out = append(out, object)
@@ -250,14 +247,14 @@ func list(object any, path ...string) []any {
 // What others can make a part hold ends at a limit, before that of the node, and Go's collector
 // knows of it.
 func TestMemoryHasALimit(t *testing.T) {
-	for _, golden := range []string{"default", "extender", "existing-secret"} {
+	for _, values := range []string{"default", "extender", "existing-secret"} {
 		checked := 0
 		for _, kind := range []string{"Deployment", "DaemonSet"} {
-			for _, object := range rendered(t, golden, kind) {
+			for _, object := range rendered(t, values, kind) {
 				spec := at(object, "spec", "template", "spec")
 				for _, c := range append(list(spec, "initContainers"), list(spec, "containers")...) {
 					checked++
-					name := fmt.Sprint(golden, ": ", at(object, "metadata", "name"), ": ", at(c, "name"))
+					name := fmt.Sprint(values, ": ", at(object, "metadata", "name"), ": ", at(c, "name"))
 					if at(c, "resources", "limits", "memory") == nil {
 						t.Errorf("%s has no limit of memory", name)
 					}
@@ -275,7 +272,7 @@ func TestMemoryHasALimit(t *testing.T) {
 			}
 		}
 		if checked < 2 {
-			t.Errorf("%s: %d containers were checked", golden, checked)
+			t.Errorf("%s: %d containers were checked", values, checked)
 		}
 	}
 }
@@ -298,21 +295,21 @@ func TestMetricsAreClosed(t *testing.T) {
 		}
 		return []any{map[string]any{"ports": of, "from": monitoring}}
 	}
-	for golden, want := range map[string]map[string]any{
+	for values, want := range map[string]map[string]any{
 		"default":         {"gpumem-device-plugin": nil, "gpumem-scheduler": nil},
 		"extender":        {"gpumem-device-plugin": nil, "gpumem-scheduler": nil},
 		"existing-secret": {"gpumem-device-plugin": nil, "gpumem-extender": verbs},
 		"locked-down":     {"gpumem-device-plugin": append(metrics(8012), page), "gpumem-scheduler": metrics(8011, 10259)},
 	} {
 		got := make(map[string]any)
-		for _, policy := range rendered(t, golden, "NetworkPolicy") {
+		for _, policy := range rendered(t, values, "NetworkPolicy") {
 			got[fmt.Sprint(at(policy, "metadata", "name"))] = at(policy, "spec", "ingress")
 			if !slices.Contains(list(policy, "spec", "policyTypes"), any("Ingress")) {
-				t.Errorf("%s: %v lets in all", golden, at(policy, "metadata", "name"))
+				t.Errorf("%s: %v lets in all", values, at(policy, "metadata", "name"))
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: who may come in (-want +got):\n%s", golden, diff)
+			t.Errorf("%s: who may come in (-want +got):\n%s", values, diff)
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/test/helm"
 )
 
 // ofKubernetes are messages in the tables that others print.
@@ -157,11 +159,7 @@ func stringsOfTheCode(t *testing.T) string {
 			out.WriteString(s + "\n")
 		}
 	})
-	chart, err := os.ReadFile("../charts/gpumem/tests/golden/default.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for object := range strings.SplitSeq(string(chart), "\n---\n") {
+	for object := range strings.SplitSeq(helm.Values(t, "default"), "\n---\n") {
 		if strings.Contains(object, "\nkind: ValidatingAdmissionPolicy\n") {
 			out.WriteString(object)
 		}

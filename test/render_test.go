@@ -1,58 +1,28 @@
 package test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumem/gpumem/test/helm"
 )
 
 const chart = "../charts/gpumem"
 
-// helm returns the program that renders the chart: $HELM, or bin/helm as the Makefile builds it.
-var helm = sync.OnceValues(func() (string, error) {
-	if named := os.Getenv("HELM"); named != "" {
-		return named, nil
-	}
-	built, err := filepath.Abs("../bin/helm")
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", built, "helm.sh/helm/v3/cmd/helm")
-	cmd.Dir, cmd.Env = "cluster/components", append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build helm: %w: %s", err, said)
-	}
-	return built, nil
-})
-
-// render runs "helm template" for the release gpumem without a cluster. It returns the error
-// message of Helm as an error.
+// render renders the chart without a cluster.
 func render(t *testing.T, chart string, flags ...string) (string, error) {
 	t.Helper()
-	program, err := helm()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), program, append([]string{"template", "gpumem", chart, "--namespace", "gpumem-system"}, flags...)...)
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "KUBECONFIG=/nowhere")
-	var out, problem bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &problem
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, problem.String())
-	}
-	return out.String(), nil
+	return helm.Template(t.Context(), chart, flags...)
 }
 
 // images returns the images of a render by the name of their container. It fails the test if

@@ -63,7 +63,7 @@ func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		request
-		golden string // default: default
+		values string // default: default
 		want   string
 	}{
 		"the inventory": {request: nodes("", func(n *v1.Node) { annotate(n, "gpumem.dev/inventory") })},
@@ -113,27 +113,27 @@ func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 		"its features":     {request: nodes("status", func(n *v1.Node) { n.Status.DeclaredFeatures = []string{"Any"} }), want: status},
 		"a label":          {request: nodes("", func(n *v1.Node) { n.Labels = map[string]string{"a": "b"} }), want: more},
 		"a label of a pod": {request: pods(func(p *v1.Pod) { label(p, "gpumem.dev/assigned-model") }), want: more},
-		"its labels of a pod": {golden: "units256", request: pods(func(p *v1.Pod) {
+		"its labels of a pod": {values: "units256", request: pods(func(p *v1.Pod) {
 			label(p, "gpumem.dev/assigned-model", "gpumem.dev/assigned-percent", "gpumem.dev/assigned-speed")
 		})},
-		"its labels, taken away":         {golden: "units256", request: request{"pods", "", pod(func(p *v1.Pod) { label(p, "gpumem.dev/assigned-model") }), pod(func(*v1.Pod) {}), account}},
-		"the labels of a Service's pods": {golden: "units256", request: pods(func(p *v1.Pod) { p.Labels["app"] = "other" }), want: more},
-		"and without them":               {golden: "units256", request: pods(func(p *v1.Pod) { delete(p.Labels, "app") }), want: more},
-		"a pod's label on its node":      {golden: "units256", request: nodes("", func(n *v1.Node) { n.Labels = map[string]string{"gpumem.dev/assigned-model": "b"} }), want: more},
+		"its labels, taken away":         {values: "units256", request: request{"pods", "", pod(func(p *v1.Pod) { label(p, "gpumem.dev/assigned-model") }), pod(func(*v1.Pod) {}), account}},
+		"the labels of a Service's pods": {values: "units256", request: pods(func(p *v1.Pod) { p.Labels["app"] = "other" }), want: more},
+		"and without them":               {values: "units256", request: pods(func(p *v1.Pod) { delete(p.Labels, "app") }), want: more},
+		"a pod's label on its node":      {values: "units256", request: nodes("", func(n *v1.Node) { n.Labels = map[string]string{"gpumem.dev/assigned-model": "b"} }), want: more},
 		"the assignment of a pod": {request: pods(func(p *v1.Pod) {
 			annotate(p, "gpumem.dev/assignment", "gpumem.dev/gpu-index")
 		})},
 		"what the pod asks for": {request: pods(func(p *v1.Pod) { annotate(p, "gpumem.dev/policy") }), want: others},
 		"and takes it away":     {request: pods(func(p *v1.Pod) { delete(p.Annotations, "gpumem.dev/policy") }), want: others},
-		"under another domain": {golden: "aliyun", request: pods(func(p *v1.Pod) {
+		"under another domain": {values: "aliyun", request: pods(func(p *v1.Pod) {
 			annotate(p, "aliyun.com/assignment", "aliyun.com/gpu-index")
 		})},
 		"gpushare's annotation": {
-			golden: "aliyun", request: pods(func(p *v1.Pod) { annotate(p, "ALIYUN_COM_GPU_MEM_IDX") }), want: others,
+			values: "aliyun", request: pods(func(p *v1.Pod) { annotate(p, "ALIYUN_COM_GPU_MEM_IDX") }), want: others,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			check(t, policy(t, cmp.Or(tc.golden, "default"), "gpumem-device-plugin"), tc.request, tc.want)
+			check(t, policy(t, cmp.Or(tc.values, "default"), "gpumem-device-plugin"), tc.request, tc.want)
 		})
 	}
 }

@@ -64,7 +64,7 @@ func TestHoldAnnotations(t *testing.T) {
 		is          meta
 		subresource string
 		by          user.Info // default: tenant
-		golden      string    // default: default
+		values      string    // default: default
 		want        string
 	}{
 		"created plainly":                       {is: only("gpumem.dev/gpu-count", "2", "example.com/assignment", "x")},
@@ -117,9 +117,9 @@ func TestHoldAnnotations(t *testing.T) {
 		"on a node: by hand":                     {node: "node1", was: new(with()), is: with("gpumem.dev/assignment", "{x}"), subresource: "status", by: admin},
 		"on a node: by the device plugin":        {node: "node1", was: new(with()), is: with("gpumem.dev/assignment", "{x}"), by: plugin},
 
-		"aliyun.com: created with gpushare's": {golden: "aliyun", is: only("ALIYUN_COM_GPU_MEM_IDX", "0")},
-		"aliyun.com: ours under its domain":   {golden: "aliyun", node: "node1", was: new(with()), is: with("aliyun.com/gpu-count", "8"), want: "annotation aliyun.com/gpu-count" + placed},
-		"aliyun.com: gpushare's on a node":    {golden: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_IDX", "1", "k8s.aliyun.com/x", "y")},
+		"aliyun.com: created with gpushare's": {values: "aliyun", is: only("ALIYUN_COM_GPU_MEM_IDX", "0")},
+		"aliyun.com: ours under its domain":   {values: "aliyun", node: "node1", was: new(with()), is: with("aliyun.com/gpu-count", "8"), want: "annotation aliyun.com/gpu-count" + placed},
+		"aliyun.com: gpushare's on a node":    {values: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_IDX", "1", "k8s.aliyun.com/x", "y")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := request{resource: "pods", subresource: tc.subresource, is: pod(tc.node, tc.is), by: tenant}
@@ -129,7 +129,7 @@ func TestHoldAnnotations(t *testing.T) {
 			if tc.by != nil {
 				r.by = tc.by
 			}
-			check(t, policy(t, cmp.Or(tc.golden, "default"), "gpumem-hold-annotations"), r, tc.want)
+			check(t, policy(t, cmp.Or(tc.values, "default"), "gpumem-hold-annotations"), r, tc.want)
 		})
 	}
 }

@@ -27,9 +27,9 @@ func TestAmountsInBytes(t *testing.T) {
 		// Rounded up, it is beyond 64 bits.
 		"9223372036854775807": {tooMuch, "write a number without a suffix, the unit is 256 MiB"},
 	} {
-		for golden, want := range map[string]string{"default": wants.gib, "units256": wants.quarter} {
-			t.Run(amount+" "+golden, func(t *testing.T) {
-				p := policy(t, golden, "gpumem-annotations")
+		for values, want := range map[string]string{"default": wants.gib, "units256": wants.quarter} {
+			t.Run(amount+" "+values, func(t *testing.T) {
+				p := policy(t, values, "gpumem-annotations")
 				asking := v1.Container{Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse(amount)}}}
 				pod := v1.PodSpec{Containers: []v1.Container{{Name: "other"}, asking}}
 				check(t, p, request{resource: "pods", is: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"}, Spec: pod}}, want)
@@ -46,7 +46,7 @@ func TestAmountsInBytes(t *testing.T) {
 func TestQuotasThatLimitNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		key, want string
-		golden    string
+		values    string
 		amount    string // empty: 10
 	}{
 		"a request":                 {"requests.gpumem.dev/gpu-mem", "", "default", ""},
@@ -63,7 +63,7 @@ func TestQuotasThatLimitNothing(t *testing.T) {
 			quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "q"}, Spec: v1.ResourceQuotaSpec{Hard: v1.ResourceList{
 				v1.ResourceName(tc.key): resource.MustParse(cmp.Or(tc.amount, "10")), "cpu": resource.MustParse("1"),
 			}}}
-			p := policy(t, tc.golden, "gpumem-quotas")
+			p := policy(t, tc.values, "gpumem-quotas")
 			check(t, p, request{resource: "resourcequotas", is: quota}, tc.want)
 			check(t, p, request{resource: "resourcequotas", was: &v1.ResourceQuota{}, is: quota}, tc.want)
 		})

@@ -26,24 +26,22 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpumem/gpumem/test/helm"
 )
 
-// policy returns a policy of a render of the chart, ready to be asked.
-func policy(t *testing.T, golden, name string) validating.Validator {
+// policy returns a policy that the chart makes with a file of ci/, compiled.
+func policy(t *testing.T, values, name string) validating.Validator {
 	t.Helper()
 	var p admissionv1.ValidatingAdmissionPolicy
-	read(t, golden, "ValidatingAdmissionPolicy", name, &p)
+	read(t, values, "ValidatingAdmissionPolicy", name, &p)
 	return compile(t, &p)
 }
 
-// read makes out what a render of the chart has of that kind and name.
-func read(t *testing.T, golden, kind, name string, out any) {
+// read parses the object of that kind and name that the chart makes with a file of ci/.
+func read(t *testing.T, values, kind, name string, out any) {
 	t.Helper()
-	text, err := os.ReadFile("../../charts/gpumem/tests/golden/" + golden + ".yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
+	for document := range bytes.SplitSeq([]byte(helm.Values(t, values)), []byte("\n---\n")) {
 		var object metav1.PartialObjectMetadata
 		if err := yaml.Unmarshal(document, &object); err != nil || object.Kind != kind || object.Name != name {
 			continue
@@ -53,7 +51,7 @@ func read(t *testing.T, golden, kind, name string, out any) {
 		}
 		return
 	}
-	t.Fatalf("%s.yaml has no %s %s", golden, kind, name)
+	t.Fatalf("%s-values.yaml makes no %s %s", values, kind, name)
 }
 
 // compile is what the API server does with a policy.

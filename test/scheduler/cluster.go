@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -41,11 +44,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
 
-// golden has what the chart renders, and schedulerName is the profile that it sets up.
-const (
-	golden        = "../../charts/gpumem/tests/golden/"
-	schedulerName = "gpumem-scheduler"
-)
+// schedulerName is the profile that the chart configures.
+const schedulerName = "gpumem-scheduler"
 
 // What cmd/gpumem-extender does at intervals.
 const (
@@ -55,20 +55,42 @@ const (
 	assumeLimit     = 30 * time.Second
 )
 
+var renders sync.Map // from the name of a file of ci/ to a function that returns its render
+
+// rendered returns the render of the chart with ci/VALUES-values.yaml, by the test cluster's Helm.
+func rendered(t testing.TB, values string) string {
+	t.Helper()
+	once, _ := renders.LoadOrStore(values, sync.OnceValues(func() (string, error) {
+		chart, err := filepath.Abs("../../charts/gpumem")
+		if err != nil {
+			return "", err
+		}
+		cmd := exec.Command("go", "tool", "helm", "template", "gpumem", chart, "--namespace", "gpumem-system", "--kube-version", "v1.36.3",
+			"--values", filepath.Join(chart, "ci", values+"-values.yaml"))
+		cmd.Dir, cmd.Env = "../cluster/components", append(os.Environ(), "CGO_ENABLED=0", "KUBECONFIG=/nowhere")
+		var problem strings.Builder
+		cmd.Stderr = &problem
+		text, err := cmd.Output()
+		if err != nil {
+			return "", fmt.Errorf("render the chart: %w: %s", err, problem.String())
+		}
+		return string(text), nil
+	}))
+	text, err := once.(func() (string, error))()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 // configuration returns kube-scheduler's configuration as the chart renders it with the values
 // of that name, read as kube-scheduler reads it.
 func configuration(t testing.TB, values string) *config.KubeSchedulerConfiguration {
 	t.Helper()
-	rendered := golden + values + ".yaml"
-	file, err := os.Open(rendered)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	for documents := yaml.NewYAMLOrJSONDecoder(file, 4096); ; {
+	for documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(rendered(t, values)), 4096); ; {
 		var o v1.ConfigMap // or something else, with no such data
 		if err := documents.Decode(&o); errors.Is(err, io.EOF) {
-			t.Fatalf("%s has no configuration of kube-scheduler", rendered)
+			t.Fatalf("%s-values.yaml makes no configuration of kube-scheduler", values)
 		} else if err != nil || o.Kind != "ConfigMap" || !strings.Contains(o.Data["config.yaml"], "KubeSchedulerConfiguration") {
 			continue
 		}
@@ -78,7 +100,7 @@ func configuration(t testing.TB, values string) *config.KubeSchedulerConfigurati
 		}
 		cfg, ok := decoded.(*config.KubeSchedulerConfiguration)
 		if !ok {
-			t.Fatalf("%s has a %T", rendered, decoded)
+			t.Fatalf("%s-values.yaml makes a %T", values, decoded)
 		}
 		cfg.APIVersion = gvk.GroupVersion().String()
 		if err := validation.ValidateKubeSchedulerConfiguration(cfg); err != nil {

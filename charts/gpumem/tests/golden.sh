@@ -1,9 +1,15 @@
 #!/bin/sh
-# Renders the chart with each file of ci/ and compares with tests/golden/, then
-# sees that each file of tests/refused/ is refused with the words of its first line.
+# Renders the chart with each file of ci/ and compares the renders with
+# tests/golden/, then checks that the chart refuses each file of tests/refused/ with
+# the words of its first line.
+#
+# tests/golden/ has the whole render of the default values. For the other files of
+# ci/ it has the differences, object by object: "+ KIND NAME" is an object that the
+# base lacks, "- KIND NAME" one that only the base has, and "@@" leads to a change
+# in an object by the lines that enclose it.
 #
 #   tests/golden.sh            compare; exit status 1 where something differs
-#   tests/golden.sh --update   write what is rendered now
+#   tests/golden.sh --update   write the golden files
 #
 # HELM names the helm to use, 3.14 or newer; "helm" unless it is set.
 set -eu
@@ -44,15 +50,109 @@ compare() {
 "$helm" template gpumem "$out/chart" --kube-version v1.36.3 --show-only templates/versions.yaml >"$out/versions.yaml"
 compare versions.yaml
 
+# base prints the name of the render that the golden file of $1 is a difference to:
+# the default's, or one with the same scheduler.mode.
+base() {
+	case $1 in
+	custom) echo extender ;;
+	existing-secret) echo cert-manager ;;
+	*) echo default ;;
+	esac
+}
+
+# value prints the value of the key $2 at the top of ci/$1-values.yaml, or $3.
+value() {
+	found=$(sed -n "s/^$2: //p" "ci/$1-values.yaml")
+	echo "${found:-$3}"
+}
+
+# split writes each object of the render $1, and its notes, to a file of the folder
+# objects/$1: "KIND NAME", where NAME begins with gpumem whatever fullnameOverride is.
+split() {
+	mkdir -p "$out/objects/$1"
+	cp "$out/renders/$1.txt" "$out/objects/$1/NOTES"
+	awk -v dir="$out/objects/$1" -v full="$(value "$1" fullnameOverride gpumem)" '
+		function flush() {
+			if (index(name, full) == 1) name = "gpumem" substr(name, length(full) + 1)
+			if (kind != "") { file = dir "/" kind " " name; printf "%s", text >> file; close(file) }
+			text = kind = name = ""
+		}
+		/^---$/ { flush(); next }
+		{ text = text $0 "\n" }
+		/^kind: / { kind = $2 }
+		/^  name: / && name == "" { name = $2 }
+		END { flush() }' "$out/renders/$1.yaml"
+}
+
+# enclosed replaces the line numbers of a unified diff of the file $1 by the lines
+# that enclose the hunk, so that a hunk stays the same when lines above it change.
+enclosed() {
+	awk 'FNR == NR { lines[FNR] = $0; next }
+		/^@@ / {
+			split($2, at, /[-,]/)
+			path = ""
+			for (i = at[2] + 0; i > 0; i--) {
+				match(lines[i], /^ */)
+				if (lines[i] == "" || lines[i] ~ /^ *#/ || (path != "" || i < at[2] + 0) && RLENGTH >= depth) continue
+				depth = RLENGTH
+				if (i < at[2] + 0) path = " " substr(lines[i], depth + 1) path
+			}
+			print "@@" path
+			next
+		}
+		FNR > 2' "$1" -
+}
+
+# difference prints how the render $1 differs from that of its base. Where the values
+# name the domain or the objects, the base is taken with those names.
+difference() {
+	of=$(base "$1")
+	domain=$(value "$1" resourceDomain gpumem.dev)
+	full=$(value "$1" fullnameOverride gpumem)
+	app=$(value "$1" nameOverride gpumem)
+	mkdir "$out/base"
+	for object in "$out/objects/$of"/*; do
+		sed -e "s/gpumem\.dev/$domain/g" -e "s/^\( *[A-Za-z]*[nN]ame: \)gpumem-/\1$full-/" \
+			-e "s/^\( *[A-Za-z]*[nN]ame: \)gpumem\$/\1$full/" -e "s|^\( *app.kubernetes.io/name: \)gpumem\$|\1$app|" \
+			"$object" >"$out/base/$(basename "$object")"
+	done
+	echo "# ci/$1-values.yaml, compared with ci/$of-values.yaml. Written by tests/golden.sh --update."
+	if [ "$domain$full$app" != gpumem.devgpumemgpumem ]; then
+		echo "# gpumem.dev stands for $domain, gpumem in names of objects for $full, the name gpumem in labels for $app."
+	fi
+	{ ls "$out/base"; ls "$out/objects/$1"; } | LC_ALL=C sort -u | while read -r object; do
+		if [ ! -e "$out/objects/$1/$object" ]; then
+			echo "- $object"
+		elif [ ! -e "$out/base/$object" ]; then
+			echo "+ $object"
+			sed 's/^/+/' "$out/objects/$1/$object"
+		elif ! diff -U1 "$out/base/$object" "$out/objects/$1/$object" >"$out/changes"; then
+			echo "  $object"
+			enclosed "$out/base/$object" <"$out/changes"
+		fi
+	done
+	rm -rf "$out/base" "$out/changes"
+}
+
+mkdir "$out/renders"
 for values in ci/*-values.yaml; do
 	name=$(basename "$values" -values.yaml)
 	"$helm" lint --strict --quiet --kube-version v1.36.3 --values "$values" .
 	"$helm" template gpumem . --namespace gpumem-system --kube-version v1.36.3 \
-		--values "$values" >"$out/$name.yaml"
+		--values "$values" >"$out/renders/$name.yaml"
 	"$helm" template gpumem "$out/chart" --namespace gpumem-system --kube-version v1.36.3 \
-		--values "$values" --show-only templates/notes.yaml >"$out/$name.txt"
-	compare "$name.yaml"
-	compare "$name.txt"
+		--values "$values" --show-only templates/notes.yaml >"$out/renders/$name.txt"
+	split "$name"
+done
+cp "$out/renders"/default.* "$out/"
+compare default.yaml
+compare default.txt
+for values in ci/*-values.yaml; do
+	name=$(basename "$values" -values.yaml)
+	if [ "$name" != default ]; then
+		difference "$name" >"$out/$name.diff"
+		compare "$name.diff"
+	fi
 done
 
 for golden in tests/golden/*; do
