@@ -126,8 +126,7 @@ func fromConfigMap(container, want string) func(context.Context, *field) (string
 
 // guarded turns admission.guardGPUs on, under another name.
 func guarded(ctx context.Context, f *field) (string, error) {
-	policies, err := f.Stack.Render(ctx, f.Cluster, "templates/admission.yaml", "fullnameOverride=attack",
-		"admission.reservedNames=false", "admission.annotations=false", "admission.holdAnnotations=false", "admission.guardGPUs=true")
+	policies, err := f.Stack.Render(ctx, f.Cluster, "templates/admission/guard-gpus.yaml", "fullnameOverride=attack", "admission.guardGPUs=true")
 	if err != nil {
 		return "", err
 	}

@@ -318,10 +318,14 @@ func TestAPolicyThatFailsStopsNoOtherPods(t *testing.T) {
 // pods that ask for GPU memory get their scheduler.
 func TestOptionalPolicies(t *testing.T) {
 	e := setup(t)
-	rendered, err := suite.stack.Render(e.ctx, e.cluster, "templates/admission.yaml",
-		"fullnameOverride=optional", "admission.reservedNames=false", "admission.holdAnnotations=false", "admission.guardGPUs=true", "admission.setSchedulerName=auto")
-	if err != nil {
-		t.Fatal(err)
+	var rendered string
+	for _, policy := range []string{"guard-gpus", "scheduler-name"} {
+		text, err := suite.stack.Render(e.ctx, e.cluster, "templates/admission/"+policy+".yaml",
+			"fullnameOverride=optional", "admission.guardGPUs=true", "admission.setSchedulerName=auto")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rendered += text
 	}
 	if err := suite.stack.Apply(e.ctx, e.cluster, rendered); err != nil {
 		t.Fatal(err)
@@ -341,7 +345,7 @@ func TestOptionalPolicies(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "container main sets NVIDIA_VISIBLE_DEVICES and the pod asks for no GPU: ask for gpumem.dev/gpu-mem"), fmt.Sprint(err)
 	})
 	const refused = " sets NVIDIA_VISIBLE_DEVICES and the pod asks for no GPU"
-	_, err = e.dryRun(e.pod("p", 1, without, func(pod *v1.Pod) {
+	_, err := e.dryRun(e.pod("p", 1, without, func(pod *v1.Pod) {
 		pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.annotations['gpus']"}}}}
 	}))
 	if err == nil || !strings.Contains(err.Error(), "container main"+refused) {
