@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/test/policies"
 )
 
 // dryRun creates a pod as far as the API server does before it stores it.
@@ -28,10 +30,6 @@ func setting(name string) func(*v1.Pod) {
 	}
 }
 
-func privileged(pod *v1.Pod) {
-	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Privileged: new(true)}
-}
-
 // without asks for no GPU memory.
 func without(pod *v1.Pod) {
 	for i := range pod.Spec.Containers {
@@ -39,48 +37,35 @@ func without(pod *v1.Pod) {
 	}
 }
 
-// TestReservedNames: pods that ask for GPU memory cannot set what gpumem sets,
-// and the policy is about no others.
+// TestReservedNames sends the cases of the policy to the API server.
 func TestReservedNames(t *testing.T) {
 	e := setup(t)
-	const ends = ", which gpumem sets in containers that ask for gpumem.dev/gpu-mem: remove it from the pod"
-	for name, tc := range map[string]struct {
-		change []func(*v1.Pod)
-		want   string // empty: it is taken
-	}{
-		"nothing":            {nil, ""},
-		"the devices":        {[]func(*v1.Pod){setting("NVIDIA_VISIBLE_DEVICES")}, "container main sets NVIDIA_VISIBLE_DEVICES" + ends},
-		"its grant":          {[]func(*v1.Pod){setting("GPUMEM_LIMIT_MIB")}, "container main sets GPUMEM_LIMIT_MIB" + ends},
-		"the kernel's limit": {[]func(*v1.Pod){setting("NVIDIA_GPU_MEMORY_LIMIT")}, "container main sets NVIDIA_GPU_MEMORY_LIMIT" + ends},
-		"the limit of MPS":   {[]func(*v1.Pod){setting("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")}, "container main sets CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" + ends},
-		"a like name":        {[]func(*v1.Pod){setting("MY_NVIDIA_VISIBLE_DEVICES")}, ""},
-		"a framework's":      {[]func(*v1.Pod){setting("XLA_PYTHON_CLIENT_MEM_FRACTION")}, ""},
-		"of an init container": {[]func(*v1.Pod){func(pod *v1.Pod) {
-			pod.Spec.InitContainers = []v1.Container{{Name: "first", Image: "i", Env: []v1.EnvVar{{Name: "GPUMEM_FRACTION", Value: "1"}}}}
-		}}, "container first sets GPUMEM_FRACTION" + ends},
-		"all GPUs, as privileged": {[]func(*v1.Pod){privileged}, "container main is privileged and so sees all GPUs: a pod that asks for gpumem.dev/gpu-mem may not be"},
-		"all of this, without GPU memory": {[]func(*v1.Pod){
-			without, privileged, setting("NVIDIA_VISIBLE_DEVICES"), setting("GPUMEM_LIMIT_MIB"), setting("CUDA_MPS_PIPE_DIRECTORY"),
-		}, ""},
-	} {
-		e.eventually(name, func() (bool, string) {
-			_, err := e.dryRun(e.pod("p", 1, tc.change...))
-			if tc.want == "" {
+	table, err := policies.Load[v1.Pod](suite.stack.Chart(), "reserved-names")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range table.Cases {
+		request := func() error {
+			c.Is.Namespace = e.namespace
+			_, err := e.dryRun(c.Is)
+			return err
+		}
+		if c.Was != nil {
+			c.Was.Namespace, c.Was.Name, c.Was.Spec.SchedulerName = e.namespace, fmt.Sprint("debugged-", i), "nobody"
+			pod := e.create(c.Was)
+			request = func() error {
+				return e.debug(pod, func(debugger *v1.EphemeralContainerCommon) {
+					*debugger = c.Is.Spec.EphemeralContainers[0].EphemeralContainerCommon
+				})
+			}
+		}
+		e.eventually(c.Name, func() (bool, string) {
+			err := request()
+			if c.Refused == "" {
 				return err == nil, fmt.Sprint(err)
 			}
-			return err != nil && strings.Contains(err.Error(), tc.want), fmt.Sprint(err)
+			return err != nil && strings.Contains(err.Error(), c.Refused), fmt.Sprint(err)
 		})
-	}
-
-	pod := e.create(e.pod("debugged", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "nobody" }))
-	if err := e.debug(pod, namingAll); err == nil || !strings.Contains(err.Error(), "container debugger sets NVIDIA_VISIBLE_DEVICES"+ends) {
-		t.Errorf("an ephemeral container that names all GPUs: %v", err)
-	}
-	if err := e.debug(pod, seeingAll); err == nil || !strings.Contains(err.Error(), "container debugger is privileged and so sees all GPUs") {
-		t.Errorf("an ephemeral container that sees all GPUs: %v", err)
-	}
-	if err := e.debug(pod, func(*v1.EphemeralContainerCommon) {}); err != nil {
-		t.Errorf("an ephemeral container: %v", err)
 	}
 }
 
@@ -96,10 +81,6 @@ func (e *env) debug(pod *v1.Pod, change func(*v1.EphemeralContainerCommon)) erro
 
 func namingAll(c *v1.EphemeralContainerCommon) {
 	c.Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}
-}
-
-func seeingAll(c *v1.EphemeralContainerCommon) {
-	c.SecurityContext = &v1.SecurityContext{Privileged: new(true)}
 }
 
 // createWith makes a pod with an annotation that the API server would have

@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"cmp"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -41,33 +40,4 @@ func TestAmountsInBytes(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestQuotasThatLimitNothing(t *testing.T) {
-	for name, tc := range map[string]struct {
-		key, want string
-		values    string
-		amount    string // empty: 10
-	}{
-		"a request":                 {"requests.gpumem.dev/gpu-mem", "", "default", ""},
-		"the resource":              {"gpumem.dev/gpu-mem", "gpumem.dev/gpu-mem limits nothing in a ResourceQuota: write requests.gpumem.dev/gpu-mem", "default", ""},
-		"a limit":                   {"limits.gpumem.dev/gpu-core", "limits.gpumem.dev/gpu-core limits nothing in a ResourceQuota: write requests.gpumem.dev/gpu-core", "default", ""},
-		"a name that is none":       {"requests.gpumem.dev/gpu-memory", "requests.gpumem.dev/gpu-memory limits nothing in a ResourceQuota: gpumem has no such resource, write requests.gpumem.dev/gpu-mem", "default", ""},
-		"an amount in bytes":        {"requests.gpumem.dev/gpu-mem", "requests.gpumem.dev/gpu-mem is 10Gi: write 10, the unit is 1 GiB", "default", "10Gi"},
-		"another resource":          {"nvidia.com/gpu", "", "default", ""},
-		"a domain that looks alike": {"gpumemxdev/gpu-mem", "", "default", ""},
-		"another domain":            {"aliyun.com/gpu-mem", "aliyun.com/gpu-mem limits nothing in a ResourceQuota: write requests.aliyun.com/gpu-mem", "aliyun", ""},
-		"not of this installation":  {"aliyun.com/gpu-mem", "", "default", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "q"}, Spec: v1.ResourceQuotaSpec{Hard: v1.ResourceList{
-				v1.ResourceName(tc.key): resource.MustParse(cmp.Or(tc.amount, "10")), "cpu": resource.MustParse("1"),
-			}}}
-			p := policy(t, tc.values, "gpumem-quotas")
-			check(t, p, request{resource: "resourcequotas", is: quota}, tc.want)
-			check(t, p, request{resource: "resourcequotas", was: &v1.ResourceQuota{}, is: quota}, tc.want)
-		})
-	}
-	none := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "q"}}
-	check(t, policy(t, "default", "gpumem-quotas"), request{resource: "resourcequotas", is: none}, "")
 }

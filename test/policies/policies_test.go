@@ -157,51 +157,6 @@ func check(t *testing.T, p validating.Validator, r request, want string) {
 	}
 }
 
-// A limit of 0 asks for nothing: it is no reason to be told of all GPUs.
-func TestGuardGPUs(t *testing.T) {
-	p := policy(t, "custom", "shared-gpu-guard-gpus")
-	const (
-		refused = `container main sets NVIDIA_VISIBLE_DEVICES and the pod asks for no GPU: ask for gpu.example.com/gpu-mem`
-		named   = `container main sets NVIDIA_VISIBLE_DEVICES and the pod names its node, so that it may ask for a GPU that is not there: leave out nodeName, or ask for gpu.example.com/gpu-mem`
-	)
-	for name, tc := range map[string]struct {
-		limits  map[string]string // of the other container
-		visible string
-		want    string
-		node    string // that the pod names itself
-	}{
-		"no GPU":                              {nil, "all", refused, ""},
-		"no GPU, and none is named":           {nil, "none", "", ""},
-		"GPU memory":                          {map[string]string{"gpu.example.com/gpu-mem": "1"}, "all", "", ""},
-		"no GPU memory":                       {map[string]string{"gpu.example.com/gpu-mem": "0"}, "all", refused, ""},
-		"a GPU of NVIDIA's":                   {map[string]string{"nvidia.com/gpu": "1"}, "all", "", ""},
-		"a MIG device of NVIDIA's":            {map[string]string{"nvidia.com/mig-1g.5gb": "1"}, "all", "", ""},
-		"none of NVIDIA's":                    {map[string]string{"nvidia.com/gpu": "0"}, "all", refused, ""},
-		"none of NVIDIA's, and nothing known": {map[string]string{"nvidia.com/anything": "0"}, "0", refused, ""},
-		"none of one, one of another":         {map[string]string{"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "1"}, "all", "", ""},
-		"other resources":                     {map[string]string{"cpu": "1", "example.com/nvidia.com": "1"}, "all", refused, ""},
-		"on a node that it names, no GPU":     {nil, "all", named, "n"},
-		"on a node that it names, a GPU of NVIDIA's, which may not be there": {map[string]string{"nvidia.com/gpu": "1"}, "all", named, "n"},
-		"on a node that it names, GPU memory":                                {map[string]string{"gpu.example.com/gpu-mem": "1"}, "all", "", "n"},
-		"on a node that it names, none is named":                             {map[string]string{"nvidia.com/gpu": "1"}, "void", "", "n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			limits := make(v1.ResourceList)
-			for name, amount := range tc.limits {
-				limits[v1.ResourceName(name)] = resource.MustParse(amount)
-			}
-			check(t, p, request{resource: "pods", is: &v1.Pod{
-				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"},
-				Spec: v1.PodSpec{NodeName: tc.node, Containers: []v1.Container{
-					{Name: "main", Env: []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: tc.visible}}},
-					{Name: "other", Resources: v1.ResourceRequirements{Limits: limits}},
-				}},
-			}}, tc.want)
-		})
-	}
-}
-
 // What pkg/kube/api reads, the policy lets pass, and nothing else.
 func TestAnnotations(t *testing.T) {
 	text, err := os.ReadFile("../../pkg/kube/api/testdata/annotations.json")
