@@ -32,17 +32,18 @@ SHARING = $(shell grep -rlE 'go func|errgroup\.|sync\.[A-Z]|atomic\.[A-Z]' --inc
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Look at it
 
 .PHONY: demo
 demo: ## Show gpumem on a real cluster on this machine (KEEP=1 leaves it up); needs root
 	@mkdir -p $(BIN)
+	@echo "Compile the program that shows progress (a few seconds)"
 	@cd test && CGO_ENABLED=0 go run ./cmd/demo-start -since $$(date +%s) ../$(BIN)/gpumem-demo $(if $(KEEP),--keep)
 
 .PHONY: demo-down
-demo-down: ## End a demo that was left up
+demo-down: ## Remove a demo that KEEP=1 left up; needs root
 	@cd test && CGO_ENABLED=0 go run ./cmd/gpumem-demo --down
 
 ##@ Build
@@ -94,10 +95,10 @@ lint: ## Run actionlint, and golangci-lint by the rules of .golangci.yml (LINTFL
 	@for dir in $(MODULES); do echo "golangci-lint in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/golangci-lint run $(LINTFLAGS); cd $(CURDIR); done
 
 .PHONY: test
-test: vet test-unit test-scheduler test-sim test-render test-e2e ## Run the tests that find most faults: 15 minutes (those on a real cluster need root)
+test: vet test-unit test-scheduler test-sim test-render test-e2e ## Run the tests that find most faults in about 15 minutes; without root, leave out those on a real cluster
 
 .PHONY: update
-update: $(BIN)/helm ## Write again what is made of something else: formatting, go.sum, golden files, tables
+update: $(BIN)/helm ## Regenerate formatting, go.sum, golden files and tables
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; for file in go.mod $$(ls kube-*.mod 2>/dev/null); do go mod tidy -modfile=$$file; done; cd $(CURDIR); done
 	go test ./pkg/kube/api ./pkg/report/printers ./pkg/cli -update
@@ -132,6 +133,7 @@ test-unit: ## Run the unit tests, with the race detector where goroutines share 
 
 .PHONY: test-scheduler
 test-scheduler: ## Run kube-scheduler in process, with the plugin and with the extender
+	cd cmd/gpumem-scheduler && go test ./...
 	cd test/scheduler && go test -count=1 -parallel 16 ./...
 
 .PHONY: test-sim
@@ -140,7 +142,7 @@ test-sim: ## Simulate a cluster under faults: the traces and 150 seeds
 
 .PHONY: test-e2e
 test-e2e: ## Run the core of the end-to-end tests on one real cluster; needs root
-	cd test && go test -count=1 -timeout 20m ./e2e
+	cd test/e2e && go test -count=1 -timeout 20m # without a package, go prints the progress
 
 ##@ Longer tests
 
@@ -156,6 +158,8 @@ test-long: vet test-race test-render test-versions test-sim-long test-fuzz test-
 .PHONY: test-race
 test-race: ## Run all unit tests with the race detector, in random order
 	go test -race -shuffle=on ./...
+	cd cmd/gpumem-scheduler && go test -race ./...
+	cd test && go test -count=1 -race $(FAST_TESTS)
 
 .PHONY: test-sim-long
 test-sim-long: ## Simulate a cluster under faults: the traces and 500 seeds, and 40 with the race detector
@@ -171,14 +175,14 @@ test-browser: chromium ## Test the page in Chromium
 	cd test && go test -count=1 ./page
 
 .PHONY: test-versions
-test-versions: ## Test gpumem-scheduler with each Kubernetes that it is released for
+test-versions: ## Test gpumem-scheduler with Kubernetes 1.35 and 1.37 (test-scheduler has 1.36)
 	for kube in 1.35 1.37; do \
 		(cd cmd/gpumem-scheduler && go vet -modfile=kube-$$kube.mod -tags netgo,osusergo,kube$$kube ./...); \
 		(cd test/scheduler && go vet -modfile=kube-$$kube.mod -tags netgo,osusergo,kube$$kube ./... && go test -modfile=kube-$$kube.mod -tags netgo,osusergo,kube$$kube -count=1 -parallel 16 ./...); \
 	done
 
 .PHONY: test-cluster
-test-cluster: chromium ## Run all tests of the module test, most of them on a real cluster; needs root
+test-cluster: chromium ## Run every test that starts a real cluster, and the release tests; needs root
 	@if [ "$$(id -u)" != 0 ]; then echo "Not root: tests on a real cluster are left out."; fi
 	cd test && go test -count=1 -race -timeout 45m -p 1 $$(go list ./... | grep -vxF "$$(go list ./release ./sim ./page ./e2e $(FAST_TESTS))")
 	cd test && go test -count=1 -race -timeout 45m ./e2e -all

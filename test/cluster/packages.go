@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/gpumem/gpumem/test/progress"
 )
 
 // hostPrograms are those that come from the machine, with the Debian packages
@@ -57,8 +58,8 @@ func installPackages(ctx context.Context, log io.Writer) error {
 	for _, args := range [][]string{{"update", "-qq"}, append([]string{"install", "-qq", "-y", "--no-install-recommends"}, missing...)} {
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if output, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("install the packages %s: apt-get %s: %w: %s", names, args[0], err, bytes.TrimSpace(output))
+		if err := progress.Run(cmd, log, "apt-get "+args[0]); err != nil {
+			return fmt.Errorf("install the packages %s: %w", names, err)
 		}
 	}
 	return nil

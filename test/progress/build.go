@@ -45,7 +45,11 @@ func (b Build) Run(ctx context.Context, log io.Writer) error {
 	// -v prints each package when its compilation begins.
 	build := b.command(ctx, slices.Concat([]string{"build", "-v", "-buildvcs=false", "-o", b.Output}, b.Flags, b.Link, b.Packages))
 	_, err = watch(build, log, func(_, stderr *lines) string {
-		return fmt.Sprintf("%s: %d of at most %d packages compiled", b.Name, stderr.count(""), all)
+		compiled := stderr.count("")
+		if compiled == 0 {
+			return fmt.Sprintf("%s: checking %d packages, or linking", b.Name, all)
+		}
+		return fmt.Sprintf("%s: %d of at most %d packages compiled", b.Name, compiled, all)
 	})
 	return err
 }
@@ -58,7 +62,7 @@ func (b Build) command(ctx context.Context, args []string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs a command that prints nothing useful, and prints a line every few seconds until it ends.
+// Run runs a command and prints a line every few seconds until it ends.
 func Run(cmd *exec.Cmd, log io.Writer, name string) error {
 	_, err := watch(cmd, log, func(*lines, *lines) string { return name + ": running" })
 	return err

@@ -4,6 +4,7 @@
 package progress
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -11,19 +12,43 @@ import (
 	"time"
 )
 
-// Writer returns a writer that puts the time since start before each line. Several goroutines may
-// write to it at once, each of them whole lines.
-func Writer(out io.Writer, start time.Time) io.Writer { return &writer{out: out, start: start} }
-
-type writer struct {
+// A Writer puts the time since its start before each line. Several goroutines may write to it at once,
+// each of them whole lines.
+type Writer struct {
 	mu    sync.Mutex
 	out   io.Writer
 	start time.Time
+	last  time.Time // of the last write
 }
 
-func (w *writer) Write(text []byte) (int, error) {
+// NewWriter returns a Writer with the time since start.
+func NewWriter(out io.Writer, start time.Time) *Writer {
+	return &Writer{out: out, start: start, last: time.Now()}
+}
+
+// Heartbeat prints a line whenever nothing has been written for some seconds, until ctx is done.
+func (w *Writer) Heartbeat(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			w.mu.Lock()
+			silent := time.Since(w.last) >= interval
+			w.mu.Unlock()
+			if silent {
+				fmt.Fprintln(w, "still running")
+			}
+		}
+	}
+}
+
+func (w *Writer) Write(text []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.last = time.Now()
 	for line := range strings.Lines(string(text)) {
 		if _, err := fmt.Fprintf(w.out, "[%4.0fs] %s", time.Since(w.start).Seconds(), line); err != nil {
 			return 0, err

@@ -2,17 +2,19 @@ package progress
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 func TestStepsAreNumberedAndHaveTheTime(t *testing.T) {
 	var out bytes.Buffer
-	steps := Steps{Out: Writer(&out, time.Now().Add(-70*time.Second)), Total: 3}
+	steps := Steps{Out: NewWriter(&out, time.Now().Add(-70*time.Second)), Total: 3}
 	steps.Next("Build %s", "it")
 	steps.Next("Run it")
 	want := regexp.MustCompile(`^\[  7\ds\] ==> step 1 of 3: Build it\n\[  7\ds\] ==> step 2 of 3: Run it\n$`)
@@ -66,4 +68,18 @@ func TestWatchCounts(t *testing.T) {
 	if got := l.failure(); got != "# pkg/b\nb.go:1: wrong" {
 		t.Errorf("failure %q", got)
 	}
+}
+
+// Heartbeat writes while nobody else does, and not more often than that.
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		w := NewWriter(&out, time.Now())
+		ctx, cancel := context.WithTimeout(t.Context(), 2*interval+2*time.Second)
+		defer cancel()
+		w.Heartbeat(ctx)
+		if got := strings.Count(out.String(), "still running\n"); got != 2 {
+			t.Errorf("%d lines in %s, want 2:\n%s", got, 2*interval, out.String())
+		}
+	})
 }

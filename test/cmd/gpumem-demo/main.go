@@ -69,7 +69,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if _, err := cluster.Attach(dir); err == nil {
 		return errors.New("a demo is up: \"make demo-down\" ends it")
 	}
-	log := progress.Writer(stderr, time.Unix(*since, 0))
+	log := progress.NewWriter(stderr, time.Unix(*since, 0))
+	go log.Heartbeat(ctx)
 	d := demonstration{stdout: stdout, progress: log, steps: progress.Steps{Out: log, Total: demo.Steps, Done: 1}}
 	return d.run(ctx, *keep)
 }
@@ -100,6 +101,7 @@ type demonstration struct {
 
 func (d *demonstration) run(ctx context.Context, keep bool) (err error) {
 	needed, missing := cluster.HostPackages()
+	defer func() { err = errors.Join(err, d.left(keep, missing)) }()
 	if len(missing) > 0 {
 		fmt.Fprintf(d.progress, "The cluster needs the Debian packages %s. The next step installs these: %s.\n", strings.Join(needed, " "), strings.Join(missing, " "))
 	}
@@ -110,7 +112,11 @@ func (d *demonstration) run(ctx context.Context, keep bool) (err error) {
 	if advice != "" {
 		fmt.Fprintf(d.stdout, "\n%s\n", advice)
 	}
-	d.steps.Next("Build Kubernetes, etcd, containerd and Helm (4 min the first time)")
+	if advice != "" || os.Getenv("GPUMEM_KUBERNETES") == "" {
+		d.steps.Next("Build Kubernetes, etcd, containerd and Helm (4 min the first time)")
+	} else {
+		d.steps.Next("Build etcd, containerd and Helm (2 min the first time)")
+	}
 	if err := cluster.Build(ctx, cluster.Config{Log: d.progress}); err != nil {
 		return err
 	}
@@ -141,7 +147,7 @@ func (d *demonstration) run(ctx context.Context, keep bool) (err error) {
 		d.steps.Next("Remove the cluster")
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		err = errors.Join(err, d.cluster.Stop(ctx), d.left(needed))
+		err = errors.Join(err, d.cluster.Stop(ctx))
 	}()
 
 	d.steps.Next("Install the chart with Helm")
@@ -157,21 +163,31 @@ func (d *demonstration) run(ctx context.Context, keep bool) (err error) {
 	}
 	if keep {
 		d.steps.Next("Leave the cluster up")
-		return errors.Join(d.explain(ctx), d.left(needed))
+		return d.explain(ctx)
 	}
 	return nil
 }
 
-// left prints what stays on the machine, and how to remove it.
-func (d *demonstration) left(packages []string) error {
+// left prints what the demo leaves on the machine, and how to remove it. installed are the packages
+// that the demo has installed.
+func (d *demonstration) left(keep bool, installed []string) error {
 	cache, err := cluster.DefaultCacheDir()
 	if err != nil {
 		return err
 	}
+	first := ""
+	if keep {
+		first = "    # after \"make demo-down\""
+	}
 	fmt.Fprintf(d.stdout, `
-On this machine stay bin/ in this checkout, %s, Go's caches, and the Debian packages %s. To remove them:
-  rm -r bin %s; go clean -cache -modcache; apt-get remove %s
-`, cache, strings.Join(packages, " and "), cache, strings.Join(packages, " "))
+The demo leaves on this machine:
+  bin/ in this checkout    make clean
+  %s    rm -r %s%s
+  Go's caches    go clean -cache -modcache    # for all your Go projects
+`, cache, cache, first)
+	if len(installed) > 0 {
+		fmt.Fprintf(d.stdout, "  packages that it installed    apt-get remove %s\n", strings.Join(installed, " "))
+	}
 	return nil
 }
 

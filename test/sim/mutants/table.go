@@ -93,7 +93,7 @@ var table = []mutant{
 	},
 	{
 		"commands assume a policy", "pkg/cli/cmdutil/factory.go",
-		"facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)", "facts.Policy = cmp.Or(cluster.DefaultPolicy, policy)", "TestCommandsAskByTheClustersPolicy",
+		"facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)", "facts.Policy = cmp.Or(cluster.DefaultPolicy, policy)", "pkg/cli:TestCommandsAskByTheClustersPolicy",
 	},
 	{
 		"settled ignored", "pkg/kube/api/pod.go",

@@ -67,7 +67,7 @@ func recipes() []recipe {
 		folder := components + "/" + name
 		return recipe{name: name, module: folder, sources: []string{folder}, packages: []string{pkg}, link: link, estimate: estimate}
 	}
-	base := program(Base, "1 min",
+	base := program(Base, "30 s",
 		"github.com/containerd/containerd/v2/cmd/containerd",
 		"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
 		"github.com/containerd/containerd/v2/cmd/ctr",
@@ -76,13 +76,13 @@ func recipes() []recipe {
 		"github.com/containernetworking/plugins/plugins/main/ptp",
 		"go.etcd.io/etcd/server/v3")
 	base.flags = []string{"-tags", "no_btrfs,no_devmapper,no_zfs"}
-	kube := program(Kube, "4 min", "./kube")
+	kube := program(Kube, "3 min", "./kube")
 	kube.aliases = kubePrograms()
 	return []recipe{
 		kube,
 		base,
 		program(Scheduler, "10 s", "k8s.io/kubernetes/cmd/kube-scheduler"),
-		program(Helm, "20 s", "helm.sh/helm/v3/cmd/helm"),
+		program(Helm, "10 s", "helm.sh/helm/v3/cmd/helm"),
 		{
 			name:     Guest,
 			module:   ".",

@@ -26,8 +26,8 @@ func prebuilt(ctx context.Context) (dir string, err error) {
 	if dir == "" {
 		return "", nil
 	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return "", err
+	if !filepath.IsAbs(dir) {
+		return "", fmt.Errorf("%s is %q: want the absolute path of a folder", kubernetesVariable, dir)
 	}
 	minor := KubernetesVersion[:strings.LastIndex(KubernetesVersion, ".")+1]
 	for _, name := range kubePrograms() {
@@ -49,13 +49,11 @@ func prebuilt(ctx context.Context) (dir string, err error) {
 
 // DownloadAdvice returns the commands that download and check Kubernetes' own binaries.
 func DownloadAdvice() string {
-	return fmt.Sprintf(`To download Kubernetes instead of building it:
+	return fmt.Sprintf(`To download Kubernetes instead of building it, press Ctrl-C and run (needs curl):
 
-  mkdir -p kubernetes && cd kubernetes
-  for program in %s; do
+  mkdir -p bin/kubernetes && (cd bin/kubernetes && for program in %s; do
     address=https://dl.k8s.io/%s/bin/linux/%s/$program
-    curl -fLO "$address" && echo "$(curl -fL "$address.sha256")  $program" | sha256sum --check || break
-  done
-  chmod +x * && cd .. && GPUMEM_KUBERNETES=$PWD/kubernetes make demo
+    curl -fLO "$address" && echo "$(curl -fsL "$address.sha256")  $program" | sha256sum --check || exit 1
+  done && chmod +x *) && GPUMEM_KUBERNETES=$PWD/bin/kubernetes make demo
 `, strings.Join(kubePrograms(), " "), KubernetesVersion, runtime.GOARCH)
 }

@@ -44,6 +44,13 @@ func TestPrebuiltKubernetes(t *testing.T) {
 	}
 }
 
+func TestPrebuiltKubernetesIsAnAbsolutePath(t *testing.T) {
+	t.Setenv(kubernetesVariable, "kubernetes")
+	if _, err := (Builder{Sources: t.TempDir(), Cache: t.TempDir()}).Build(t.Context(), Kube); err == nil || !strings.Contains(err.Error(), "want the absolute path") {
+		t.Errorf("got error %v", err)
+	}
+}
+
 func TestDownloadAdviceNamesEachProgram(t *testing.T) {
 	advice := DownloadAdvice()
 	for _, word := range append(kubePrograms(), KubernetesVersion, "sha256sum --check", kubernetesVariable+"=") {
