@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string, _, stderr io.Writer) error {
 		return errors.New("make demo needs root: it creates namespaces, mounts and control groups")
 	}
 	log := progress.NewWriter(stderr, time.Unix(*since, 0))
-	fmt.Fprintf(log, "The demo takes about 6 minutes the first time on two idle cores, and less than a minute after that. This machine has %d.\n", runtime.NumCPU())
+	fmt.Fprintf(log, "The demo takes about 7 minutes the first time on two idle cores, and less than a minute after that. This machine has %d.\n", runtime.NumCPU())
 	steps := progress.Steps{Out: log, Total: demo.Steps}
 	steps.Next("Build the demo (1 min the first time)")
 	build := progress.Build{Name: "gpumem-demo", Packages: []string{"./cmd/gpumem-demo"}, Env: []string{"CGO_ENABLED=0"}, Output: program}
