@@ -1,6 +1,7 @@
 package test
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -9,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 const mutatingPolicy = "/MutatingAdmissionPolicy"
@@ -73,7 +74,7 @@ func TestSetSchedulerName(t *testing.T) {
 		if tc.want == "" {
 			want = map[string]string{}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", flags, diff)
 		}
 	}
@@ -201,5 +202,41 @@ func TestUnitsDoNotChangeUnderPods(t *testing.T) {
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: want %q, got %v", name, tc.want, err)
 		}
+	}
+}
+
+// TestPodsOfGPUShareStopTheInstallation renders the chart under gpushare's domain with a pod on a
+// node of the device plugin.
+func TestPodsOfGPUShareStopTheInstallation(t *testing.T) {
+	const index, assumed, assignment, memory = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_ASSUME_TIME", "aliyun.com/assignment", "aliyun.com/gpu-mem"
+	for name, tc := range map[string]struct {
+		phase, resource string // default: Running, gpu-mem
+		annotations     []string
+		recorded        string // in the managed fields
+		refused         bool
+	}{
+		"placed by gpushare":    {annotations: []string{index, assumed}, recorded: assumed, refused: true},
+		"placed and ended":      {phase: "Succeeded", annotations: []string{index, assumed}, recorded: assumed},
+		"without a GPU request": {resource: "cpu", annotations: []string{index, assumed}, recorded: assumed},
+		"placed by gpumem 0.2":  {annotations: []string{index, assumed, assignment}},
+		"placed by gpumem":      {annotations: []string{assignment}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object := pod("old", "default-scheduler", cmp.Or(tc.phase, "Running"), cmp.Or(tc.resource, memory))
+			annotations := make(map[string]any)
+			for _, key := range tc.annotations {
+				annotations[key] = "0"
+			}
+			metadata, _ := object["metadata"].(map[string]any)
+			metadata["annotations"] = annotations
+			metadata["managedFields"] = []any{map[string]any{"fieldsV1": map[string]any{"f:metadata": map[string]any{"f:annotations": map[string]any{"f:" + tc.recorded: map[string]any{}}}}}}
+			spec, _ := object["spec"].(map[string]any)
+			spec["nodeName"] = "node"
+			_, err := render(t, chart, append(apiServer(t, 1, []map[string]any{object}, nil), "--kube-version", "v1.36.3", "--set", "resourceDomain=aliyun.com")...)
+			const want = "gpushare placed pods on nodes of the device plugin (1: ml/old)"
+			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("refused: want %t, got %v", tc.refused, err)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // The release that replaces gpushare. It works beside the release that the
@@ -49,7 +51,7 @@ func TestMigratingFromGPUShare(t *testing.T) {
 	const migrated = "devicePlugin.nodeSelector.migrated=to-gpumem"
 	stopGPUShare := e.startGPUShare("node1")
 	for name, index := range map[string]int{"old-a": 0, "old-b": 1} {
-		e.create(e.ofGPUShare(name, int64(4+index), index))
+		e.placeAsGPUShare(name, int64(4+index), index)
 	}
 	containers := map[string]map[string]string{"old-a": containerIDs(e.running("old-a")), "old-b": containerIDs(e.running("old-b"))}
 
@@ -103,7 +105,7 @@ func TestMigratingFromGPUShare(t *testing.T) {
 		kubectl("label", "node", "node1", "migrated-")
 		kubectl("wait", "pods", "--namespace", heirNamespace, "--selector=app.kubernetes.io/component=device-plugin", "--for=delete", "--timeout=1m")
 		e.startGPUShare("node1")
-		e.create(e.ofGPUShare("back", 4, 1))
+		e.placeAsGPUShare("back", 4, 1)
 		e.running("back")
 		e.delete("back", 0)
 		e.gone("back")
@@ -209,12 +211,26 @@ func (e *env) ofHeir(name string, units int64, more ...func(*v1.Pod)) *v1.Pod {
 	return e.pod(name, 0, append([]func(*v1.Pod){asking("aliyun.com/gpu-mem", units), heirs}, more...)...)
 }
 
-// ofGPUShare is a pod as gpushare's scheduler leaves it to the kubelet.
-func (e *env) ofGPUShare(name string, units int64, index int) *v1.Pod {
-	return e.ofHeir(name, units, func(pod *v1.Pod) {
-		pod.Spec.NodeName = "node1"
-		pod.Annotations = gpushareAnnotations(units, index)
-	})
+// placeAsGPUShare creates a pod and binds it to node1 as gpushare's extender does: it updates the
+// pod's annotations first.
+func (e *env) placeAsGPUShare(name string, units int64, index int) {
+	e.Helper()
+	pods := e.client.CoreV1().Pods(e.namespace)
+	pod := e.create(e.ofHeir(name, units, func(pod *v1.Pod) { pod.Spec.SchedulerName = "gpushare" }))
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": gpushareAnnotations(units, index)}})
+	if err != nil {
+		e.Fatal(err)
+	}
+	if _, err := pods.Patch(e.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		e.Fatal(err)
+	}
+	binding := &v1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name, UID: pod.UID},
+		Target:     v1.ObjectReference{Kind: "Node", Name: "node1"},
+	}
+	if err := pods.Bind(e.ctx, binding, metav1.CreateOptions{}); err != nil {
+		e.Fatal(err)
+	}
 }
 
 func gpushareAnnotations(units int64, index int) map[string]string {

@@ -16,6 +16,7 @@ import (
 func TestHoldAnnotations(t *testing.T) {
 	const (
 		atCreation = " is written by gpumem when it places the pod: leave it out"
+		byGPUShare = " is written by gpumem or gpushare when it places the pod: leave it out"
 		unplaced   = " is written by gpumem alone"
 		placed     = " of a pod that has a node does not change any more"
 	)
@@ -117,9 +118,16 @@ func TestHoldAnnotations(t *testing.T) {
 		"on a node: by hand":                     {node: "node1", was: new(with()), is: with("gpumem.dev/assignment", "{x}"), subresource: "status", by: admin},
 		"on a node: by the device plugin":        {node: "node1", was: new(with()), is: with("gpumem.dev/assignment", "{x}"), by: plugin},
 
-		"aliyun.com: created with gpushare's": {values: "aliyun", is: only("ALIYUN_COM_GPU_MEM_IDX", "0")},
-		"aliyun.com: ours under its domain":   {values: "aliyun", node: "node1", was: new(with()), is: with("aliyun.com/gpu-count", "8"), want: "annotation aliyun.com/gpu-count" + placed},
-		"aliyun.com: gpushare's on a node":    {values: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_IDX", "1", "k8s.aliyun.com/x", "y")},
+		"aliyun.com: created with an index":      {values: "aliyun", is: only("ALIYUN_COM_GPU_MEM_IDX", "0"), want: "annotation ALIYUN_COM_GPU_MEM_IDX" + byGPUShare},
+		"aliyun.com: created with a time":        {values: "aliyun", is: only("ALIYUN_COM_GPU_MEM_ASSUME_TIME", "1"), want: "annotation ALIYUN_COM_GPU_MEM_ASSUME_TIME" + byGPUShare},
+		"aliyun.com: created with an allocation": {values: "aliyun", is: only("scheduler.framework.gpushare.allocation", "{}"), want: "annotation scheduler.framework.gpushare.allocation" + byGPUShare},
+		"aliyun.com: created so on a node":       {values: "aliyun", node: "node1", is: only("ALIYUN_COM_GPU_MEM_IDX", "0"), want: "annotation ALIYUN_COM_GPU_MEM_IDX" + byGPUShare},
+		"aliyun.com: created with another key":   {values: "aliyun", is: only("ALIYUN_COM_GPU_MEM_POD", "3")},
+		"aliyun.com: created with ours":          {values: "aliyun", is: only("aliyun.com/assignment", "{}"), want: "annotation aliyun.com/assignment" + byGPUShare},
+		"aliyun.com: updated by gpushare":        {values: "aliyun", was: new(only("example.com/owner", "me")), is: only("example.com/owner", "me", "ALIYUN_COM_GPU_MEM_IDX", "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME", "1")},
+		"another domain: created with an index":  {is: only("ALIYUN_COM_GPU_MEM_IDX", "0")},
+		"aliyun.com: ours under its domain":      {values: "aliyun", node: "node1", was: new(with()), is: with("aliyun.com/gpu-count", "8"), want: "annotation aliyun.com/gpu-count" + placed},
+		"aliyun.com: gpushare's on a node":       {values: "aliyun", node: "node1", was: new(with()), is: with("ALIYUN_COM_GPU_MEM_IDX", "1", "k8s.aliyun.com/x", "y")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := request{resource: "pods", subresource: tc.subresource, is: pod(tc.node, tc.is), by: tenant}

@@ -14,12 +14,13 @@ const gpushareDomain = "aliyun.com"
 
 // PlacedByGPUShare reports whether gpushare's extender placed the pod. Version 0.2 of gpumem wrote the same
 // annotations on its own pods. It did so by the Binding, which the managed fields do not record, while
-// gpushare's extender updates the pod: only then they contain the annotation with the time. The chart has
-// the same rule (templates/validation/values.yaml).
+// gpushare's extender updates the pod: only then they contain the annotation with the time. A pod
+// that requests no GPU memory has no GPU, whatever its annotations. The chart has the same rule
+// (templates/validation/values.yaml).
 func (n Names) PlacedByGPUShare(pod *v1.Pod) bool {
 	_, indexed := pod.Annotations["ALIYUN_COM_GPU_MEM_IDX"]
 	_, allocated := pod.Annotations["scheduler.framework.gpushare.allocation"]
-	if n.domain != gpushareDomain || pod.Spec.NodeName == "" || !indexed && !allocated {
+	if n.domain != gpushareDomain || pod.Spec.NodeName == "" || !indexed && !allocated || !asksFor(pod, n.GPUMem()) {
 		return false
 	}
 	_, assigned := pod.Annotations[n.Assignment()]

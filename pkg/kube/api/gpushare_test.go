@@ -49,8 +49,10 @@ func TestPodsThatGPUSharePlaced(t *testing.T) {
 		waits       bool
 		annotations []string
 		recorded    string // in the managed fields
+		idle        bool   // no container asks for GPU memory
 		want        bool
 	}{
+		"by nobody: asks for no GPU":     {annotations: []string{index, assumed}, recorded: assumed, idle: true},
 		"by gpushare":                    {annotations: []string{index, assumed}, recorded: assumed, want: true},
 		"by its successor":               {annotations: []string{allocation}, want: true},
 		"by gpushare, taken over by 0.2": {annotations: []string{index, assumed, assignment}, recorded: assumed, want: true},
@@ -71,6 +73,9 @@ func TestPodsThatGPUSharePlaced(t *testing.T) {
 			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: make(map[string]string)}, Spec: v1.PodSpec{NodeName: "n1"}}
 			for _, key := range tc.annotations {
 				pod.Annotations[key] = "0"
+			}
+			if !tc.idle {
+				pod.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Limits: v1.ResourceList{n.GPUMem(): resource.MustParse("3")}}}}
 			}
 			if tc.waits {
 				pod.Spec.NodeName = ""
