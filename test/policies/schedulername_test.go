@@ -84,3 +84,22 @@ func TestSettingTheSchedulersNameStopsNoPod(t *testing.T) {
 		})
 	}
 }
+
+// The API server fills these fields in. A GitOps tool would find a policy that lacks one
+// different from its manifest.
+func TestSchedulerNamePolicyHasTheDefaults(t *testing.T) {
+	var p admissionv1.MutatingAdmissionPolicy
+	read(t, "default", "MutatingAdmissionPolicy", "gpumem-scheduler-name", &p)
+	match := p.Spec.MatchConstraints
+	if match.MatchPolicy == nil || *match.MatchPolicy != admissionv1.Equivalent {
+		t.Errorf("matchPolicy is %v, want Equivalent", match.MatchPolicy)
+	}
+	if match.NamespaceSelector == nil || match.ObjectSelector == nil {
+		t.Errorf("namespaceSelector is %v, objectSelector is %v, want both", match.NamespaceSelector, match.ObjectSelector)
+	}
+	for _, rule := range match.ResourceRules {
+		if rule.Scope == nil || *rule.Scope != admissionv1.AllScopes {
+			t.Errorf("scope is %v, want *", rule.Scope)
+		}
+	}
+}
