@@ -240,3 +240,44 @@ func TestPodsOfGPUShareStopTheInstallation(t *testing.T) {
 		})
 	}
 }
+
+// TestNotesOnTheSchedulersName renders the notes for API servers with and without the policy.
+func TestNotesOnTheSchedulersName(t *testing.T) {
+	const (
+		group = "admissionregistration.k8s.io/"
+		sets  = "The API server sets this schedulerName in new pods that name no scheduler (admission.setSchedulerName).\n"
+		gated = "If the feature gate MutatingAdmissionPolicy is on, the API server sets this schedulerName in new pods that name no scheduler (admission.setSchedulerName).\n"
+		none  = "This cluster sets no schedulerName: every pod must name it (admission.setSchedulerName).\n"
+	)
+	noted := chartWithNotes(t)
+	for _, tc := range []struct {
+		version string
+		kinds   []string
+		want    string
+	}{
+		{"v1.36.3", apis(group + "v1" + mutatingPolicy), sets},
+		{"v1.35.8", apis(group + "v1beta1" + mutatingPolicy), gated},
+		{"v1.35.8", apis(), none},
+	} {
+		text, err := render(t, noted, append([]string{"--kube-version", tc.version, "--show-only", "templates/notes.yaml"}, tc.kinds...)...)
+		if err != nil || !strings.Contains(text, "  "+tc.want) {
+			t.Errorf("%s: %v: the notes lack %q:\n%s", tc.version, err, tc.want, text)
+		}
+	}
+}
+
+// TestTemplatesWithoutSchedulerGetAWarning renders the policy that warns. It must exempt templates
+// only if the API server is certain to set the name in their pods.
+func TestTemplatesWithoutSchedulerGetAWarning(t *testing.T) {
+	const group = "admissionregistration.k8s.io/"
+	for version, exempt := range map[string]bool{"v1": true, "v1beta1": false} {
+		flags := append([]string{"--kube-version", "v1.36.3", "--show-only", "templates/admission/names.yaml"}, apis(group+version+mutatingPolicy)...)
+		text, err := render(t, chart, flags...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(text, ".hasValue() || !variables.containers"); got != exempt {
+			t.Errorf("%s: templates are exempt: %t, want %t", version, got, exempt)
+		}
+	}
+}
