@@ -83,6 +83,9 @@ func TestEveryVersionRenders(t *testing.T) {
 		return "The renderer passes Kubernetes " + version + " without a patch, and the image of kube-scheduler needs an exact version: " +
 			"set scheduler.image.tag to the version of the cluster's API server, like " + version + ".3."
 	}
+	skewed := func(tag, version, want string) string {
+		return "scheduler.image.tag is " + tag + ", and the cluster is " + version + ": kube-scheduler must be of Kubernetes " + want + ". Set the tag to the version of the cluster's API server."
+	}
 	for _, tc := range []struct {
 		version string
 		flags   []string
@@ -120,6 +123,13 @@ func TestEveryVersionRenders(t *testing.T) {
 		{version: "1.36", flags: []string{"--set", "scheduler.mode=extender"}, refused: needsTag("v1.36")},
 		{version: "1.34", flags: []string{"--set", "scheduler.image.tag=v1.34.2"}, image: bare + "v1.34.2"},
 		{version: "1.36", flags: []string{"--set", "scheduler.mode=extender,scheduler.image.tag=v1.36.1"}, image: bare + "v1.36.1"},
+		{version: "v1.39.1", flags: []string{"--set", "scheduler.image.tag=v1.38.0"}, image: bare + "v1.38.0"},
+		{version: "v1.39.1", flags: []string{"--set", "scheduler.image.tag=v1.39.4"}, image: bare + "v1.39.4"},
+		{version: "v1.39.1", flags: []string{"--set", "scheduler.image.tag=ours"}, image: bare + "ours"},
+		{version: "v1.39.1", flags: []string{"--set", "scheduler.image.tag=v1.34.6"}, refused: skewed("v1.34.6", "v1.39.1", "1.38 or 1.39")},
+		{version: "1.31", flags: []string{"--set", "scheduler.image.tag=v1.34.6"}, refused: skewed("v1.34.6", "v1.31", "1.30 or 1.31")},
+		{version: "v1.34.6", flags: []string{"--set", "scheduler.image.tag=v1.35.0-rc.1"}, refused: skewed("v1.35.0-rc.1", "v1.34.6", "1.33 or 1.34")},
+		{version: "1.36", flags: []string{"--set", "scheduler.image.tag=v1.34.6"}, image: plugin + "1.36"},
 		{version: "1.34", flags: []string{"--set", "scheduler.mode=plugin"}, refused: "scheduler.mode is plugin, which serves Kubernetes 1.35 to 1.38: the cluster is v1.34."},
 	} {
 		t.Run(strings.Join(append([]string{tc.version}, tc.flags...), " "), func(t *testing.T) {

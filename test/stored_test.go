@@ -51,9 +51,20 @@ func TestUpgradeThatReusesValues(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(copied, "values.yaml"), stored, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		const want = "The release's stored values lack values of this chart: run helm upgrade with --reset-then-reuse-values instead of --reuse-values."
+		const want = "The release's stored values lack values of this chart, or image is null in your values: run helm upgrade with --reset-then-reuse-values instead of --reuse-values, or remove image from your values."
 		if _, err := render(t, copied, "--is-upgrade", "--kube-version", "v1.36.3", "--set", "cores=true"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", old, err)
 		}
+	}
+}
+
+// TestImageIsNull renders the chart with values that delete defaults.
+func TestImageIsNull(t *testing.T) {
+	if _, err := render(t, chart, "--kube-version", "v1.36.3", "--set", "image.registry=null"); err != nil {
+		t.Errorf("image.registry: %v", err)
+	}
+	const want = "or image is null in your values"
+	if _, err := render(t, chart, "--kube-version", "v1.36.3", "--set", "image=null"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("image: want %q, got %v", want, err)
 	}
 }
