@@ -33,6 +33,8 @@ type Status struct {
 	Servers  []int  `json:"servers,omitempty"` // process IDs of the MPS servers, at the last look
 	GPUs     int    `json:"gpus"`              // that there were when the supervisor started
 	Proven   []int  `json:"proven,omitempty"`  // indexes of those on which a client was limited
+
+	SingleUser bool `json:"singleUser,omitempty"` // the daemon serves the containers of one user at a time
 }
 
 // DirOf returns the directory of the daemon that serves a device, below that of the node's daemons: a MIG

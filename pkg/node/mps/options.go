@@ -13,10 +13,15 @@ import (
 // user wait until the clients of the first have ended.
 var daemonOptions = [...][]string{{"-f", "-multiuser-server"}, {"-f"}}
 
+// maxEarlyEnds is how many daemons in a row must end early before the supervisor drops -multiuser-server. A daemon may also
+// end early for a passing reason, such as a driver that is still loading.
+const maxEarlyEnds = 3
+
 // A trial finds the options that the daemon accepts. Documents differ between drivers, and the daemon has no option that
 // lists its options: one that ends before it answers a question may have refused them.
 type trial struct {
 	next     int                        // of daemonOptions
+	early    int                        // daemons in a row that ended early with the best options
 	answered bool                       // the daemon that was started last took its settings
 	failures [len(daemonOptions)]string // by options, since a daemon last answered
 }
@@ -27,20 +32,33 @@ func (t *trial) options() []string {
 	return daemonOptions[t.next]
 }
 
-// succeed keeps the options of a daemon that took its settings.
+// singleUser reports whether the daemon that was started last serves the containers of one user at a time.
+func (t *trial) singleUser() bool { return t.next != 0 }
+
+// succeed keeps the options of a daemon that took its settings until that daemon ends.
 func (t *trial) succeed() {
-	t.answered = true
+	t.answered, t.early = true, 0
 	t.failures = [len(daemonOptions)]string{}
 }
 
-// fail returns the reason for people why a daemon is not healthy, which lists all options that failed, and has the next
-// daemon started with others.
+// fail returns the reason for people why a daemon is not healthy, which lists all options that failed, and chooses the
+// options of the next daemon. After a daemon that took its settings these are the best ones again: its clients have ended
+// with it.
 func (t *trial) fail(err error) string {
-	if t.answered || !errors.Is(err, errExited) {
+	if t.answered {
+		t.next = 0
+		return err.Error()
+	}
+	if !errors.Is(err, errExited) {
 		return err.Error()
 	}
 	t.failures[t.next] = fmt.Sprintf("with %s %v", strings.Join(daemonOptions[t.next], " "), err)
-	t.next = (t.next + 1) % len(daemonOptions)
+	if t.next == 0 {
+		t.early++
+	}
+	if t.next > 0 || t.early == maxEarlyEnds {
+		t.next, t.early = (t.next+1)%len(daemonOptions), 0
+	}
 	return strings.Join(slices.DeleteFunc(slices.Clone(t.failures[:]), func(s string) bool { return s == "" }), "; ")
 }
 

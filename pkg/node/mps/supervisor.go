@@ -137,7 +137,9 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 	pause := backoff{first: s.cfg.Backoff}
 	for ctx.Err() == nil {
 		begin := time.Now()
-		if err := s.daemon(ctx); err != nil && ctx.Err() == nil {
+		err := s.daemon(ctx)
+		s.update(func(st *Status) { st.SingleUser = false })
+		if err != nil && ctx.Err() == nil {
 			s.sick(s.trial.fail(err))
 		}
 		select {
@@ -335,6 +337,11 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 	switch {
 	case err == nil:
 		s.trial.succeed()
+		single := s.trial.singleUser()
+		s.update(func(st *Status) { st.SingleUser = single })
+		if single {
+			s.log.Warn("MPS daemon runs without -multiuser-server, with which it ended early: containers of a second user wait until the clients of the first have ended")
+		}
 	case ctx.Err() == nil:
 		s.sick(fmt.Sprintf("it does not take its settings: %v", err))
 	}

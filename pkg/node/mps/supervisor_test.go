@@ -22,6 +22,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
@@ -96,6 +97,7 @@ type node struct {
 	*testing.T
 	cfg   Config
 	modes *modes
+	log   *zap.Logger
 	stop  context.CancelFunc
 	ended chan error
 }
@@ -107,7 +109,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &node{T: t, modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
+	return &node{T: t, log: zap.NewNop(), modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
 		Dir: dir, Shm: filepath.Join(dir, "shm"), Program: standin, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
 		Free:     func() ([]int64, error) { return []int64{14336, 80896}, nil },
 		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
@@ -118,7 +120,7 @@ func newNode(t *testing.T) *node {
 func (n *node) run() *node {
 	ctx, cancel := context.WithCancel(n.Context())
 	n.stop, n.ended = cancel, make(chan error, 1)
-	s := New(n.cfg, n.modes, zap.NewNop())
+	s := New(n.cfg, n.modes, n.log)
 	ended := n.ended
 	go func() { ended <- s.Run(ctx) }()
 	n.Cleanup(func() {
@@ -434,18 +436,65 @@ func TestADaemonThatRefusesAnOption(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.steer("refused", "-multiuser-server")
+	core, logs := observer.New(zap.WarnLevel)
+	n.log = zap.New(core)
 	n.run()
-	n.eventually("the daemon is healthy", healthy)
+	s := n.eventually("the daemon is healthy", healthy)
+	if warned := logs.FilterMessageSnippet("-multiuser-server").Len(); !s.SingleUser || warned != 1 {
+		t.Errorf("a daemon without -multiuser-server: single user %t, %d warnings", s.SingleUser, warned)
+	}
 	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	n.eventually("another daemon is healthy", func(s Status, err error) bool { return healthy(s, err) && s.Restarts == 2 })
+	n.eventually("another daemon is healthy", func(s Status, err error) bool { return healthy(s, err) && s.Restarts == 7 })
+	n.steer("refused", "")
+	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s = n.eventually("a daemon with all options is healthy", func(s Status, err error) bool { return healthy(s, err) && s.Restarts == 8 })
+	if s.SingleUser {
+		t.Error("a daemon that accepts -multiuser-server is reported as single-user")
+	}
 	if err := n.end(); err != nil {
 		t.Error(err)
 	}
+	refused := slices.Repeat([]string{"refused -multiuser-server"}, 3)
 	without := slices.Concat([]string{"start -f"}, settings[1:])
-	if diff := cmp.Diff(slices.Concat([]string{"refused -multiuser-server"}, without, without, []string{"quit", "end"}), n.told()); diff != "" {
+	if diff := cmp.Diff(slices.Concat(refused, without, refused, without, settings, []string{"quit", "end"}), n.told()); diff != "" {
 		t.Errorf("the daemons were told (-want +got):\n%s", diff)
+	}
+}
+
+// One early end must not make the daemon single-user: a driver that is still loading ends it too.
+func TestEarlyEndsBeforeOptionsChange(t *testing.T) {
+	var tr trial
+	steps := []struct {
+		answers bool
+		err     error
+		next    string
+	}{
+		{false, errExited, "-f -multiuser-server"},
+		{false, errExited, "-f -multiuser-server"},
+		{true, errExited, "-f -multiuser-server"}, // the ends are no longer in a row
+		{false, errExited, "-f -multiuser-server"},
+		{false, errExited, "-f -multiuser-server"},
+		{false, context.DeadlineExceeded, "-f -multiuser-server"}, // it ran, so it accepted its options
+		{false, errExited, "-f"},
+		{false, errExited, "-f -multiuser-server"},
+		{false, errExited, "-f -multiuser-server"},
+		{false, errExited, "-f -multiuser-server"},
+		{false, errExited, "-f"},
+		{true, context.DeadlineExceeded, "-f -multiuser-server"},
+	}
+	tr.options()
+	for i, step := range steps {
+		if step.answers {
+			tr.succeed()
+		}
+		tr.fail(step.err)
+		if got := strings.Join(tr.options(), " "); got != step.next {
+			t.Errorf("step %d: next options %q, want %q", i, got, step.next)
+		}
 	}
 }
 
