@@ -74,7 +74,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	used := usage.New(cfg.toleranceMiB, prober, usage.Proc{Root: "/proc"}, users, users, events, cfg.evictor(client), log.Named("usage"))
 	registry := metrics.NewRegistry(version)
 	metrics.RegisterGPUs(registry, gpus{level, prober})
-	used.Except(func(ctx context.Context) map[int]bool { return mps.Servers(ctx, cfg.mpsDir) })
+	used.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })
 	metrics.RegisterContainers(registry, used.Samples, used.ServerMemory)
 	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object, users: users, usage: used}
 	if described := cfg.describer(log, prober); described != nil {

@@ -86,7 +86,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	if cfg.nriSocket != "" {
 		p.nri = nri.New(cfg.nriSocket, p.plugin.Containers, log.Named("nri"))
 	}
-	p.usage.Except(func(ctx context.Context) map[int]bool { return mps.Servers(ctx, cfg.mpsDir) })
+	p.usage.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })
 	metrics.RegisterContainers(registry, p.usage.Samples, p.usage.ServerMemory)
 	p.runner = deviceplugin.NewRunner(dir, cfg.resource(), p.plugin.Server, log.Named("runner"))
 	p.runner.Answered = measured.Answered

@@ -86,21 +86,31 @@ func CheckAll(ctx context.Context, dir string) error {
 	return errors.Join(errs...)
 }
 
-// Servers returns the process IDs of the MPS servers of a node's daemons, as far as their supervisors answer.
-func Servers(ctx context.Context, dir string) map[int]bool {
+// Servers returns the process IDs of the MPS servers of a node's daemons. The error names the supervisors that run and did
+// not answer: the servers of their daemons are missing.
+func Servers(ctx context.Context, dir string) (map[int]bool, error) {
 	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well formed
 	out := make(map[int]bool)
+	var errs []error
 	for _, socket := range append(sockets, filepath.Join(dir, statusSocket)) {
 		s, err := NewClient(filepath.Dir(socket)).Status(ctx)
-		if err != nil {
+		switch {
+		case errors.Is(err, errNoSupervisor), errors.Is(err, errSupervisorEnded):
 			continue
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", filepath.Dir(socket), err))
 		}
 		for _, pid := range s.Servers {
 			out[pid] = true
 		}
 	}
-	return out
+	return out, errors.Join(errs...)
 }
+
+var (
+	errNoSupervisor    = errors.New("no MPS daemon runs on the node")
+	errSupervisorEnded = errors.New("the supervisor of the MPS daemon has ended")
+)
 
 // Client asks the supervisor of a directory.
 type Client struct{ http http.Client }
@@ -129,9 +139,9 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	answer, err := c.http.Do(request)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Status{}, errors.New("no MPS daemon runs on the node")
+		return Status{}, errNoSupervisor
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return Status{}, errors.New("the supervisor of the MPS daemon has ended")
+		return Status{}, errSupervisorEnded
 	case err != nil:
 		return Status{}, fmt.Errorf("ask for the MPS daemon: %w", err)
 	}

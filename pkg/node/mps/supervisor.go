@@ -138,7 +138,7 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 	for ctx.Err() == nil {
 		begin := time.Now()
 		err := s.daemon(ctx)
-		s.update(func(st *Status) { st.SingleUser = false })
+		s.update(func(st *Status) { st.Clients, st.Servers, st.SingleUser = 0, nil, false })
 		if err != nil && ctx.Err() == nil {
 			s.sick(s.trial.fail(err))
 		}
@@ -441,13 +441,19 @@ func (s *Supervisor) sweep() {
 	}
 }
 
-// well tells that a daemon answers, and how many use it.
+// well records that a daemon answers, and counts its clients. The last count stays if this one fails: without the servers'
+// process IDs, the device plugin would count granted memory as foreign.
 func (s *Supervisor) well(ctx context.Context, c control) {
 	clients, servers, err := c.clients(ctx)
 	if err != nil {
 		s.log.Debug("clients not counted", zap.Error(err))
 	}
-	s.update(func(st *Status) { st.Healthy, st.Reason, st.Clients, st.Servers = true, "", clients, servers })
+	s.update(func(st *Status) {
+		st.Healthy, st.Reason = true, ""
+		if err == nil {
+			st.Clients, st.Servers = clients, servers
+		}
+	})
 }
 
 // drain waits until no client is left, but not for ever.

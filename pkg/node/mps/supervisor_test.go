@@ -298,8 +298,8 @@ func TestALifeOfADaemon(t *testing.T) {
 	}
 	n.steer("clients", "17\n23\n")
 	n.eventually("two clients", func(s Status, err error) bool { return healthy(s, err) && s.Clients == 2 })
-	if got := Servers(t.Context(), n.cfg.Dir); !maps.Equal(got, map[int]bool{4242: true}) {
-		t.Errorf("MPS servers %v", got)
+	if got, err := Servers(t.Context(), n.cfg.Dir); err != nil || !maps.Equal(got, map[int]bool{4242: true}) {
+		t.Errorf("MPS servers %v, %v", got, err)
 	}
 	n.stop()
 	n.eventually("nobody is sent there any more", sick("it is about to end"))
@@ -362,6 +362,63 @@ func TestADaemonThatEndsWell(t *testing.T) {
 	}
 	if err := n.end(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The device plugin counts memory of processes that are no MPS servers as foreign, so a failed count must not lose servers.
+func TestAFailedCountOfClients(t *testing.T) {
+	n := newNode(t)
+	s := New(n.cfg, n.modes, n.log)
+	s.update(func(st *Status) { st.Clients, st.Servers = 2, []int{4242} })
+	s.well(t.Context(), control{timeout: time.Second, program: filepath.Join(n.cfg.Dir, "absent")})
+	if got := s.Status(); !got.Healthy || got.Clients != 2 || !slices.Equal(got.Servers, []int{4242}) {
+		t.Errorf("after a count that failed: %+v", got)
+	}
+	s.sick("one question was left unanswered")
+	if got := s.Status(); !slices.Equal(got.Servers, []int{4242}) {
+		t.Errorf("while the daemon runs: %+v", got)
+	}
+}
+
+func TestAnEndedDaemonHasNoServers(t *testing.T) {
+	n := newNode(t)
+	n.cfg.Backoff = time.Hour // no other daemon starts
+	n.run()
+	n.eventually("the daemon is healthy", healthy)
+	n.steer("clients", "17\n18\n")
+	n.eventually("its clients are counted", func(s Status, err error) bool {
+		return healthy(s, err) && s.Clients == 2 && slices.Equal(s.Servers, []int{4242})
+	})
+	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.eventually("its servers are gone", func(s Status, err error) bool {
+		return err == nil && !s.Healthy && s.Clients == 0 && s.Servers == nil
+	})
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A supervisor that is busy differs from one that does not run: only the daemon of the first has servers.
+func TestServersOfSilentSupervisors(t *testing.T) {
+	n := newNode(t)
+	if servers, err := Servers(t.Context(), n.cfg.Dir); err != nil || len(servers) > 0 {
+		t.Errorf("no supervisor: %v, %v", servers, err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(n.cfg.Dir, statusSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if servers, err := Servers(ctx, n.cfg.Dir); err == nil || len(servers) > 0 {
+		t.Errorf("a supervisor that does not answer: %v, %v", servers, err)
+	}
+	listener.Close()
+	if servers, err := Servers(t.Context(), n.cfg.Dir); err != nil || len(servers) > 0 {
+		t.Errorf("a supervisor that has ended: %v, %v", servers, err)
 	}
 }
 

@@ -58,8 +58,8 @@ type Evictor interface {
 	Evict(ctx context.Context, ref placement.PodRef) error
 }
 
-// Servers returns the process IDs of the MPS servers that serve containers with a grant.
-type Servers func(ctx context.Context) map[int]bool
+// Servers returns the process IDs of the MPS servers that serve containers with a grant. With an error, some are missing.
+type Servers func(ctx context.Context) (map[int]bool, error)
 
 // Watch compares use with grants.
 type Watch struct {
@@ -76,6 +76,7 @@ type Watch struct {
 	tracker tracker
 	evicted map[string]bool // UIDs of pods whose eviction was granted
 	peaks   map[key]uint64
+	known   map[int]bool // MPS servers at the last look
 
 	mu      sync.Mutex // guards the rest
 	samples []Sample
@@ -89,7 +90,7 @@ func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants,
 	return &Watch{
 		gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, evictor: evictor, log: log,
 		tracker: tracker{tolerance: uint64(max(0, toleranceMiB)) * mib, states: make(map[key]state)},
-		evicted: make(map[string]bool), peaks: make(map[key]uint64),
+		evicted: make(map[string]bool), peaks: make(map[key]uint64), known: make(map[int]bool),
 	}
 }
 
@@ -144,11 +145,8 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 		w.log.Debug("use is not compared: the kubelet does not tell what it has given", zap.Error(err))
 		return // and nothing is said of anybody
 	}
-	var servers map[int]bool
-	if w.servers != nil {
-		servers = w.servers(asking)
-	}
-	processes, merged := withoutServers(processes, servers)
+	w.refreshServers(asking)
+	processes, merged := withoutServers(processes, w.known)
 	samples, foreign, blind := w.measure(processes, grants)
 	w.peak(samples)
 	w.mu.Lock()
@@ -169,6 +167,21 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 		w.events.Pod(s.Pod, false, "GPUMemoryWithinGrant", fmt.Sprintf("container %s uses %d MiB of GPU %s, within the %d MiB that it was granted", s.Container, s.Used/mib, s.Device, s.Granted/mib))
 	}
 	w.evict(ctx, over)
+}
+
+// refreshServers lists the MPS servers again. It drops none while a supervisor does not answer: the memory of its clients
+// would count as foreign.
+func (w *Watch) refreshServers(ctx context.Context) {
+	if w.servers == nil {
+		return
+	}
+	servers, err := w.servers(ctx)
+	if err != nil {
+		w.log.Debug("MPS servers not listed: the previous list stays valid", zap.Error(err))
+	} else {
+		clear(w.known)
+	}
+	maps.Copy(w.known, servers)
 }
 
 // peak fills in the most that each container was seen to use, and forgets those

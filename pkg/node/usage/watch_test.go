@@ -144,7 +144,7 @@ func TestAnMPSServerIsNotForeign(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, watch := newWorld()
-			watch.Except(func(context.Context) map[int]bool { return map[int]bool{tc.server: true} })
+			watch.Except(func(context.Context) (map[int]bool, error) { return map[int]bool{tc.server: true}, nil })
 			watch.look(t.Context(), on("GPU-a", process(inPod, 300), process(stranger, tc.bytes), process(ofTheHost, 5)))
 			if diff := cmp.Diff(tc.foreign, w.foreign); diff != "" {
 				t.Errorf("foreign (-want +got):\n%s", diff)
@@ -156,6 +156,33 @@ func TestAnMPSServerIsNotForeign(t *testing.T) {
 				t.Errorf("samples %+v", got)
 			}
 		})
+	}
+}
+
+// Granted memory must not become foreign while a supervisor is too busy to answer.
+func TestAnMPSServerStaysKnownWhileItsSupervisorIsSilent(t *testing.T) {
+	w, watch := newWorld()
+	var servers map[int]bool
+	var err error
+	watch.Except(func(context.Context) (map[int]bool, error) { return servers, err })
+	silent := errors.New("no answer")
+	for i, step := range []struct {
+		servers map[int]bool
+		err     error
+		foreign map[gpu.UUID]uint64
+	}{
+		{map[int]bool{stranger: true}, nil, map[gpu.UUID]uint64{"GPU-a": 5 * mib}},
+		{nil, silent, map[gpu.UUID]uint64{"GPU-a": 5 * mib}},
+		{map[int]bool{ofTheHost: true}, silent, map[gpu.UUID]uint64{}}, // another supervisor answers
+		{nil, silent, map[gpu.UUID]uint64{}},
+		{map[int]bool{stranger: true}, nil, map[gpu.UUID]uint64{"GPU-a": 5 * mib}},
+		{nil, nil, map[gpu.UUID]uint64{"GPU-a": 3005 * mib}},
+	} {
+		servers, err = step.servers, step.err
+		watch.look(t.Context(), on("GPU-a", process(stranger, 3000), process(ofTheHost, 5)))
+		if diff := cmp.Diff(step.foreign, w.foreign); diff != "" {
+			t.Errorf("look %d: foreign (-want +got):\n%s", i, diff)
+		}
 	}
 }
 
