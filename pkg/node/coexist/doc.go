@@ -26,6 +26,9 @@
 // the protocol with each slot and each prepared claim. Such a container cannot start again, for its namespace of MPS is
 // gone, and new pods next to it would be limited by other rules.
 //
+// Before the kubelet's first answer all of this is unknown, so the node holds its GPUs back (Looked) and asks each second. After
+// 10 seconds it publishes them as unhealthy, because people need a reason. Later failures leave the last answer in place.
+//
 // Nothing can be done here about the other direction: NVIDIA's plugin does not
 // ask who uses a GPU before it gives it away. When both have, that is said in an
 // event of the node, once for each time that it begins.

@@ -35,6 +35,16 @@ type Retired func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]stri
 // askTime bounds a question to the kubelet.
 const askTime = time.Second
 
+const (
+	// retryPause is the time between two questions to a kubelet that has never answered.
+	retryPause = time.Second
+	// firstPatience is how long the node repeats its first question before it publishes its GPUs as unhealthy.
+	firstPatience = 10 * time.Second
+)
+
+// unanswered is the reason why a GPU takes no pods before the kubelet's first answer about PodResources.
+const unanswered = "the kubelet has not reported yet which pods use it"
+
 // nvidiaGPU is what NVIDIA's plugin calls GPUs, GPUs that it shares, and MIG instances.
 func nvidiaGPU(resource string) bool {
 	return resource == "nvidia.com/gpu" || resource == "nvidia.com/gpu.shared" || strings.HasPrefix(resource, "nvidia.com/mig-")
@@ -57,6 +67,10 @@ type Node struct {
 
 	findRetired Retired               // nil: they are not looked for
 	retired     map[gpu.UUID][]string // at the last look
+
+	answered bool      // the kubelet has reported the users of GPUs
+	began    time.Time // when the first question was left unanswered
+	gaveUp   bool      // the first question is repeated no sooner than others
 
 	latest *inventory.Latest // what is gpumem's
 }
@@ -100,6 +114,8 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		d := &inv.Devices[i]
 		switch by := cmp.Or(published[d.UUID], published[d.Parent]); {
 		case !d.Status.Works():
+		case !n.answered:
+			d.Status = gpu.Unhealthy(unanswered)
 		case n.old != "":
 			d.Status = gpu.Unhealthy("in use by pods that gpushare placed: " + n.old)
 		case n.taken[d.UUID] != "":
@@ -113,7 +129,7 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	return inv, reason
 }
 
-// Looked is closed once Run has asked for the first time.
+// Looked is closed once the kubelet has answered Run, or has left its retries unanswered.
 func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
 
 // Run asks at an interval, and when there are other GPUs, until the context is
@@ -129,7 +145,7 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // look asks who uses what, and publishes what has changed. It returns what is
-// closed when there are other GPUs.
+// closed when there are other GPUs, or when the first question is to be repeated.
 func (n *Node) look(ctx context.Context) <-chan struct{} {
 	inv, reason, changed := n.prober.Inventory()
 	asking, cancel := context.WithTimeout(ctx, askTime)
@@ -137,9 +153,13 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 	users, err := n.users.Users(asking)
 	if err != nil { // the last answer holds
 		n.log.Debug("who uses GPUs is not known", zap.Error(err))
+		if retry := n.retry(inv, err); retry != nil {
+			return retry
+		}
 		n.latest.Set(n.ours(inv, reason))
 		return changed
 	}
+	n.answered = true
 	n.taken, n.old = takenBy(users), gpusharePods(users)
 	if n.findRetired != nil {
 		n.retired = n.findRetired(inv, users[n.memory])
@@ -147,6 +167,25 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 	n.latest.Set(n.ours(inv, reason))
 	n.tell(inv, users[n.memory])
 	return changed
+}
+
+// retry returns a channel that is closed when the first question is to be repeated, and nil when the GPUs are to be published
+// without an answer: there are none, the kubelet has answered before, or it has left all retries unanswered.
+func (n *Node) retry(inv gpu.Inventory, err error) <-chan struct{} {
+	if n.answered || n.gaveUp || len(inv.Devices) == 0 {
+		return nil
+	}
+	if n.began.IsZero() {
+		n.began = time.Now()
+	}
+	if time.Since(n.began) >= firstPatience {
+		n.gaveUp = true
+		n.log.Warn("GPUs are unhealthy until the kubelet reports which pods use them", zap.Error(err))
+		return nil
+	}
+	again := make(chan struct{})
+	time.AfterFunc(retryPause, func() { close(again) })
+	return again
 }
 
 // retiredReason names the clients of a retired MPS protocol, and the remedy.

@@ -136,6 +136,57 @@ func TestGPUsInUseAreNotOffered(t *testing.T) {
 	})
 }
 
+// Before the kubelet's first answer a GPU may have pods of another plugin, or clients of a retired protocol. A kubelet that
+// never answers must not keep people from the reason.
+func TestGPUsAreNotOfferedBeforeTheFirstAnswer(t *testing.T) {
+	taken := map[string]map[string]string{"nvidia.com/gpu": {string(uuid(1)): "ml/train"}}
+	const ours, unhealthy = "0;1 in use as nvidia.com/gpu by pod ml/train;", "0 " + unanswered + ";1 " + unanswered + ";"
+	for name, tc := range map[string]struct {
+		gpus    int
+		silent  time.Duration // the kubelet's, before it answers
+		looked  time.Duration // when Looked is closed
+		first   string        // the GPUs at that time
+		settled string        // after the answer
+	}{
+		"it answers at once":        {2, 0, 0, ours, ours},
+		"it answers the second try": {2, 500 * time.Millisecond, time.Second, ours, ours},
+		"it answers late":           {2, time.Minute, 10 * time.Second, unhealthy, ours},
+		"no GPU to hold back":       {0, time.Minute, 0, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &kubelet{}
+				k.tell(taken, nil)
+				if tc.silent > 0 {
+					k.tell(nil, errors.New("starting"))
+					time.AfterFunc(tc.silent, func() { k.tell(taken, nil) })
+				}
+				n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(tc.gpus)), k, &events{}, zaptest.NewLogger(t))
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				begin := time.Now()
+				go func() { done <- n.Run(ctx) }()
+				<-n.Looked()
+				if took := time.Since(begin); took != tc.looked {
+					t.Errorf("looked after %s, want %s", took, tc.looked)
+				}
+				if got := offered(n); got != tc.first {
+					t.Errorf("at first %q, want %q", got, tc.first)
+				}
+				time.Sleep(tc.silent + 6*time.Second)
+				synctest.Wait()
+				if got := offered(n); got != tc.settled {
+					t.Errorf("after the answer %q, want %q", got, tc.settled)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 func TestSelector(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                      "0;1;2;3;",
