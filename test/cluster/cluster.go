@@ -227,7 +227,7 @@ func (c *Cluster) Helm(ctx context.Context, log io.Writer) (string, error) {
 }
 
 // Build installs the machine's packages and builds the programs that each cluster starts, and Helm.
-// Start builds what is missing too: a caller uses Build to show it as a step of its own.
+// Start builds missing programs too; a caller uses Build to show the builds as a separate step.
 func Build(ctx context.Context, config Config) error {
 	config.Name = "all"
 	config, err := config.complete()

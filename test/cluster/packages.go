@@ -28,8 +28,8 @@ func CheckHost() error {
 	return nil
 }
 
-// HostPackages returns the Debian packages with programs that a cluster needs, and those of them
-// that this machine lacks.
+// HostPackages returns the Debian packages with programs that a cluster needs, and the subset that
+// this machine lacks.
 func HostPackages() (needed, missing []string) {
 	programs := hostPrograms()
 	for _, program := range slices.Sorted(maps.Keys(programs)) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/fakenvml"
@@ -73,6 +74,8 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
+	// Tests that expect warnings of the API server read them themselves.
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
