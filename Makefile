@@ -190,7 +190,7 @@ test-cluster: chromium ## Run every test that starts a real cluster, and the rel
 
 .PHONY: test-install
 test-install: ## Upgrade from the last release, migrate a node from gpushare, and install gpumem in each of the other ways; needs root
-	cd test && go test -count=1 -timeout 40m -run 'UpgradeFromTheLastRelease|TheClustersOwnScheduler|MigratingFromGPUShare|FromCertManager|LimitsByClaims' ./e2e
+	cd test/e2e && go test -count=1 -timeout 40m -run 'UpgradeFromTheLastRelease|TheClustersOwnScheduler|MigratingFromGPUShare|FromCertManager|LimitsByClaims'
 
 .PHONY: test-chaos
 test-chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for one minute in each mode of the scheduler; needs root
