@@ -131,15 +131,17 @@ func (b Builder) Build(ctx context.Context, names ...string) (Dirs, error) {
 	all := recipes()
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(position(all, a), position(all, b)) })
 	dirs := make(Dirs)
-	kubernetes, err := prebuilt(ctx)
-	if err != nil {
-		return nil, err
-	}
 	var missing []recipe
 	for _, name := range slices.Compact(names) {
-		if name == Kube && kubernetes != "" {
-			dirs[name] = kubernetes
-			continue
+		if name == Kube {
+			kubernetes, err := prebuilt(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if kubernetes != "" {
+				dirs[name] = kubernetes
+				continue
+			}
 		}
 		i := position(all, name)
 		if i < 0 {
