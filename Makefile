@@ -12,6 +12,7 @@ PODS     ?= 500
 SEED     ?=
 SEEDS    ?= 10000
 MUTANTS  ?= 200
+PACKAGES ?= ./pkg/core/...
 RELEASE  ?=
 BIN      := bin
 
@@ -220,8 +221,8 @@ sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
 	@$(BIN)/sim.test -test.run 'TestSim$$' -test.timeout 0 -seeds $(SEEDS) $(if $(SEED),-first $(SEED))
 
 .PHONY: sim-mutants
-sim-mutants: ## Put faults into gpumem, one at a time, and see whether a test or the simulation finds each: known ones, and MUTANTS of the core (SEED= draws others)
-	@cd test/sim && go build -o ../../$(BIN)/sim-mutants ./mutants && ../../$(BIN)/sim-mutants -generated $(MUTANTS) $(if $(SEED),-seed $(SEED))
+sim-mutants: ## Put faults into gpumem, one at a time, and see whether a test or the simulation finds each: known ones, and MUTANTS of PACKAGES (SEED= draws others, ONLY= is a regular expression)
+	@cd test/sim && go build -o ../../$(BIN)/sim-mutants ./mutants && ../../$(BIN)/sim-mutants -generated $(MUTANTS) -packages "$(PACKAGES)" $(if $(SEED),-seed $(SEED)) $(if $(ONLY),-only "$(ONLY)")
 
 .PHONY: chaos
 chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for DURATION while pods come and go (SEED= repeats the choices); needs root

@@ -1,13 +1,20 @@
-// Command mutants shows that the simulation bites: it puts faults into gpumem,
-// one at a time, and lets the simulation look for each, or the unit test that is
-// named for it (table.go). Then it generates mutants of the core by a seed, and has all
-// tests of the core look for each, and the simulation (generate.go). The tree is not
-// changed: the compiler is given other files in its place (go build -overlay).
+// Command mutants measures the tests of gpumem. It puts one fault at a time into a copy of a source
+// file and runs the tests with that file (go build -overlay); the tree stays as it is.
 //
-// It is run in test/sim. The exit status is 1 unless every fault is found.
+// Known faults are the patches in testdata: faults of systems of this kind, and faults that gpumem
+// came close to. The head of a patch names the fault and the test that has to find it: a unit test
+// or the simulation. To see one in the source, run git apply on its patch. A fault that fewer than
+// one in thousands of simulated runs shows has a unit test.
+//
+// Generated faults are drawn by a seed from the packages of -packages (generate.go). The tests of
+// the package have to find each, or the tests of packages that import it, or the simulation.
+//
+// Run it in test/sim. The exit status is 1 unless the tests find every known fault and 95 % of the
+// generated ones.
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,14 +30,18 @@ import (
 	"time"
 )
 
+// root is the root of the repository, seen from test/sim.
+var root = filepath.Join("..", "..")
+
 func main() {
-	seeds := flag.Int("seeds", 8000, "how many seeds to look for a fault at most")
-	only := flag.String("only", "", "only mutants whose name matches; the names of those that are generated begin with their file")
-	count := flag.Int("generated", 200, "how many mutants to generate")
-	seed := flag.Uint64("seed", 1, "of those that are generated")
+	seeds := flag.Int("seeds", 8000, "the most seeds of the simulation that look for a fault")
+	only := flag.String("only", "", "a regular expression: put in only the faults whose name matches")
+	count := flag.Int("generated", 200, "the number of generated faults")
+	seed := flag.Uint64("seed", 1, "draws the generated faults")
+	packages := flag.String("packages", "./pkg/core/...", "patterns of packages, separated by spaces, for generated faults")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *seeds, *only, *count, *seed)
+	err := run(ctx, *only, *seeds, *count, *seed, strings.Fields(*packages))
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -38,26 +49,35 @@ func main() {
 	}
 }
 
-// fewSeeds is how many seeds look for a mutant that is generated: most that no test finds
-// change nothing.
-const fewSeeds = 400
-
-func run(ctx context.Context, seeds int, only string, count int, seed uint64) error {
+func run(ctx context.Context, only string, seeds, count int, seed uint64, packages []string) error {
+	chosen, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	chosen, err := regexp.Compile(only)
+	return errors.Join(tryKnown(ctx, dir, seeds, chosen), tryGenerated(ctx, dir, count, min(seeds, fewSeeds), seed, packages, chosen))
+}
+
+// A mutant is a source file with a fault.
+type mutant struct {
+	name    string // of the fault
+	file    string // from the root of the repository
+	content []byte // of the file with the fault
+	test    string // finds the fault; "" for the simulation
+	dir     string // of the test, from the root of the repository
+}
+
+func tryKnown(ctx context.Context, dir string, seeds int, chosen *regexp.Regexp) error {
+	known, err := readPatches(ctx, dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(tryTable(ctx, dir, seeds, chosen), generate(ctx, dir, count, min(seeds, fewSeeds), seed, chosen))
-}
-
-func tryTable(ctx context.Context, dir string, seeds int, chosen *regexp.Regexp) error {
-	tried, caught := 0, 0
-	for _, m := range table {
+	tried, found := 0, 0
+	for _, m := range known {
 		if !chosen.MatchString(m.name) {
 			continue
 		}
@@ -65,114 +85,121 @@ func tryTable(ctx context.Context, dir string, seeds int, chosen *regexp.Regexp)
 			return err
 		}
 		tried++
-		found, err := m.find(ctx, dir, seeds)
+		by, err := m.find(ctx, dir, seeds)
 		if err != nil {
-			fmt.Printf("%-32s NOT CAUGHT: %v\n", m.name, err)
+			fmt.Printf("NOT FOUND: %s: %v\n", m.name, err)
 			continue
 		}
-		caught++
-		fmt.Printf("%-32s %s\n", m.name, found)
+		found++
+		fmt.Printf("%s: %s\n", m.name, by)
 	}
-	fmt.Printf("result: mutants %d/%d caught\n", caught, tried)
-	if caught < tried {
-		return errors.New("not every fault is seen")
+	fmt.Printf("result: known faults %d, found %d\n", tried, found)
+	if found < tried {
+		return errors.New("the tests do not find every known fault")
 	}
 	return nil
 }
 
-// find puts the fault in and says what has found it.
-func (m mutant) find(ctx context.Context, dir string, seeds int) (string, error) {
-	path, content, err := m.mutate()
+// head parses a patch: its fault, its test and the test's folder, and the file that it changes.
+var head = regexp.MustCompile(`(?s)^Fault: ([^\n]+)\nFound by: (?:the simulation|(\w+) in (\S+))\n.*?\n\+\+\+ b/(\S+)\n`)
+
+// readPatches returns the known faults. It applies each patch to a copy of its file in dir.
+func readPatches(ctx context.Context, dir string) (out []mutant, err error) {
+	patches, err := filepath.Glob(filepath.Join("mutants", "testdata", "*.patch"))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	overlay, err := overlay(dir, path, content)
-	if err != nil {
-		return "", err
+	for _, patch := range patches {
+		text, err := os.ReadFile(patch)
+		if err != nil {
+			return nil, err
+		}
+		parts := head.FindSubmatch(text)
+		if parts == nil {
+			return nil, fmt.Errorf("%s has no head", patch)
+		}
+		m := mutant{name: string(parts[1]), test: string(parts[2]), dir: string(parts[3]), file: string(parts[4])}
+		if m.content, err = applyPatch(ctx, dir, m.file, text); err != nil {
+			return nil, fmt.Errorf("%s does not apply; adapt it to %s: %w", patch, m.file, err)
+		}
+		out = append(out, m)
 	}
-	if m.test != simulation {
-		return m.test, m.unit(ctx, overlay)
-	}
-	binary, err := build(ctx, dir, overlay)
-	if err != nil {
-		return "", err
-	}
-	start := time.Now()
-	found, err := search(ctx, binary, seeds)
-	return fmt.Sprintf("%-8s after %4s seeds, at step %4s (%s)", found.invariant, found.seed, found.step, time.Since(start).Round(time.Second)), err
+	return out, nil
 }
 
-// mutate returns the file with the fault in it. The old text must be there
-// exactly once.
-func (m mutant) mutate() (path string, content []byte, err error) {
-	path, err = filepath.Abs(filepath.Join("..", "..", m.file))
+// applyPatch returns the content of a file after a patch. One line of context has to match on each
+// side, so that a change nearby does not break the patch.
+func applyPatch(ctx context.Context, dir, file string, patch []byte) ([]byte, error) {
+	source, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	source, err := os.ReadFile(path)
-	if err != nil {
-		return "", nil, err
+	tree := filepath.Join(dir, "patched")
+	target := filepath.Join(tree, file)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(target), 0o700), os.WriteFile(target, source, 0o600)); err != nil {
+		return nil, err
 	}
-	if n := strings.Count(string(source), m.old); n != 1 {
-		return "", nil, fmt.Errorf("the text to replace is %d times in %s, want once: %q", n, m.file, m.old)
+	apply := exec.CommandContext(ctx, "git", "apply", "-C1", "--whitespace=nowarn", "-")
+	apply.Dir, apply.Stdin, apply.Env = tree, bytes.NewReader(patch), append(os.Environ(), "GIT_CEILING_DIRECTORIES="+dir)
+	if out, err := apply.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
 	}
-	return path, []byte(strings.Replace(string(source), m.old, m.new, 1)), nil
+	return os.ReadFile(target)
 }
 
-// overlay writes a file with a fault in it, and what names it to the compiler.
-func overlay(dir, path string, content []byte) (name string, err error) {
+// find runs the test that has to find a known fault, and returns what found it.
+func (m mutant) find(ctx context.Context, dir string, seeds int) (by string, err error) {
+	overlay, err := m.overlay(dir)
+	if err != nil {
+		return "", err
+	}
+	if m.test == "" {
+		return simulate(ctx, dir, overlay, seeds)
+	}
+	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+m.test+"$", "./"+m.dir)
+	test.Dir = root
+	out, err := test.CombinedOutput()
+	switch {
+	case err == nil:
+		return "", fmt.Errorf("%s passes", m.test)
+	case !strings.Contains(string(out), "--- FAIL: "+m.test):
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return m.test, nil
+}
+
+// overlay writes the file with the fault, and the file that gives it to the compiler.
+func (m mutant) overlay(dir string) (name string, err error) {
+	path, err := filepath.Abs(filepath.Join(root, m.file))
+	if err != nil {
+		return "", err
+	}
 	file, name := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: file}})
 	if err != nil {
 		return "", err
 	}
-	return name, errors.Join(os.WriteFile(file, content, 0o600), os.WriteFile(name, replace, 0o600))
+	return name, errors.Join(os.WriteFile(file, m.content, 0o600), os.WriteFile(name, replace, 0o600))
 }
 
-// unit runs the unit test that has to find the fault.
-func (m mutant) unit(ctx context.Context, overlay string) error {
-	dir, name := m.unitTest()
-	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+name+"$", "./"+dir)
-	test.Dir = filepath.Join("..", "..")
-	out, err := test.CombinedOutput()
-	if err == nil {
-		return fmt.Errorf("%s passes", name)
-	}
-	if !strings.Contains(string(out), "--- FAIL: "+name) {
-		return fmt.Errorf("%w\n%s", err, out)
-	}
-	return nil
-}
+var (
+	errNoViolation = errors.New("the simulation finds nothing")
+	violation      = regexp.MustCompile(`(?m)^violation: seed=(\d+) step=(\d+) invariant=(\S+)`)
+)
 
-// unitTest returns the folder of the unit test, below the repository's, and its name.
-func (m mutant) unitTest() (dir, name string) {
-	if dir, name, ok := strings.Cut(m.test, ":"); ok {
-		return dir, name
-	}
-	return filepath.Dir(m.file), m.test
-}
-
-// build compiles the simulation with the fault in it.
-func build(ctx context.Context, dir, overlay string) (binary string, err error) {
-	binary = filepath.Join(dir, "sim.test")
+// simulate builds the simulation with a fault, and runs seeds until one breaks an invariant.
+func simulate(ctx context.Context, dir, overlay string, seeds int) (by string, err error) {
+	binary := filepath.Join(dir, "sim.test")
 	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("does not compile: %w\n%s", err, out)
+		return "", fmt.Errorf("%w: %w\n%s", errDoesNotCompile, err, out)
 	}
-	return binary, nil
-}
-
-type violation struct{ seed, step, invariant string }
-
-var line = regexp.MustCompile(`(?m)^violation: seed=(\d+) step=(\d+) invariant=(\S+)`)
-
-// search runs seeds until one breaks an invariant.
-func search(ctx context.Context, binary string, seeds int) (violation, error) {
+	start := time.Now()
 	out, err := exec.CommandContext(ctx, binary, "-test.run", "TestSim$", "-test.timeout", "20m", "-shrink=false", "-seeds", fmt.Sprint(seeds)).CombinedOutput()
-	if found := line.FindSubmatch(out); found != nil {
-		return violation{string(found[1]), string(found[2]), string(found[3])}, nil
+	if found := violation.FindSubmatch(out); found != nil {
+		return fmt.Sprintf("%s at seed %s, step %s (%s)", found[3], found[1], found[2], time.Since(start).Round(time.Second)), nil
 	}
 	if err != nil {
-		return violation{}, fmt.Errorf("%w\n%s", err, out)
+		return "", fmt.Errorf("%w\n%s", err, out)
 	}
-	return violation{}, fmt.Errorf("%d seeds break no invariant", seeds)
+	return "", fmt.Errorf("%w in %d seeds", errNoViolation, seeds)
 }
