@@ -15,8 +15,8 @@ import (
 // domain changes; all else about pods goes on.
 func TestHoldAnnotations(t *testing.T) {
 	const (
-		atCreation = " is written by gpumem when it places the pod: leave it out"
-		byGPUShare = " is written by gpumem or gpushare when it places the pod: leave it out"
+		atCreation = " is written by gpumem when it places the pod: remove it, also from a copy (kubectl debug --copy-to: add --profile=general)"
+		byGPUShare = " is written by gpumem or gpushare when it places the pod: remove it"
 		unplaced   = " is written by gpumem alone"
 		placed     = " of a pod that has a node does not change any more"
 	)

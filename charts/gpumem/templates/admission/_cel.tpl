@@ -9,9 +9,9 @@ that cannot be evaluated stops no other pod.
 {{- $asksForMem := printf "c.?resources.?limits[?'%sgpu-mem'].orValue('0') != '0'" $domain -}}
 {{- $asksForShare := printf "c.?resources.?limits[?'%sgpu-share'].orValue('0') != '0'" $domain -}}
 {{- $asksForCore := printf "c.?resources.?limits[?'%sgpu-core'].orValue('0') != '0'" $domain -}}
-{{- $oneAsks := printf "exists(c, %s)" $asksForMem -}}
+{{- $asks := $asksForMem -}}
 {{- if .Values.shares.enabled -}}
-{{- $oneAsks = printf "exists(c, %s || %s)" $asksForMem $asksForShare -}}
+{{- $asks = printf "(%s || %s)" $asksForMem $asksForShare -}}
 {{- end -}}
 {{- /* A pod, or the template of pods in a workload. */ -}}
 {{- $template := "object.?spec.?jobTemplate.?spec.?template.or(object.?spec.?template)" -}}
@@ -22,7 +22,8 @@ that cannot be evaluated stops no other pod.
   "asksForMem" $asksForMem
   "asksForShare" $asksForShare
   "asksForCore" $asksForCore
-  "oneAsks" $oneAsks
+  "asks" $asks
+  "oneAsks" (printf "exists(c, %s)" $asks)
   "template" $template
   "pod" $pod
   "podContainers" (printf "(%[1]s.?spec.?containers.orValue([]) + %[1]s.?spec.?initContainers.orValue([]))" $pod)
