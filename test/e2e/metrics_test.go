@@ -15,25 +15,28 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/helm"
 	"github.com/gpumem/gpumem/test/monitoring"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-// prometheusConfig scrapes the pods that the chart's PodMonitors select, with the
-// labels that the operator gives to targets, but through the API server: nothing
-// of the machine is in the network of the pods.
+// prometheusConfig scrapes the pods that the chart's PodMonitors select, with the labels that
+// the Prometheus operator adds to targets, but through the API server: this machine is not in
+// the pods' network.
 var prometheusConfig = template.Must(template.New("").Parse(`
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [{{.Rules}}]
 scrape_configs:
-  - job_name: gpumem
-    honor_labels: true
+{{- range $component, $honor := .HonorLabels}}
+  - job_name: {{$component}}
+    honor_labels: {{$honor}}
     scheme: https
-    tls_config: {ca_file: {{.Dir}}/ca, cert_file: {{.Dir}}/cert, key_file: {{.Dir}}/key}
+    tls_config: {ca_file: {{$.Dir}}/ca, cert_file: {{$.Dir}}/cert, key_file: {{$.Dir}}/key}
     static_configs:
-{{- range .Pods}}
+{{- $plugin := eq $component "device-plugin"}}
+{{- range $.Pods}}
+{{- if eq (index .Labels "app.kubernetes.io/component") $component}}
       - targets: [{{$.Server}}]
-{{- $plugin := eq (index .Labels "app.kubernetes.io/component") "device-plugin"}}
         labels:
           namespace: {{.Namespace}}
           pod: {{.Name}}
@@ -43,7 +46,32 @@ scrape_configs:
           node: {{.Spec.NodeName}}
 {{- end}}
 {{- end}}
+{{- end}}
+{{- end}}
 `))
+
+// honorLabels returns the setting honorLabels of the chart's PodMonitors, by the component that
+// each selects.
+func (e *env) honorLabels() map[string]bool {
+	e.Helper()
+	out := make(map[string]bool)
+	for document := range strings.SplitSeq(helm.Values(e, "monitoring"), "\n---\n") {
+		var monitor struct {
+			Kind string
+			Spec struct {
+				Selector            struct{ MatchLabels map[string]string }
+				PodMetricsEndpoints []struct{ HonorLabels bool }
+			}
+		}
+		if err := yaml.Unmarshal([]byte(document), &monitor); err != nil {
+			e.Fatal(err)
+		}
+		if monitor.Kind == "PodMonitor" {
+			out[monitor.Spec.Selector.MatchLabels["app.kubernetes.io/component"]] = monitor.Spec.PodMetricsEndpoints[0].HonorLabels
+		}
+	}
+	return out
+}
 
 // startPrometheus runs one that scrapes the stack, until the test ends.
 func (e *env) startPrometheus() *monitoring.Prometheus {
@@ -72,7 +100,7 @@ func (e *env) startPrometheus() *monitoring.Prometheus {
 	}
 	var config bytes.Buffer
 	if err := prometheusConfig.Execute(&config, map[string]any{
-		"Dir": dir, "Pods": pods.Items, "Server": strings.TrimPrefix(access.Host, "https://"),
+		"Dir": dir, "Pods": pods.Items, "HonorLabels": e.honorLabels(), "Server": strings.TrimPrefix(access.Host, "https://"),
 		"Rules": filepath.Join(suite.stack.Chart(), "files", "rules.yaml"),
 	}); err != nil {
 		e.Fatal(err)
@@ -150,16 +178,17 @@ func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
 	}
 
 	for query, want := range map[string]float64{
-		`max(gpumem_extender_waiting_pods)`:                                                             1,
-		`sum(max by (uuid) (gpumem_extender_gpu_allocated_bytes)) / 1024^3`:                             5,
-		`sum by (node) (gpumem_device_plugin_gpu_healthy{node="node1"})`:                                2,
-		`sum(max by (uuid) (gpumem_extender_gpu_healthy{node="node1"}))`:                                2,
-		`count(up{node!=""} == 1)`:                                                                      4,
-		`max(gpumem_extender_nodes)`:                                                                    3, // of four
-		`gpumem_device_plugin_container_sm_utilization_ratio{pod="holds"}`:                              0.4,
-		`max(gpumem_extender_waiting_oldest_seconds) > bool 0`:                                          1,
-		`count(ALERTS{alertname="GPUMemoryOverUse",alertstate="pending",pod="holds",container="main"})`: 1,
-		`count(count by (node, uuid) (gpumem_device_plugin_gpu_healthy)) > 2`:                           12,
+		`max(gpumem_extender_waiting_pods)`:                                                                        1,
+		`sum(max by (uuid) (gpumem_extender_gpu_allocated_bytes)) / 1024^3`:                                        5,
+		`sum by (node) (gpumem_device_plugin_gpu_healthy{node="node1"})`:                                           2,
+		`sum(max by (uuid) (gpumem_extender_gpu_healthy{node="node1"}))`:                                           2,
+		`max by (namespace) (gpumem_extender_namespace_allocated_bytes{namespace="` + e.namespace + `"}) / 1024^3`: 5,
+		`count(up{node!=""} == 1)`:                                                                                 4,
+		`max(gpumem_extender_nodes)`:                                                                               3, // of four
+		`gpumem_device_plugin_container_sm_utilization_ratio{pod="holds"}`:                                         0.4,
+		`max(gpumem_extender_waiting_oldest_seconds) > bool 0`:                                                     1,
+		`count(ALERTS{alertname="GPUMemoryOverUse",alertstate="pending",pod="holds",container="main"})`:            1,
+		`count(count by (node, uuid) (gpumem_device_plugin_gpu_healthy)) > 2`:                                      12,
 	} {
 		e.eventually(query, func() (bool, string) {
 			samples, err := p.Query(e.ctx, query)
