@@ -22,7 +22,7 @@ func ofKubernetes() []string {
 	return []string{
 		"Insufficient gpumem.dev/gpu-mem", "Insufficient gpumem.dev/gpu-core", "preemption:", "unknown command", "connection refused",
 		"x509", "requested number of devices", "no healthy devices present", "remote error", "certificate required", "nvidia-smi", "i/o timeout",
-		"rpc error",
+		"rpc error", "CreateContainerError",
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -25,32 +25,27 @@ import (
 )
 
 func TestDoctor(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/lost", "gpu-a", 2),
-		clitest.With(clitest.Pod(t, "ml/misspelt", "", 2), func(p *v1.Pod) {
-			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("2")}
-		}))
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
 	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(v1.Resource("configmaps"), "", errors.New("not for you"))
 	})
 	stdout, _, err := clirun.Inspect(client, "doctor")
 	for _, want := range []string{
 		"error   cluster: no device plugin for gpumem.dev is installed\n        helm upgrade --install gpumem",
-		"error   cluster: no extender for gpumem.dev is installed",
-		"error   pod ml/lost: GPU memory is allocated that no device plugin offers",
-		"error   pod ml/misspelt: asks for gpumem.dev/gpu-memory, which no node offers",
-		"warning configmaps: cannot be read: configmaps is forbidden: not for you",
+		"error   cluster: no scheduler for gpumem.dev is installed",
+		"note    cluster: not checked, because they could not be listed: configmaps (configmaps is forbidden: not for you)",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("not a word of %q in:\n%s", want, stdout)
 		}
 	}
-	if err == nil || err.Error() != "4 of 5 findings are errors" {
+	if err == nil || err.Error() != "2 of 3 findings are errors" {
 		t.Errorf("error %v", err)
 	}
 
 	stdout, _, _ = clirun.Inspect(client, "doctor", "-o", "json")
 	var found table.Items[doctor.Finding]
-	if err := json.Unmarshal([]byte(stdout), &found); err != nil || found.Kind != "FindingList" || len(found.Items) != 5 || found.Items[0].Severity != doctor.Error {
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || found.Kind != "FindingList" || len(found.Items) != 3 || found.Items[0].Severity != doctor.Error || found.Items[0].Check != "installed" {
 		t.Errorf("%v, %+v in:\n%s", err, found, stdout)
 	}
 	if _, _, err := clirun.Inspect(client, "doctor", "-o", "wide"); err == nil || !strings.Contains(err.Error(), `"wide", want one of json, yaml`) {
@@ -95,13 +90,32 @@ func TestDoctorOfManyNodesThatAreDown(t *testing.T) {
 	}
 	stdout, _, err := clirun.Inspect(client, "doctor")
 	want := "error   5 × node down-a, down-b, down-c and 2 more: is NotReady: NodeStatusUnknown: no word of it\n" +
-		"        kubectl describe node NODE says more; its GPUs take no new pods until it is back\n"
+		"        kubectl describe node NODE shows the reason; its GPUs take no new pods until it is Ready\n"
 	if stdout != want || err == nil || err.Error() != "5 of 5 findings are errors" {
 		t.Errorf("%v, want:\n%sgot:\n%s", err, want, stdout)
 	}
 	stdout, _, _ = clirun.Inspect(client, "doctor", "-o", "jsonpath={range .items[*]}{.object}: {.fix}\n{end}")
-	if got := strings.Count(stdout, "node down-"); got != 10 || !strings.Contains(stdout, "node down-e: kubectl describe node down-e says more") {
+	if got := strings.Count(stdout, "node down-"); got != 10 || !strings.Contains(stdout, "node down-e: kubectl describe node down-e shows the reason") {
 		t.Errorf("%d names in:\n%s", got, stdout)
+	}
+}
+
+// A pod that the kubelet rejected has failed. The CLI lists it all the same, unlike other pods that have ended.
+func TestDoctorListsRejectedPods(t *testing.T) {
+	client := installed(t, time.Now().Add(-time.Hour))
+	client.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		pod := clitest.With(clitest.Pod(t, "ml/dead", "gpu-a", 2), func(p *v1.Pod) {
+			p.Annotations = nil
+			p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError"}
+		})
+		if list, ok := action.(clienttesting.ListAction); !ok || !list.GetListRestrictions().Fields.Matches(fields.Set{"status.phase": string(v1.PodFailed)}) {
+			return false, nil, nil
+		}
+		return true, &v1.PodList{Items: []v1.Pod{*pod}}, nil
+	})
+	stdout, _, _ := clirun.Inspect(client, "doctor")
+	if want := "pod ml/dead: 1 pods with GPU memory are scheduled without asking gpumem"; !strings.Contains(stdout, want) || !strings.Contains(stdout, "the kubelet rejected 1\n") {
+		t.Errorf("no %q in:\n%s", want, stdout)
 	}
 }
 
@@ -159,15 +173,15 @@ func installed(t *testing.T, at time.Time) *fake.Clientset {
 func TestDoctorJustAfterAnInstall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := installed(t, time.Now().Add(-20*time.Second))
-		const note = "note    cluster: what is younger than 60s may be settling yet, and was not judged: " +
+		const note = "note    cluster: not checked, because they are younger than 60s: " +
 			"daemonset gpumem-system/gpumem-device-plugin, deployment gpumem-system/gpumem-scheduler, pod gpumem-system/gpumem-device-plugin\n" +
-			"        ask again in 60s, or with --wait\n"
+			"        repeat the command in 60s, or add --wait\n"
 		for _, tc := range []struct {
 			args           []string
 			stdout, stderr string
 		}{
-			{[]string{"doctor"}, note + "No problem found so far.\n", ""},
-			{[]string{"doctor", "--wait"}, "No problem found.\n", "Waiting 40s, until what is there can be judged\n"},
+			{[]string{"doctor"}, note + "No problem found in the other checks.\n", ""},
+			{[]string{"doctor", "--wait"}, "No problem found.\n", "Waiting 40s, until all workloads can be checked\n"},
 			{[]string{"doctor", "--wait"}, "No problem found.\n", ""},
 		} {
 			stdout, stderr, err := clirun.Inspect(client, tc.args...)

@@ -30,8 +30,8 @@ func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
 	})
 	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod)
 	_, stderr, err := clirun.Inspect(client, "explain", "ml/waits")
-	const want = "warning: annotation gpumem.dev/gpu-core is none that gpumem knows, and has no effect: it is a resource: ask for it among the limits of a container, and take the annotation away\n" +
-		"warning: annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect: correct its name, or take it away\n"
+	const want = "warning: annotation gpumem.dev/gpu-core has no effect, because gpumem does not know it: it is a resource: request it in the limits of a container, and remove the annotation\n" +
+		"warning: annotation gpumem.dev/gpu-cuont has no effect, because gpumem does not know it: correct its name, or remove it\n"
 	if err != nil || stderr != want {
 		t.Errorf("error %v, want %q, got %q", err, want, stderr)
 	}

@@ -192,11 +192,25 @@ func TestAQuotaThatIsExceeded(t *testing.T) {
 	}
 }
 
-func TestDoctorThatMayReadNothing(t *testing.T) {
+// A tenant gets the check of the pods in their own namespace, and one line about the others.
+func TestDoctorOfOneNamespace(t *testing.T) {
 	client := tenants(t)
-	stdout, _, err := clirun.Inspect(client, "doctor")
-	if code := cmdutil.ExitCode(err); code != cmdutil.Unjudged || strings.Contains(stdout, "No problem") {
-		t.Errorf("exit code %d, error %v:\n%s", code, err, stdout)
+	pod := clitest.With(clitest.Pod(t, "ml/past", "gpu-a", 2, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) {
+		key := clitest.Names(t).Assignment()
+		p.Annotations[key] = strings.Replace(p.Annotations[key], "{", `{"byNode":true,`, 1)
+	})
+	if err := client.Tracker().Add(pod); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, err := clirun.Inspect(client, "doctor", "-n", "ml")
+	if code := cmdutil.ExitCode(err); code != 0 || strings.Contains(stdout, "No problem") || stderr != "" {
+		t.Errorf("exit code %d, stderr %q, error %v", code, stderr, err)
+	}
+	if !strings.HasPrefix(stdout, "warning pod ml/past: 1 pods with GPU memory are scheduled without asking gpumem") || strings.Count(stdout, "forbidden") != 1 {
+		t.Errorf("want the finding about the pod first, and one line about rights:\n%s", stdout)
+	}
+	if _, _, err := clirun.Inspect(tenants(t), "doctor", "-n", "secret"); cmdutil.ExitCode(err) != cmdutil.Unjudged {
+		t.Errorf("of a namespace that the user may not read: %v", err)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestDoctorOnACluster(t *testing.T) {
 	}
 	kubectl("delete", "validatingadmissionpolicybinding", "gpumem-device-plugin")
 	said, err = suite.stack.Inspect(e.ctx, e.cluster, "doctor")
-	if err != nil || !strings.Contains(said, "validatingadmissionpolicy gpumem-device-plugin: nothing binds it with the action Deny") {
+	if err != nil || !strings.Contains(said, "validatingadmissionpolicy gpumem-device-plugin: no binding has the action Deny") {
 		t.Errorf("without the binding of a policy: %v\n%s", err, said)
 	}
 	e.applyText(binding)

@@ -32,7 +32,7 @@ func TestOneMinorVersionApart(t *testing.T) {
 	e.labelPlugin("0.3.0")
 	e.atEnd(func() { e.labelPlugin(stack.Version) })
 	said, err := suite.stack.Inspect(e.ctx, e.cluster, "doctor")
-	if want := "device plugin is of version 0.3.0, and extender of " + stack.Version; err != nil || !strings.Contains(said, want) {
+	if want := "device plugin has version 0.3.0, and scheduler has " + stack.Version; err != nil || !strings.Contains(said, want) {
 		t.Errorf("doctor: %v, want %q:\n%s", err, want, said)
 	}
 

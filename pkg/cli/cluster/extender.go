@@ -82,29 +82,6 @@ func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, nam
 	return nil, errors.Join(errs...)
 }
 
-// AllDecided returns what the extenders remember of all pods. One that is not ready is
-// not asked: others say what ails it.
-func (r *Reader) AllDecided(ctx context.Context) (pods []decisions.Pod, err error) {
-	if r.REST == nil {
-		return nil, nil
-	}
-	extenders, err := r.Extenders(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, extender := range extenders {
-		if !isReady(&extender) {
-			continue
-		}
-		var list decisions.List
-		if err := r.readExtender(ctx, &extender, decisions.Path, &list); err != nil {
-			return nil, fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err)
-		}
-		pods = append(pods, list.Pods...)
-	}
-	return pods, nil
-}
-
 // silence says why an extender does not tell: while its pod starts, that it does.
 func silence(extender *v1.Pod, err error) error {
 	if !isReady(extender) {

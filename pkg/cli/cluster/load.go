@@ -149,7 +149,7 @@ type boundPod struct {
 // many of them, and few that matter here.
 func (r *Reader) listPods(ctx context.Context, namespace string, where *Places, each func(*v1.Pod)) (found, error) {
 	var out found
-	err := r.eachPod(ctx, namespace, func() { out = found{} }, func(pod *v1.Pod) {
+	err := r.eachPod(ctx, namespace, notEnded, func() { out = found{} }, func(pod *v1.Pod) {
 		out.add(r.Names, where, pod)
 		if each != nil && (where.AsksFor(r.Names, pod) || where.HasByClaim(pod)) {
 			each(pod)

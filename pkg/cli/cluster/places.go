@@ -1,14 +1,15 @@
 package cluster
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/report/doctor"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/reach"
 )
@@ -66,7 +67,17 @@ func (p *Places) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := p.Nodes.WaitFacts(names, pod)
 	w.Said = schedulerSays(pod)
 	if resource := p.Unoffered(names, pod); resource != "" {
-		w.InVain, _ = doctor.WaitsInVain(names, resource)
+		w.InVain, _ = WaitsInVain(names, resource)
 	}
 	return w
+}
+
+// WaitsInVain describes the fault of a pod that waits for a resource that gpumem does not
+// know and no node offers, and the remedy.
+func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, fix string) {
+	meant := fmt.Sprintf("request %s in the pod's template", names.GPUMem())
+	if _, base, _ := strings.Cut(string(resource), "/"); strings.Contains(base, "core") {
+		meant = fmt.Sprintf("request %s, and %s, in the pod's template", names.GPUCore(), names.GPUMem())
+	}
+	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", resource), meant
 }

@@ -27,8 +27,12 @@ type Reader struct {
 	System string       // namespace of gpumem
 }
 
-// notEnded selects pods whose containers may still run.
-const notEnded = "status.phase!=" + string(v1.PodSucceeded) + ",status.phase!=" + string(v1.PodFailed)
+// Field selectors for pods.
+const (
+	notSucceeded = "status.phase!=" + string(v1.PodSucceeded)
+	// notEnded selects pods whose containers may still run.
+	notEnded = notSucceeded + ",status.phase!=" + string(v1.PodFailed)
+)
 
 // ofGPUMem selects what the chart has made.
 const ofGPUMem = "app.kubernetes.io/part-of=gpumem"
@@ -40,10 +44,10 @@ func (r *Reader) eachNode(ctx context.Context, labels string, restart func(), ea
 	}, restart, each)
 }
 
-// eachPod calls each for the pods of a namespace, or of all, that have not ended; where the server
+// eachPod calls each for the pods of a namespace, or of all, that a field selector selects; where the server
 // does not know the selector, for all pods.
-func (r *Reader) eachPod(ctx context.Context, namespace string, restart func(), each func(*v1.Pod)) error {
-	return list(ctx, metav1.ListOptions{FieldSelector: notEnded}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+func (r *Reader) eachPod(ctx context.Context, namespace, selector string, restart func(), each func(*v1.Pod)) error {
+	return list(ctx, metav1.ListOptions{FieldSelector: selector}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return r.Client.CoreV1().Pods(namespace).List(ctx, opts)
 	}, restart, each)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/doctor"
 )
 
-// State reads what the doctor's checks look at. What cannot be read is noted. The error
-// says that no API server answers.
-func (r *Reader) State(ctx context.Context, now time.Time, clientVersion string) (*doctor.State, error) {
+// State reads the objects that the doctor's checks need, and records the kinds that cannot be listed. Where the user may not
+// list the pods of all namespaces, it lists one namespace. The error means that no API server answers.
+func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namespace string) (*doctor.State, error) {
 	s := &doctor.State{Names: r.Names, Now: now, ClientVersion: clientVersion, Unread: make(map[string]string)}
 	read := func(kind string, err error) {
 		if err != nil {
@@ -31,15 +31,22 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion string)
 		s.ServerVersion = info.GitVersion
 	}
 	read("nodes", r.eachNode(ctx, "", func() { s.Nodes = nil }, func(node *v1.Node) { s.Nodes = append(s.Nodes, *node) }))
-	read("pods", r.eachPod(ctx, metav1.NamespaceAll, func() { s.Pods, s.ControlPlane = nil, nil }, func(pod *v1.Pod) {
-		// A cluster may have very many, and few that matter here.
-		if doctor.Concerns(r.Names, pod) {
-			s.Pods = append(s.Pods, *pod)
-		}
-		if doctor.Controls(pod) {
-			s.ControlPlane = append(s.ControlPlane, *pod)
-		}
-	}))
+	pods := func(namespace string) error {
+		return r.eachPod(ctx, namespace, notSucceeded, func() { s.Pods, s.ControlPlane = nil, nil }, func(pod *v1.Pod) {
+			// A cluster may have very many pods, and few that matter here.
+			if doctor.Concerns(r.Names, pod) {
+				s.Pods = append(s.Pods, *pod)
+			}
+			if doctor.Controls(pod) {
+				s.ControlPlane = append(s.ControlPlane, *pod)
+			}
+		})
+	}
+	err = pods(metav1.NamespaceAll)
+	if apierrors.IsForbidden(err) && namespace != "" && pods(namespace) == nil {
+		s.Namespace, err = namespace, nil
+	}
+	read("pods", err)
 	slices, err := r.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})
 	if !apierrors.IsNotFound(err) { // Kubernetes before 1.34 has none
 		read("resourceslices", err)
@@ -50,8 +57,6 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion string)
 	r.readInstallation(ctx, s, read)
 	s.Secrets, err = r.readSecrets(ctx, s)
 	read("secrets", err)
-	s.Decided, err = r.AllDecided(ctx)
-	read("decisions of gpumem's extender", err)
 	return s, nil
 }
 

@@ -31,13 +31,15 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 		Short: "Find what is wrong with gpumem in this cluster, and how to fix it",
 		Long: `Find what is wrong with gpumem in this cluster, and how to fix it.
 
-It looks at gpumem's own workloads, its admission policies and certificates, at
-what nodes offer, and at pods that ask for GPU memory. It changes nothing. What
-you may not read is not checked, and the output says so. What is equally wrong
-with several objects is one finding for people, and one each for programs.
+It checks the installation: gpumem's own workloads, admission policies and
+certificates, nodes and their GPUs, and whether pods with GPU memory name a
+scheduler that asks gpumem. docs/troubleshooting.md lists the checks. The
+command explain answers for a single pod. It changes nothing.
 
-What is younger than a minute may still be starting, and is not judged: a note
-among the findings names it. After an install, --wait judges it too.
+Checks skip objects that you may not read, and workloads younger than a minute,
+which may still be starting; notes list both. After an install, --wait waits
+until everything can be checked. The same fault of several objects is one line
+for people, and one finding each for programs.
 
 The exit code is 1 when there is an error among the findings, and 2 when nothing
 could be judged. Warnings and notes alone leave it at 0.`,
@@ -63,18 +65,21 @@ func (o *Options) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	state, err := r.State(ctx, time.Now(), o.Version)
+	read := func() (*doctor.State, error) {
+		return r.State(ctx, time.Now(), o.Version, o.MayBeLimited().Namespace)
+	}
+	state, err := read()
 	if err != nil {
 		return err
 	}
 	if young, left := state.Young(); o.wait && len(young) > 0 {
-		fmt.Fprintf(o.ErrOut, "Waiting %s, until what is there can be judged\n", duration.HumanDuration(left))
+		fmt.Fprintf(o.ErrOut, "Waiting %s, until all workloads can be checked\n", duration.HumanDuration(left))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(left):
 		}
-		if state, err = r.State(ctx, time.Now(), o.Version); err != nil {
+		if state, err = read(); err != nil {
 			return err
 		}
 	}
@@ -83,7 +88,7 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	if !state.Judged() {
-		return cmdutil.Exit(cmdutil.Unjudged, errors.New("nothing could be judged: nodes, pods and gpumem's own workloads cannot be read"))
+		return cmdutil.Exit(cmdutil.Unjudged, errors.New("nothing could be checked: you may list neither nodes nor pods nor gpumem's workloads"))
 	}
 	wrong := 0
 	for _, f := range found {
@@ -111,7 +116,7 @@ func (o *Options) print(found []doctor.Finding) error {
 	}
 	verdict := "No problem found."
 	if len(found) > 0 {
-		verdict = "No problem found so far."
+		verdict = "No problem found in the other checks."
 	}
 	_, err := fmt.Fprintln(o.Out, verdict)
 	return err

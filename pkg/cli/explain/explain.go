@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,7 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
-	"github.com/gpumem/gpumem/pkg/report/doctor"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
@@ -77,7 +78,7 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	for _, key := range o.cluster.Names.Unknown(pod) {
-		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect: %s\n", table.Clean(key), doctor.Correct(o.cluster.Names, key))
+		fmt.Fprintf(o.ErrOut, "warning: annotation %s has no effect, because gpumem does not know it: %s\n", table.Clean(key), correct(o.cluster.Names, key))
 	}
 	extenders, unread := o.cluster.Extenders(ctx)
 	e.Decided, err = o.cluster.Decided(ctx, extenders, namespace, name, string(pod.UID))
@@ -93,4 +94,12 @@ func (o *Options) Run(ctx context.Context) error {
 		return o.output.Print(o.Out, e)
 	}
 	return o.print(e)
+}
+
+// correct returns the remedy for an annotation of a pod that has no effect.
+func correct(names api.Names, key string) string {
+	if slices.Contains([]string{string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())}, key) {
+		return "it is a resource: request it in the limits of a container, and remove the annotation"
+	}
+	return "correct its name, or remove it"
 }

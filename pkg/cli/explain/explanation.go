@@ -109,7 +109,7 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 		e.consider(asks, nodes, facts, o.all)
 		e.lookInTheWay(asks, rolloutOf(pod), rollouts, nodes, facts)
 		if asks.InVain != "" && asks.Problem == "" {
-			_, e.Advice = doctor.WaitsInVain(o.cluster.Names, where.Unoffered(o.cluster.Names, pod))
+			_, e.Advice = cluster.WaitsInVain(o.cluster.Names, where.Unoffered(o.cluster.Names, pod))
 		}
 		if asks.Nominated != "" && len(e.Now) > 0 {
 			e.Nominated, e.Summary = asks.Nominated, "is nominated to "+asks.Nominated+", where others leave for it, and "+e.Summary

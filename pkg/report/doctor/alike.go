@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// Alike returns findings for people to read: what is equally wrong with several objects of one
-// kind is one finding, where the first of them is. It names the first few objects and says how
-// many there are; in Fix, the kind in capital letters stands for the name of each.
+// Alike merges findings for people: the same fault of several objects of one kind becomes one finding, in the place of the
+// first. It names the first few objects and their number; in Fix, the kind in capital letters replaces the name of each.
 func Alike(found []Finding) (alike []Finding) {
 	var kinds []Finding // of each that is returned, what it has in common with its like
 	var names [][]string
 	for _, f := range found {
 		object, name, _ := strings.Cut(f.Object, " ")
-		kind := Finding{f.Severity, object, f.Wrong, withoutName(f.Fix, name, strings.ToUpper(object))}
+		kind := Finding{f.Check, f.Severity, object, f.Wrong, withoutName(f.Fix, name, strings.ToUpper(object))}
 		at := slices.Index(kinds, kind)
 		if at < 0 || name == "" {
 			alike, kinds, names = append(alike, f), append(kinds, kind), append(names, []string{name})

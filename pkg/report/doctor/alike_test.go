@@ -8,14 +8,14 @@ import (
 
 func TestAlike(t *testing.T) {
 	down := func(node string) Finding {
-		return Finding{Error, "node " + node, "is NotReady: gone", "kubectl describe node " + node + " says more; " + node + "."}
+		return Finding{"nodes", Error, "node " + node, "is NotReady: gone", "kubectl describe node " + node + " says more; " + node + "."}
 	}
 	lost := func(node string) Finding {
-		return Finding{Error, "node " + node, "GPU 0 is unhealthy", "see " + node}
+		return Finding{"nodes", Error, "node " + node, "GPU 0 is unhealthy", "see " + node}
 	}
 	warned := down("b")
 	warned.Severity = Warning
-	unread := Finding{Warning, "secrets", "cannot be read", "ask"}
+	unread := Finding{"nodes", Warning, "secrets", "cannot be read", "ask"}
 	tests := map[string]struct{ found, want []Finding }{
 		"none":                      {nil, nil},
 		"one is as it was":          {[]Finding{down("a")}, []Finding{down("a")}},
@@ -23,18 +23,18 @@ func TestAlike(t *testing.T) {
 		"another fault of one node": {[]Finding{down("a"), lost("a")}, []Finding{down("a"), lost("a")}},
 		"two, where the first is": {
 			[]Finding{down("a"), lost("a"), down("b")},
-			[]Finding{{Error, "2 × node a, b", "is NotReady: gone", "kubectl describe node NODE says more; NODE."}, lost("a")},
+			[]Finding{{"nodes", Error, "2 × node a, b", "is NotReady: gone", "kubectl describe node NODE says more; NODE."}, lost("a")},
 		},
 		"many": {
 			[]Finding{down("a"), down("b"), down("c"), down("d"), down("e")},
-			[]Finding{{Error, "5 × node a, b, c and 2 more", "is NotReady: gone", "kubectl describe node NODE says more; NODE."}},
+			[]Finding{{"nodes", Error, "5 × node a, b, c and 2 more", "is NotReady: gone", "kubectl describe node NODE says more; NODE."}},
 		},
 		"a part of a word is no name": {
-			[]Finding{{Error, "node a", "down", "ask about a-1"}, {Error, "node b", "down", "ask about b-1"}},
-			[]Finding{{Error, "node a", "down", "ask about a-1"}, {Error, "node b", "down", "ask about b-1"}},
+			[]Finding{{"nodes", Error, "node a", "down", "ask about a-1"}, {"nodes", Error, "node b", "down", "ask about b-1"}},
+			[]Finding{{"nodes", Error, "node a", "down", "ask about a-1"}, {"nodes", Error, "node b", "down", "ask about b-1"}},
 		},
 		"what has no name is one for itself": {[]Finding{unread, unread}, []Finding{unread, unread}},
-		"other fixes":                        {[]Finding{{Error, "node a", "x", "do"}, {Error, "node b", "x", "don't"}}, []Finding{{Error, "node a", "x", "do"}, {Error, "node b", "x", "don't"}}},
+		"other fixes":                        {[]Finding{{"nodes", Error, "node a", "x", "do"}, {"nodes", Error, "node b", "x", "don't"}}, []Finding{{"nodes", Error, "node a", "x", "do"}, {"nodes", Error, "node b", "x", "don't"}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

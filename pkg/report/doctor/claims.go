@@ -5,43 +5,104 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	kubeversion "k8s.io/apimachinery/pkg/util/version"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/gates"
+	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
-// What claims need of Kubernetes: consumable capacity is on from the first on, and from the second on
-// the allocator takes back all that it has tried in vain.
+// The versions of Kubernetes for claims: the first has consumable capacity on, and the second fixes an allocator that keeps
+// the devices of a failed attempt.
 var (
 	claimsNeed = kubeversion.MustParseGeneric("1.36.0")
 	claimsWant = kubeversion.MustParseGeneric("1.36.3")
 )
 
-// checkClaims looks at what claims need of the control plane, where a node hands out its GPUs by them.
-func checkClaims(s *State) (found []Finding) {
+func checkClaims(s *State, _ installation) []Finding {
+	found := s.eachInventory(s.checkPublished)
 	if !slices.ContainsFunc(s.Nodes, func(n v1.Node) bool { return n.Labels[s.Names.API()] == api.ByClaims }) {
-		return nil
+		return found
 	}
-	const says, update = "nodes hand out GPUs by claims, and Kubernetes is %s: %s", "update Kubernetes to %s or newer"
+	const outdated, update = "nodes offer GPUs by claims, and Kubernetes is %s: %s", "update Kubernetes to %s or newer"
 	switch server, err := kubeversion.ParseGeneric(s.ServerVersion); {
 	case err != nil:
 	case server.LessThan(claimsNeed):
-		found = append(found, Finding{Error, "cluster", fmt.Sprintf(says, s.ServerVersion, "no claim gets a part of a GPU"),
-			fmt.Sprintf(update+", or take the label %s from the nodes", claimsWant, s.Names.API())})
+		found = append(found, Finding{Severity: Error, Object: "cluster", Wrong: fmt.Sprintf(outdated, s.ServerVersion, "no claim gets a part of a GPU"),
+			Fix: fmt.Sprintf(update+", or remove the label %s from the nodes", claimsWant, s.Names.API())})
 	case server.LessThan(claimsWant):
-		found = append(found, Finding{Warning, "cluster", fmt.Sprintf(says, s.ServerVersion, "pods may wait for GPUs that are free"), fmt.Sprintf(update, claimsWant)})
+		found = append(found, Finding{Severity: Warning, Object: "cluster", Wrong: fmt.Sprintf(outdated, s.ServerVersion, "pods may wait for GPUs that are free"), Fix: fmt.Sprintf(update, claimsWant)})
 	}
-	look := func(kind string, object string, spec v1.PodSpec) {
+	look := func(object string, spec v1.PodSpec) {
 		for _, gate := range gates.Off(spec, "DRAConsumableCapacity", "DRADeviceTaints") {
-			found = append(found, Finding{Error, kind + " " + object, "has the feature gate " + gate + " off, which claims need", "turn it on there: --feature-gates=" + gate + "=true"})
+			found = append(found, Finding{Severity: Error, Object: object, Wrong: "has the feature gate " + gate + " off, which claims need", Fix: "turn it on there: --feature-gates=" + gate + "=true"})
 		}
 	}
 	for _, pod := range s.ControlPlane {
-		look("pod", pod.Namespace+"/"+pod.Name, pod.Spec)
+		look("pod "+pod.Namespace+"/"+pod.Name, pod.Spec)
 	}
 	for _, d := range s.Deployments {
-		look("deployment", d.Namespace+"/"+d.Name, d.Spec.Template.Spec)
+		look("deployment "+d.Namespace+"/"+d.Name, d.Spec.Template.Spec)
 	}
 	return found
+}
+
+// slicesOf returns the ResourceSlices of a node.
+func (s *State) slicesOf(node string) (slices []*resourceapi.ResourceSlice) {
+	for i := range s.Slices {
+		if of := s.Slices[i].Spec.NodeName; of != nil && *of == node {
+			slices = append(slices, &s.Slices[i])
+		}
+	}
+	return slices
+}
+
+// checkPublished compares the kind of a node with the GPUs that gpumem publishes for claims.
+func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (found []Finding) {
+	add := func(severity Severity, fix, wrong string) {
+		found = append(found, Finding{Severity: severity, Object: "node " + node.Name, Wrong: wrong, Fix: fix})
+	}
+	var ours []resourceapi.Device
+	for _, slice := range s.slicesOf(node.Name) {
+		if slice.Spec.Driver == s.Names.Domain() {
+			ours = append(ours, slice.Spec.Devices...)
+		}
+	}
+	byClaims := func(d gpu.Device) bool { return d.Status.ByClaims && d.Allocatable > 0 }
+	switch {
+	case len(ours) == 0 && s.read("resourceslices") && slices.ContainsFunc(inv.Devices, byClaims):
+		add(Error, "", "offers GPUs by claims and publishes none of them: no claim gets any")
+	case len(ours) > 0 && api.Offers(node, s.Names.GPUMem()):
+		add(Warning, "this passes within a minute of a change of its label "+s.Names.API()+". If it does not, delete the device plugin's pod on the node",
+			fmt.Sprintf("offers its GPUs by claims and as %s", s.Names.GPUMem()))
+	}
+	if slices.ContainsFunc(ours, func(d resourceapi.Device) bool { return d.AllowMultipleAllocations == nil }) {
+		add(Error, "turn it on at kube-apiserver and kube-scheduler (--feature-gates=DRAConsumableCapacity=true), and delete the device plugin's pod on the node, which publishes them again",
+			"the API server stores its GPUs for one claim each: the feature gate DRAConsumableCapacity is off there")
+	}
+	return found
+}
+
+func checkOtherDrivers(s *State, _ installation) []Finding {
+	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (found []Finding) {
+		others := make(published.GPUs)
+		for _, slice := range s.slicesOf(node.Name) {
+			if slice.Spec.Driver != s.Names.Domain() {
+				others.Add(slice)
+			}
+		}
+		for _, d := range inv.Devices {
+			if by := others[d.UUID]; by != "" && d.Status.Open() {
+				found = append(found, Finding{Severity: Warning, Object: "node " + node.Name, Wrong: fmt.Sprintf("driver %s publishes GPU %d (%s) as well: both allocate it", by, d.Index, d.UUID)})
+			}
+		}
+		nvidia, resource := node.Status.Allocatable["nvidia.com/gpu"], s.Names.Offered(inv.InShares())
+		if nvidia.Value() > 0 && slices.ContainsFunc(inv.Devices, gpu.Device.Advertised) {
+			found = append(found, Finding{Severity: Warning, Object: "node " + node.Name,
+				Wrong: fmt.Sprintf("offers %d nvidia.com/gpu as well as %s: unless they are other GPUs, both allocate the same ones", nvidia.Value(), resource)})
+		}
+		return found
+	})
 }

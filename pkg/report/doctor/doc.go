@@ -1,22 +1,18 @@
-// Package doctor finds what is wrong with an installation of gpumem, from the
-// objects of its cluster alone, and says how to fix it.
+// Package doctor checks an installation of gpumem, by the objects of its cluster, and names the remedy for each fault.
 //
-// Examine and the checks that it is made of are functions of a State: they ask
-// no one and change nothing. The caller reads the objects, as far as it
-// may; what it could not read is in Unread, and no check takes a missing list
-// for an empty one.
+// # Invariants
+//
+//   - Checks lists every check: documentation, output and Examine use that table. A check reads a State and nothing else,
+//     and changes nothing.
+//   - An object kind that the caller could not list is in State.Unread, and no check takes its list for an empty one.
+//   - The checks concern the installation. The command explain answers for a single pod. The check "pods" is the one exception:
+//     it counts pods that bypass the installation, because they endanger the pods that use it.
 //
 // # Decisions
 //
-// An installation is found by the labels of the chart and known from others by
-// its flag --resource-domain, because that is what its parts go by: names of
-// releases and namespaces are free. The MPS daemon has no such flag, and goes with
-// the device plugin of its release.
+// Labels of the chart and the flag --resource-domain identify an installation, because names of releases and namespaces
+// are free. The MPS daemon has no such flag, so it belongs to the device plugin of its release.
 //
-// An error is what keeps pods from their GPU memory, or breaks a promise about
-// it. A warning is what will, or what weakens a safeguard. A state that passes
-// by itself within seconds is neither: what is younger than Settle is not
-// judged, and a note says so, for silence is not health.
-//
-// What is wrong with many pods for one reason is one finding, which names a few.
+// An error keeps pods from their GPU memory, or breaks a promise about it. A warning will, or weakens a safeguard. Workloads
+// younger than Settle may still be starting: the checks skip them, and a note lists them.
 package doctor

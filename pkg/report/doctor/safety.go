@@ -12,29 +12,27 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 )
 
-// endsSoon is how long before its end a certificate is spoken of.
+// endsSoon is the remaining validity of a certificate that is a finding.
 const endsSoon = 30 * 24 * time.Hour
 
-// holdAnnotations ends the name of the policy that keeps the annotations of pods.
+// holdAnnotations ends the name of the policy that protects the annotations of pods.
 const holdAnnotations = "-hold-annotations"
 
-// checkPolicies looks for the admission policies of the release, and whether
-// they refuse; those that can be ignored when they fail are there to warn.
-func checkPolicies(s *State, ds *appsv1.DaemonSet) (found []Finding) {
-	if !s.read("validatingadmissionpolicies", "validatingadmissionpolicybindings") {
+func checkPolicies(s *State, in installation) (found []Finding) {
+	if in.plugin == nil || !s.read("validatingadmissionpolicies", "validatingadmissionpolicybindings") {
 		return nil
 	}
 	plugin, annotations := false, false
 	for _, policy := range s.Policies {
-		if policy.Labels[instance] != ds.Labels[instance] || policy.Labels[partOf] != "gpumem" {
+		if policy.Labels[instance] != in.plugin.Labels[instance] || policy.Labels[partOf] != "gpumem" {
 			continue
 		}
 		plugin = plugin || policy.Labels[component] == "device-plugin"
 		annotations = annotations || strings.HasSuffix(policy.Name, holdAnnotations)
+		// A policy that the API server may ignore when it fails only warns.
 		action, otherwise := admissionv1.Deny, "refuses nothing"
 		if fails := policy.Spec.FailurePolicy; fails != nil && *fails == admissionv1.Ignore {
 			action, otherwise = admissionv1.Warn, "warns of nothing"
@@ -43,49 +41,51 @@ func checkPolicies(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 			return b.Spec.PolicyName == policy.Name && slices.Contains(b.Spec.ValidationActions, action)
 		})
 		if !bound {
-			found = append(found, Finding{Warning, "validatingadmissionpolicy " + policy.Name, fmt.Sprintf("nothing binds it with the action %s, so it %s", action, otherwise), "helm upgrade the release"})
+			found = append(found, Finding{Severity: Warning, Object: "validatingadmissionpolicy " + policy.Name, Wrong: fmt.Sprintf("no binding has the action %s, so it %s", action, otherwise), Fix: "helm upgrade the release"})
 		}
 	}
-	object := "daemonset " + ds.Namespace + "/" + ds.Name
 	if !plugin {
-		found = append(found, Finding{Warning, object,
-			"no admission policy holds the plugin to its node: a token taken from one node may change the annotations of all nodes and pods", "set admission.holdDevicePlugin to true"})
+		found = append(found, Finding{Severity: Warning, Object: in.object(),
+			Wrong: "no admission policy restricts the plugin to its node: a token stolen from one node may change the annotations of all nodes and pods", Fix: "set admission.holdDevicePlugin to true"})
 	}
 	if !annotations {
-		found = append(found, Finding{Warning, object,
-			"no admission policy keeps what is written of pods: the owner of a pod may change its GPUs and rules in the annotations", "set admission.holdAnnotations to true"})
+		found = append(found, Finding{Severity: Warning, Object: in.object(),
+			Wrong: "no admission policy protects gpumem's annotations: the owner of a pod may change its GPUs and rules", Fix: "set admission.holdAnnotations to true"})
 	}
 	return found
 }
 
 // checkCertificates looks at those of an extender that serves by TLS.
 func checkCertificates(s *State, in installation) (found []Finding) {
-	if in.bundled() || !s.read("secrets") {
+	if in.scheduler == nil || in.bundled() || !s.read("secrets") {
 		return nil
 	}
-	names := []string{in.scheduler.Name + "-client"}
+	client := in.scheduler.Name + "-client"
+	names := []string{client}
 	for _, volume := range in.scheduler.Spec.Template.Spec.Volumes {
 		if volume.Secret != nil {
 			names = append(names, volume.Secret.SecretName)
 		}
 	}
 	for _, name := range names {
+		add := func(severity Severity, fix, wrong string) {
+			found = append(found, Finding{Severity: severity, Object: "secret " + in.scheduler.Namespace + "/" + name, Wrong: wrong, Fix: fix})
+		}
 		i := slices.IndexFunc(s.Secrets, func(secret v1.Secret) bool { return secret.Namespace == in.scheduler.Namespace && secret.Name == name })
-		object := "secret " + in.scheduler.Namespace + "/" + name
 		if i < 0 {
-			if name != names[0] { // kube-scheduler's may come from elsewhere
-				found = append(found, Finding{Error, object, "is not there, and the extender serves with it", "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt"})
+			if name != client { // kube-scheduler's may have another source
+				add(Error, "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt", "does not exist, and the extender serves with it")
 			}
 			continue
 		}
 		end, err := endOf(s.Secrets[i].Data[v1.TLSCertKey])
 		switch {
 		case err != nil:
-			found = append(found, Finding{Error, object, "its tls.crt cannot be read: " + err.Error(), "delete it and helm upgrade the release"})
+			add(Error, "delete it and helm upgrade the release", "its tls.crt cannot be read: "+err.Error())
 		case end.Before(s.Now):
-			found = append(found, Finding{Error, object, "its certificate has ended on " + end.Format(time.DateOnly), "helm upgrade the release, and copy kube-scheduler's files again (docs/existing-scheduler.md)"})
+			add(Error, "", "its certificate expired on "+end.Format(time.DateOnly))
 		case end.Sub(s.Now) < endsSoon:
-			found = append(found, Finding{Warning, object, "its certificate ends on " + end.Format(time.DateOnly), "helm upgrade the release, and copy kube-scheduler's files again (docs/existing-scheduler.md)"})
+			add(Warning, "", "its certificate expires on "+end.Format(time.DateOnly))
 		}
 	}
 	return found
@@ -103,15 +103,14 @@ func endOf(text []byte) (time.Time, error) {
 	return cert.NotAfter, nil
 }
 
-// checkVersions looks whether the parts fit one another: they may be one minor
-// version apart, as during an upgrade.
+// checkVersions compares the parts: they may be one minor version apart, as during an upgrade.
 func checkVersions(s *State, in installation) (found []Finding) {
 	versions := make(map[string]string) // by part
 	if in.plugin != nil {
 		versions["device plugin"] = in.plugin.Labels[version]
 	}
 	if in.scheduler != nil {
-		versions["extender"] = in.scheduler.Labels[version]
+		versions["scheduler"] = in.scheduler.Labels[version]
 	}
 	if minor(s.ClientVersion) >= 0 {
 		versions["this command"] = s.ClientVersion
@@ -127,8 +126,7 @@ func checkVersions(s *State, in installation) (found []Finding) {
 			if apart > 1 || apart < -1 {
 				severity = Error
 			}
-			found = append(found, Finding{severity, "cluster", fmt.Sprintf("%s is of version %s, and %s of %s", a, versions[a], b, versions[b]),
-				"upgrade the older one: they may be one minor version apart, and not for long"})
+			found = append(found, Finding{Severity: severity, Object: "cluster", Wrong: fmt.Sprintf("%s has version %s, and %s has %s", a, versions[a], b, versions[b])})
 		}
 	}
 	return found

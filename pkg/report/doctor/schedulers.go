@@ -10,9 +10,8 @@ import (
 // plugin is the name of gpumem's plugin in a configuration of kube-scheduler.
 const plugin = "GPUMemory"
 
-// Schedulers returns the names of the schedulers that ask gpumem about this
-// resource, by the configurations of kube-scheduler among the ConfigMaps. It is
-// empty where kube-scheduler is not the chart's.
+// Schedulers returns the names of the profiles that ask gpumem about this resource, from the configurations of kube-scheduler
+// among the ConfigMaps. It is empty where kube-scheduler is not the chart's.
 func Schedulers(resource v1.ResourceName, configs []v1.ConfigMap) (names []string) {
 	type enabled struct {
 		Enabled []struct{ Name string }

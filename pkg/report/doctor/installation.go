@@ -1,0 +1,124 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// Labels of the chart.
+const (
+	partOf    = "app.kubernetes.io/part-of"
+	component = "app.kubernetes.io/component"
+	instance  = "app.kubernetes.io/instance"
+	version   = "app.kubernetes.io/version"
+)
+
+// install sets up missing workloads, also of an existing release.
+const install = "helm upgrade --install gpumem charts/gpumem --namespace gpumem-system --create-namespace, with the values of an existing release (-f). If the release is in another namespace, name it with --gpumem-namespace"
+
+// An installation is one release of the chart.
+type installation struct {
+	plugin    *appsv1.DaemonSet
+	second    *appsv1.DaemonSet // another device plugin of the same domain; nil if there is none
+	domains   []string          // of other device plugins
+	mps       *appsv1.DaemonSet // nil where it is off
+	scheduler *appsv1.Deployment
+	config    *v1.ConfigMap // of the chart's kube-scheduler; nil where the cluster's own asks an extender
+}
+
+// bundled reports whether the release has a kube-scheduler of its own.
+func (i installation) bundled() bool {
+	return i.scheduler != nil && i.scheduler.Labels[component] == "scheduler"
+}
+
+// object names the DaemonSet of the device plugin.
+func (i installation) object() string { return "daemonset " + i.plugin.Namespace + "/" + i.plugin.Name }
+
+// schedulers returns the scheduler names that ask gpumem; none if the chart did not configure the scheduler.
+func (i installation) schedulers(names api.Names) []string {
+	if i.config == nil {
+		return nil
+	}
+	return Schedulers(names.GPUMem(), []v1.ConfigMap{*i.config})
+}
+
+// find looks for the installation of the requested domain.
+func find(s *State) (in installation) {
+	if !s.read("daemonsets", "deployments") {
+		return in
+	}
+	for i := range s.DaemonSets {
+		ds := &s.DaemonSets[i]
+		if ds.Labels[partOf] != "gpumem" || ds.Labels[component] != "device-plugin" {
+			continue
+		}
+		switch domain := Flag(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
+		case domain != s.Names.Domain():
+			in.domains = append(in.domains, domain)
+		case in.plugin != nil:
+			in.second = ds
+		default:
+			in.plugin = ds
+		}
+	}
+	for i := range s.DaemonSets {
+		ds := &s.DaemonSets[i]
+		if in.plugin != nil && ds.Namespace == in.plugin.Namespace && ds.Labels[instance] == in.plugin.Labels[instance] && ds.Labels[component] == "mps" {
+			in.mps = ds
+		}
+	}
+	for i := range s.Deployments {
+		d := &s.Deployments[i]
+		if d.Labels[partOf] == "gpumem" && Flag(d.Spec.Template.Spec, "resource-domain", "") == s.Names.Domain() {
+			in.scheduler = d
+		}
+	}
+	for i := range s.ConfigMaps {
+		if c := &s.ConfigMaps[i]; in.scheduler != nil && c.Namespace == in.scheduler.Namespace && c.Name == in.scheduler.Name {
+			in.config = c
+		}
+	}
+	return in
+}
+
+func checkInstalled(s *State, in installation) (found []Finding) {
+	if !s.read("daemonsets", "deployments") {
+		return nil
+	}
+	if in.plugin == nil {
+		fix := ""
+		if len(in.domains) > 0 {
+			fix = fmt.Sprintf("ask about an installed domain: --resource-domain=%s; or install this one", strings.Join(in.domains, " or "))
+		}
+		found = append(found, Finding{Severity: Error, Object: "cluster", Wrong: "no device plugin for " + s.Names.Domain() + " is installed", Fix: fix})
+	}
+	if in.second != nil {
+		found = append(found, Finding{Severity: Error, Object: "daemonset " + in.second.Namespace + "/" + in.second.Name,
+			Wrong: fmt.Sprintf("is a second device plugin for %s, next to %s/%s: both offer the same GPUs", s.Names.Domain(), in.plugin.Namespace, in.plugin.Name), Fix: "uninstall one of the two releases"})
+	}
+	if in.scheduler == nil {
+		found = append(found, Finding{Severity: Error, Object: "cluster", Wrong: "no scheduler for " + s.Names.Domain() + " is installed: nothing places pods on GPUs"})
+	}
+	return found
+}
+
+// Flag returns the value of a flag of gpumem's own container.
+func Flag(spec v1.PodSpec, name, otherwise string) string {
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		if !strings.HasPrefix(c.Name, "gpumem-") {
+			continue
+		}
+		for _, arg := range c.Args {
+			if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
+				otherwise = value
+			}
+		}
+	}
+	return otherwise
+}

@@ -1,0 +1,72 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// checkPods counts pods with GPU memory that gpumem did not place.
+func checkPods(s *State, in installation) (found []Finding) {
+	if !s.read("pods") {
+		return nil
+	}
+	asking := in.schedulers(s.Names)
+	var bypass []string
+	var waiting, rejected int
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if !s.Names.Asks(pod) || api.Terminal(pod) && !api.Rejected(pod) {
+			continue
+		}
+		if s.Names.PlacedByGPUShare(pod) {
+			found = append(found, Finding{Severity: Error, Object: "pod " + nameOf(pod), Wrong: "was placed by gpushare: gpumem offers no GPU of node " + pod.Spec.NodeName + " while it runs",
+				Fix: "kubectl drain " + pod.Spec.NodeName + " --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)"})
+			continue
+		}
+		if !s.bypasses(asking, pod) {
+			continue
+		}
+		bypass = append(bypass, nameOf(pod))
+		switch {
+		case api.Rejected(pod):
+			rejected++
+		case pod.Spec.NodeName == "":
+			waiting++
+		}
+	}
+	if len(bypass) == 0 {
+		return found
+	}
+	severity := Warning
+	if waiting > 0 {
+		severity = Error // it places them on no GPU
+	}
+	fix := ""
+	if len(asking) > 0 {
+		fix = "set spec.schedulerName to " + strings.Join(asking, " or ") + " in the template of these pods, leave spec.nodeName empty, and recreate the pods"
+	}
+	return append(found, Finding{Severity: severity, Object: podsNamed(bypass), Fix: fix,
+		Wrong: fmt.Sprintf("%d pods with GPU memory are scheduled without asking gpumem, which knows the free memory of each GPU: %d wait for a node, the kubelet rejected %d", len(bypass), waiting, rejected)})
+}
+
+// bypasses reports whether a scheduler that does not ask gpumem places a pod, or placed it. Asking are the names of schedulers
+// that do, if they are known.
+func (s *State) bypasses(asking []string, pod *v1.Pod) bool {
+	if a, err := s.Names.AssignmentOf(pod); err == nil && !a.None() {
+		return a.ByNode // the profile may have been renamed since
+	}
+	return len(asking) > 0 && !slices.Contains(asking, pod.Spec.SchedulerName)
+}
+
+// podsNamed is the object of a finding about pods.
+func podsNamed(names []string) string {
+	if len(names) == 1 {
+		return "pod " + names[0]
+	}
+	return "pods " + some(names)
+}
