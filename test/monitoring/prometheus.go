@@ -175,7 +175,7 @@ func ReadDashboard(file, rateInterval string) (Dashboard, error) {
 	for i := range d.Panels {
 		for j := range d.Panels[i].Targets {
 			t := &d.Panels[i].Targets[j]
-			t.Expr = strings.NewReplacer("$node", ".*", "$__rate_interval", rateInterval).Replace(t.Expr)
+			t.Expr = strings.NewReplacer("$namespace", ".*", "$node", ".*", "$__rate_interval", rateInterval).Replace(t.Expr)
 		}
 	}
 	return d, nil

@@ -24,8 +24,14 @@ type Fleet struct {
 	Nodes   func() []placement.Node
 	Facts   func(placement.Node) inspect.NodeFacts
 	Assumed func(before time.Time) []cache.Assumed
-	Waiting func() (pods int, oldest time.Time) // pods that are on no node yet
-	Pods    bool                                // each pod has a series too
+	Waiting func() []WaitingPod
+	Pods    bool // each pod has a series too
+}
+
+// WaitingPod is a pod that requests GPU memory and has no node.
+type WaitingPod struct {
+	Namespace, Name string
+	Created         time.Time
 }
 
 // gauge is a metric of the fleet.
@@ -95,14 +101,26 @@ func (s *fleetSum) gauges() []gauge {
 // onTheWay are those of pods that are on no node yet, as far as is known.
 func (f Fleet) onTheWay() []gauge {
 	now := time.Now()
-	waiting, first := f.Waiting()
+	waiting := f.Waiting()
+	slices.SortFunc(waiting, func(a, b WaitingPod) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	var longest []*dto.Metric
+	for _, pod := range waiting[:min(maxWaiting, len(waiting))] {
+		longest = append(longest, sample(pod.age(now), label("namespace", pod.Namespace), label("pod", pod.Name)))
+	}
+	eldest := 0.0
+	if len(waiting) > 0 {
+		eldest = waiting[0].age(now)
+	}
 	assumed, oldest := f.Assumed(now), 0.0
 	if len(assumed) > 0 {
 		oldest = now.Sub(assumed[0].Since).Seconds()
 	}
 	return []gauge{
-		{"waiting_pods", "Pods that ask for GPU memory and are on no node.", one(float64(waiting))},
-		{"waiting_oldest_seconds", "Age of the oldest pod that asks for GPU memory and is on no node; 0: there is none.", one(ageOf(waiting, now.Sub(first)))},
+		{"waiting_pods", "Pods that ask for GPU memory and are on no node.", one(float64(len(waiting)))},
+		{"waiting_oldest_seconds", "Age of the oldest pod that asks for GPU memory and is on no node; 0: there is none.", one(eldest)},
+		{"pod_waiting_seconds", "Age of a pod that asks for GPU memory and is on no node, of the 100 oldest.", longest},
 		{"assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.", one(float64(len(assumed)))},
 		{"assumed_oldest_seconds", "Age of the oldest of them.", one(oldest)},
 	}
@@ -172,6 +190,8 @@ type fleetSum struct {
 const (
 	// maxNamespaces bounds the series of namespace_allocated_bytes.
 	maxNamespaces = 200
+	// maxWaiting bounds the series of pod_waiting_seconds.
+	maxWaiting = 100
 	// others is no name of a namespace.
 	others = "(others)"
 )
@@ -194,13 +214,8 @@ func (s *fleetSum) largestNamespaces() map[string]float64 {
 	return out
 }
 
-// ageOf is the age of the oldest of some pods in seconds; 0 where there are none.
-func ageOf(pods int, age time.Duration) float64 {
-	if pods == 0 {
-		return 0
-	}
-	return max(0, age.Seconds())
-}
+// age returns the pod's age in seconds.
+func (p WaitingPod) age(now time.Time) float64 { return max(0, now.Sub(p.Created).Seconds()) }
 
 func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	s.nodes++

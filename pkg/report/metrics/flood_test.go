@@ -46,7 +46,7 @@ func start(t *testing.T, nodes []placement.Node) string {
 	registry := metrics.NewRegistry("dev")
 	fleet := metrics.Fleet{
 		Nodes: func() []placement.Node { return nodes }, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} },
-		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() (int, time.Time) { return 0, time.Time{} },
+		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() []metrics.WaitingPod { return nil },
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -187,7 +187,7 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="unknown"} 5.368
 		registry := newRegistry(t)
 		parts := Fleet{
 			Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
-			Waiting: func() (int, time.Time) { return 0, time.Time{} }, Pods: on,
+			Waiting: func() []WaitingPod { return nil }, Pods: on,
 		}.Series
 		want(t, with(t, registry, parts), []string{"gpumem_extender_pod_allocated_bytes"}, text)
 	}
@@ -207,7 +207,7 @@ func TestSharesAreBytes(t *testing.T) {
 	registry := newRegistry(t)
 	parts := Fleet{
 		Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
-		Waiting: func() (int, time.Time) { return 0, time.Time{} }, Pods: true,
+		Waiting: func() []WaitingPod { return nil }, Pods: true,
 	}.Series
 	want(t, with(t, registry, parts), []string{"gpumem_extender_pod_allocated_bytes", "gpumem_extender_gpu_capacity_bytes"}, `
 # HELP gpumem_extender_gpu_capacity_bytes Memory that a GPU offers to pods.
@@ -229,7 +229,7 @@ func TestFleet(t *testing.T) {
 	facts := func(n placement.Node) inspect.NodeFacts {
 		return map[string]inspect.NodeFacts{"d": {Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
 	}
-	parts := Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 7, time.Now().Add(-time.Hour) }}.Series
+	parts := Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() []WaitingPod { return waiting(7) }}.Series
 	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
@@ -410,7 +410,7 @@ func TestNamespacesAreBounded(t *testing.T) {
 	for i := range 3 {
 		add(fmt.Sprint("small-", i), 1)
 	}
-	parts := Fleet{Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 0, time.Time{} }}.Series
+	parts := Fleet{Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore, Waiting: func() []WaitingPod { return nil }}.Series
 	families, err := with(t, registry, parts).Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -431,5 +431,42 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 	if len(of) != maxNamespaces+1 || of["(others)"] != 2 || of["small-0"] != 1 || of["team-7"] != 2 || sum != 2*(maxNamespaces-1)+3 {
 		t.Errorf("%d series that sum up to %g; others have %g", len(of), sum, of["(others)"])
+	}
+}
+
+// waiting returns pods of the namespace team: pod-0 has waited an hour, pod-1 a second less, and so on.
+func waiting(n int) (out []WaitingPod) {
+	created := time.Now().Add(-time.Hour)
+	for i := range n {
+		out = append(out, WaitingPod{Namespace: "team", Name: fmt.Sprint("pod-", i), Created: created.Add(time.Duration(i) * time.Second)})
+	}
+	return out
+}
+
+func TestOldestWaitingPodsHaveSeries(t *testing.T) {
+	pods := waiting(maxWaiting + 1)
+	slices.Reverse(pods)
+	fleet := Fleet{
+		Nodes: func() []placement.Node { return nil }, Assumed: func(time.Time) []cache.Assumed { return nil },
+		Waiting: func() []WaitingPod { return pods },
+	}
+	ages := make(map[string]float64)
+	for family := range fleet.Series {
+		for _, m := range family.Metric {
+			switch family.GetName() {
+			case "gpumem_extender_pod_waiting_seconds":
+				ages[m.Label[0].GetValue()+"/"+m.Label[1].GetValue()] = m.Gauge.GetValue()
+			case "gpumem_extender_waiting_oldest_seconds":
+				if age := m.Gauge.GetValue(); age < 3600 || age > 3700 {
+					t.Errorf("the oldest pod has waited %g s, want an hour", age)
+				}
+			}
+		}
+	}
+	if _, youngest := ages[fmt.Sprint("team/pod-", maxWaiting)]; len(ages) != maxWaiting || youngest {
+		t.Errorf("%d series, with the youngest pod: %t; want %d without it", len(ages), youngest, maxWaiting)
+	}
+	if got := ages["team/pod-0"] - ages["team/pod-1"]; got < 0.999 || got > 1.001 {
+		t.Errorf("pod-0 has waited %g s longer than pod-1, want 1", got)
 	}
 }

@@ -105,15 +105,11 @@ func (s *Service) fleet() metrics.Fleet {
 			}
 			return nil
 		},
-		Waiting: func() (int, time.Time) {
-			var oldest time.Time
-			waiting := s.Watch.Waiting()
-			for i, pod := range waiting {
-				if created := pod.CreationTimestamp.Time; i == 0 || created.Before(oldest) {
-					oldest = created
-				}
+		Waiting: func() (out []metrics.WaitingPod) {
+			for _, pod := range s.Watch.Waiting() {
+				out = append(out, metrics.WaitingPod{Namespace: pod.Namespace, Name: pod.Name, Created: pod.CreationTimestamp.Time})
 			}
-			return len(waiting), oldest
+			return out
 		},
 	}
 }
