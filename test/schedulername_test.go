@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 )
 
 const mutatingPolicy = "/MutatingAdmissionPolicy"
@@ -173,6 +175,42 @@ func TestNotesCountPodsOfOtherSchedulers(t *testing.T) {
 			}
 			if !strings.Contains(text, tc.want) || (tc.want == "") == strings.Contains(text, "name another scheduler") {
 				t.Errorf("the notes lack %q:\n%s", tc.want, text)
+			}
+		})
+	}
+}
+
+// TestNotesEndWithAFirstPod reads the pod that the notes recommend to apply.
+func TestNotesEndWithAFirstPod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values, resource, scheduler string
+		flags                       []string
+	}{
+		"default":  {"default", "gpumem.dev/gpu-mem", "gpumem-scheduler", nil},
+		"custom":   {"custom", "gpu.example.com/gpu-mem", "shared-gpu", nil},
+		"existing": {"default", "gpumem.dev/gpu-mem", "", []string{"--set", "scheduler.mode=existing,extender.tls.source=cert-manager"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags := []string{"--kube-version", "v1.36.3", "--show-only", "templates/notes.yaml", "--values", filepath.Join(chart, "ci", tc.values+"-values.yaml")}
+			text, err := render(t, chartWithNotes(t), append(flags, tc.flags...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var notes struct{ Notes string }
+			if err := yaml.Unmarshal([]byte(text), &notes); err != nil {
+				t.Fatal(err)
+			}
+			_, rest, _ := strings.Cut(notes.Notes, "<<'END'\n")
+			manifest, last, found := strings.Cut(rest, "\nEND\n")
+			if !found || strings.TrimSpace(last) != "kubectl inspect gpumem pods first" {
+				t.Fatalf("the notes end with:\n%s", rest)
+			}
+			var pod v1.Pod
+			if err := yaml.UnmarshalStrict([]byte(manifest), &pod); err != nil {
+				t.Fatal(err)
+			}
+			if got := pod.Spec.Containers[0].Resources.Limits[v1.ResourceName(tc.resource)]; got.Value() != 1 || pod.Spec.SchedulerName != tc.scheduler {
+				t.Errorf("the pod requests %v of %s, scheduler %q", got.Value(), tc.resource, pod.Spec.SchedulerName)
 			}
 		})
 	}
