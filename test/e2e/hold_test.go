@@ -15,10 +15,8 @@ import (
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-// TestWhatGoesOnUnderHoldAnnotations: the policies hold up no one who changes something
-// else of a pod, or what is gpumem's as gpumem does. What they
-// refuse is in package attack; that the plugin corrects, and that defrag makes room, has tests
-// of its own.
+// TestWhatGoesOnUnderHoldAnnotations: the policies accept writes to other parts of a pod, and gpumem's own
+// writes. TestAttacks has the writes that they refuse.
 func TestWhatGoesOnUnderHoldAnnotations(t *testing.T) {
 	e := setup(t)
 	e.eventually("the API server finds no fault with the policies' expressions", func() (bool, string) {
