@@ -52,7 +52,7 @@ func sites(ctx context.Context, packages []string) (out []mutant, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, path := range strings.FieldsSeq(string(files)) {
+	for path := range strings.FieldsSeq(string(files)) {
 		source, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
