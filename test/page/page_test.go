@@ -140,7 +140,7 @@ func (b *browser) picture(name string) {
 func handler(w *pagetest.World) http.Handler {
 	return page.Handler(&page.Source{
 		Nodes: w.Nodes, Facts: w.Facts, Missing: func() string { return "" },
-		Used: func() map[gpu.UUID]int64 { return w.Used },
+		Used: func() map[gpu.UUID]int64 { return w.Used }, Version: "v1.2.3", Cluster: "west",
 	}, nil, time.Now)
 }
 
@@ -182,7 +182,7 @@ func TestPageInChromium(t *testing.T) {
 	// A click shows the pods of a GPU, and Escape brings back where one was.
 	b.click(`[data-gpu="gpu-a/0"]`)
 	b.until(`!document.querySelector("#details").hidden`)
-	for _, want := range []string{"gpu-a GPU 0", "ml/train-0", "14 GiB of 14 GiB", "kubectl inspect gpumem explain -n ml train-1"} {
+	for _, want := range []string{"gpu-a GPU 0", "ml/train-0", "14 GiB of 14 GiB (100%)", "kubectl inspect gpumem explain -n ml train-1"} {
 		if got := b.eval(`document.querySelector("#details").innerText`); !strings.Contains(got, want) {
 			t.Errorf("want %q in the details:\n%s", want, got)
 		}
@@ -232,12 +232,12 @@ func TestUseInChromium(t *testing.T) {
 		}
 	}
 	b.picture("used")
-	if got := b.eval(`document.querySelector("#sums").innerText`); !strings.Contains(got, "Used\n13 GiB") {
+	if got := b.eval(`document.querySelector("#sums").innerText`); !strings.Contains(got, "Used\n13 GiB (1%)") {
 		t.Errorf("sums: %s", got)
 	}
 	b.choose("view", "tiles")
 	b.choose("by", "")
-	if got, want := b.eval(`document.querySelector('[data-gpu="gpu-a/0"]').innerText`), "GPU0 T4\n0 GiB free\n14/14 GiB, 13 GiB used"; got != want {
+	if got, want := b.eval(`document.querySelector('[data-gpu="gpu-a/0"]').innerText`), "GPU0 T4\n0 GiB free\n14/14 GiB, 13 used"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -261,7 +261,7 @@ func TestSumsOfANamespaceInChromium(t *testing.T) {
 	w.Place("web/other", "gpu-a", 1, 7)
 	b := openAt(t, w, "/?namespace=ml")
 	text := b.eval(`document.body.innerText`)
-	for _, want := range []string{"Allocated to ml\n5 GiB", "Allocated of these GPUs, to all\n12 GiB of 14 GiB (85%)", "web\n14 GiB, 50% of the fleet", "ml\n5 GiB, 17% of the fleet"} {
+	for _, want := range []string{"Allocated to ml\n5 GiB (35%)", "Allocated of these GPUs, to all\n12 GiB of 14 GiB (85%)", "web\n14 GiB, 50% of the fleet", "ml\n5 GiB, 17% of the fleet"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
 		}
@@ -276,6 +276,46 @@ func TestURLCarriesTheFiltersInChromium(t *testing.T) {
 	b.until(gpus + ` === 1`)
 	if got, want := b.eval(`location.search`), "?model=NVIDIA+L4&trouble=only&sort=free&gpu=gpu-d%2F1"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Nodes and pods have URLs of their own, and the title names the cluster.
+func TestDetailsHaveURLsInChromium(t *testing.T) {
+	w := smallFleet()
+	w.Used = map[gpu.UUID]int64{pagetest.UUID("gpu-a", 0): 7 << 10}
+	for query, want := range map[string][]string{
+		"?node=gpu-a":       {"gpu-a\n", "17 GiB of 28 GiB (60%)", "7 GiB (25%)", "GPU 1\n3 GiB of 14 GiB (21%), healthy", "3 pods", "ml/train-0\n5 GiB, for "},
+		"?node=gpu-d":       {"gpu-d\n", "NVIDIA L4", "takes no new pods: XID 79: the GPU has fallen off the bus", "0 pods"},
+		"?pod=ml%2Ftrain-1": {"ml/train-1\n", "gpu-a", "running for ", "GPU 0\nTesla T4, 9 GiB", "kubectl inspect gpumem explain -n ml train-1"},
+		"?pod=web%2Fnext":   {"web/next\n", "waiting, ", "needs 100 GiB on one GPU"},
+		"?gpu=gpu-a%2F0":    {"gpu-a GPU 0\n", "7,168 MiB (50%)", "2 pods"},
+	} {
+		t.Run(query, func(t *testing.T) {
+			b := openAt(t, w, "/"+query)
+			b.until(`!document.querySelector("#details").hidden`)
+			text := b.eval(`document.querySelector("#details").innerText`)
+			for _, part := range want {
+				if !strings.Contains(text, part) {
+					t.Errorf("want %q in:\n%s", part, text)
+				}
+			}
+			if got := b.eval(`location.search`); got != query {
+				t.Errorf("the URL has %s, want %s", got, query)
+			}
+		})
+	}
+	b := openAt(t, w, "/?gpu=gpu-a%2F0")
+	b.click(`#details a[href="?pod=ml%2Ftrain-0"]`)
+	b.until(`location.search === "?pod=ml%2Ftrain-0" && document.querySelector("#details h2").textContent === "ml/train-0"`)
+	b.click(`#details a[href="?node=gpu-a"]`)
+	b.until(`location.search === "?node=gpu-a"`)
+	b.picture("node")
+	if got, want := b.eval(`document.title + "|" + document.querySelector("h1").innerText`), "west: GPU memory|GPU memory west, gpumem v1.2.3"; got != want {
+		t.Errorf("title %q, want %q", got, want)
+	}
+	b = openAt(t, w, "/?node=none")
+	if got := b.eval(`document.querySelector("#details").hidden`); got != "true" {
+		t.Error("an unknown node has details")
 	}
 }
 
@@ -340,7 +380,7 @@ func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
 	b.picture("nodes-that-take-no-new-pods")
 	text := b.eval(`document.body.innerText`)
 	for _, want := range []string{
-		"Largest free on one GPU\n3 GiB", "Largest free behind a taint\n22 GiB", "GPUs that take no new pods\n6",
+		"Largest free on one GPU\n3 GiB", "Largest free behind a taint\n22 GiB", "GPUs that take no new pods\n6 (60%)",
 		"the node is NotReady", "the node is cordoned", "its kubelet offers no gpumem.dev/gpu-mem", "taint team",
 	} {
 		if !strings.Contains(text, want) {

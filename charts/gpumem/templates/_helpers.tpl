@@ -223,6 +223,9 @@ seccompProfile:
 - --probe-listen=:8011
 {{- if .Values.extender.page }}
 - --page
+{{- with .Values.extender.clusterName }}
+- --cluster-name={{ . }}
+{{- end }}
 {{- end }}
 {{- if .Values.monitoring.podMetrics }}
 - --pod-metrics

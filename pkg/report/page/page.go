@@ -29,10 +29,15 @@ type Source struct {
 	Facts   func([]placement.Node) inspect.Facts // what else is known of them, and the pods that wait
 	Missing func() string                        // what is not ready yet; empty when all can be believed
 	Used    func() map[gpu.UUID]int64            // memory in use, in MiB, of the GPUs where it is known
+
+	Version string // of gpumem
+	Cluster string // the name of the cluster; may be empty
 }
 
 // Fleet is what the page is sent.
 type Fleet struct {
+	Version string `json:"version"`
+	Cluster string `json:"cluster,omitempty"`
 	Missing string `json:"missing,omitempty"`
 	Nodes   []Node `json:"nodes"`
 	Waiting []Wait `json:"waiting"`
@@ -184,7 +189,7 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 func NewFleet(source Source) Fleet {
 	nodes := source.Nodes()
 	report, used := inspect.New(nodes, source.Facts(nodes)), source.Used()
-	out := Fleet{Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
+	out := Fleet{Version: source.Version, Cluster: source.Cluster, Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
 	for _, n := range report.Nodes {
 		node := Node{Name: n.Name, UnitMiB: unitOf(n.UnitMiB, n.Capacity), Closed: n.Closed, Taint: n.Taint, GPUs: []GPU{}}
 		for _, p := range n.Unattributed {

@@ -16,7 +16,10 @@ const fields = [...form.elements].map((e) => e.name);
 
 let fleet = null;
 let filter = {}; // by the name of a field of the form
-let chosen = ""; // NODE/INDEX of the GPU whose details are shown
+// The object whose details are shown: a GPU by NODE/INDEX, a node by NAME, or a pod by
+// NAMESPACE/NAME. The URL has it as ?gpu=, ?node= or ?pod=.
+let chosen = { kind: "", name: "" };
+const kinds = ["gpu", "node", "pod"];
 let shown = []; // nodes that pass the filter, sorted, each with the GPUs that pass
 let places = []; // of each of them: its left, top, width and height
 
@@ -148,26 +151,30 @@ function showSums() {
   const lines = [["Nodes", number(shown.length)], ["GPUs", number(gpus.length)]];
   if (filter.namespace) {
     const its = byNamespace(shown).find(([name]) => name === filter.namespace)?.[1] ?? 0;
-    lines.push([`Allocated to ${filter.namespace}`, gib(its)], ["Allocated of these GPUs, to all", `${gib(allocated)} of ${gib(capacity)} (${percent(allocated, capacity)}%)`]);
+    lines.push([`Allocated to ${filter.namespace}`, `${gib(its)} (${percent(its, capacity)}%)`], ["Allocated of these GPUs, to all", `${gib(allocated)} of ${gib(capacity)} (${percent(allocated, capacity)}%)`]);
   } else {
     lines.push(["Allocated", `${gib(allocated)} of ${gib(capacity)} (${percent(allocated, capacity)}%)`]);
   }
-  if (gpus.some(({ gpu }) => gpu.usedMiB !== undefined)) lines.push(["Used", gib(sum((_, g) => g.usedMiB ?? 0))]);
+  if (gpus.some(({ gpu }) => gpu.usedMiB !== undefined)) {
+    const used = sum((_, g) => g.usedMiB ?? 0);
+    lines.push(["Used", `${gib(used)} (${percent(used, capacity)}%)`]);
+  }
   lines.push(["Largest free on one GPU", gib(most(false))]);
   if (most(true) > 0) lines.push(["Largest free behind a taint", gib(most(true))]);
-  lines.push(["GPUs that take no new pods", number(out)]);
+  lines.push(["GPUs that take no new pods", `${number(out)} (${percent(out, gpus.length)}%)`]);
   by("sums").replaceChildren(...lines.map(([name, value]) => make("div", { class: name.startsWith("GPUs that") && out > 0 ? "bad" : "" }, make("dt", {}, name), make("dd", {}, value))));
 }
 
 function showLegend(view) {
   const what = filter.by === "used" ? "used" : "allocated";
+  form.elements.by.parentElement.hidden = view === "tiles";
   const key = (name, label) => make("li", {}, make("i", { class: `key ${name}`, "aria-hidden": "true" }), label);
   const heats = [["0", "nothing"], ["1", "to 24%"], ["2", "to 49%"], ["3", "to 74%"], ["4", "to 99%"], ["5", "all"]].map(([level, label]) => key(`heat${level}`, label));
   if (what === "used") heats.push(key("heatunknown", "not known"));
   const pods = [...colourOf].map(([namespace, c]) => key(`c${c}`, namespace));
   if (byNamespace(fleet.nodes).length > colours) pods.push(key("cx", "other namespaces"));
-  const tiles = view === "tiles" && what === "allocated";
-  by("legend").replaceChildren(make("li", {}, tiles ? "Bars: allocated to" : `Colour: ${what}`), ...(tiles ? pods : heats),
+  const tiles = view === "tiles";
+  by("legend").replaceChildren(make("li", {}, tiles ? "Bars: allocated to" : `Colour: ${what}`), ...(tiles ? [...pods, key("used", "used")] : heats),
     key("closed", "takes no new pods"), key("tainted", "only for pods that tolerate a taint"), key("exclusive", "one pod has it alone"));
 }
 
@@ -187,9 +194,9 @@ function showLists() {
   const waiting = fleet.waiting.filter((w) => (!filter.namespace || w.namespace === filter.namespace) && words(filter.search).every((word) => `${w.namespace}/${w.name} ${w.owner ?? ""}`.toLowerCase().includes(word)));
   const pods = waiting.reduce((total, w) => total + w.count, 0);
   text("waiting", pods === 0 ? "No pod waits" : pods === 1 ? "1 pod waits" : `${number(pods)} pods wait`, waiting.map((w) => make("li", {},
-    make("b", {}, w.count > 1 ? `${w.count} × ${w.namespace} ${w.owner}` : `${w.namespace}/${w.name}`),
+    make("b", {}, w.count > 1 ? `${w.count} × ${w.namespace} ${w.owner}` : link("pod", `${w.namespace}/${w.name}`)),
     make("small", {}, [w.memoryMiB ? amount(w.memoryMiB) + (w.count > 1 ? " each" : "") : "", w.oldest ? `${w.count > 1 ? "the oldest " : ""}for ${age(w.oldest)}` : ""].filter(Boolean).join(", ")),
-    make("span", {}, w.reason), command(`kubectl inspect gpumem explain -n ${w.namespace} ${w.name}`))));
+    make("span", {}, w.reason), explain(w.namespace, w.name))));
 
   const all = fleet.nodes.reduce((total, n) => total + n.gpus.reduce((t, g) => t + inMiB(n, g.capacity, g), 0), 0);
   const sums = byNamespace(fleet.nodes);
@@ -199,36 +206,96 @@ function showLists() {
     make("span", {}, `${gib(mib)}, ${percent(mib, all)}% of the fleet`))));
 }
 
+// link leads to the details of an object, by a URL that can be sent to others.
+function link(kind, name, label = name) {
+  const follow = (event) => {
+    event.preventDefault();
+    event.stopPropagation();
+    choose(kind, name);
+  };
+  return make("a", { href: `?${new URLSearchParams({ [kind]: name })}`, click: follow }, label);
+}
+
+function choose(kind, name) {
+  chosen = { kind, name };
+  show();
+  by("details").querySelector("h2")?.focus({ preventScroll: true });
+}
+
+const explain = (namespace, name) => command(`kubectl inspect gpumem explain -n ${namespace} ${name}`);
+const part = (mib, all) => `${amount(mib)} of ${amount(all)} (${percent(mib, all)}%)`;
+
+// podLines lists pods, with the memory of each: [[pod, MiB], ...].
+const podLines = (pods) => [make("h3", {}, count(pods.length, "pod")), make("ul", { class: "pods" }, ...pods.map(([p, mib]) => make("li", {},
+  make("i", { class: colour(p.namespace), "aria-hidden": "true" }), link("pod", `${p.namespace}/${p.name}`),
+  make("small", {}, [amount(mib), p.started ? `for ${age(p.started)}` : "not running yet"].join(", ")), explain(p.namespace, p.name))))];
+
+// details returns the title, facts and elements that describe an object, or nothing if there is none.
+const details = {
+  gpu(name) {
+    const node = fleet.nodes.find((n) => n.gpus.some((g) => `${n.name}/${g.index}` === name));
+    const gpu = node?.gpus.find((g) => `${node.name}/${g.index}` === name);
+    if (!gpu) return undefined;
+    const facts = { Node: link("node", node.name), Model: gpu.model, Allocated: part(inMiB(node, gpu.requested, gpu), inMiB(node, gpu.capacity, gpu)) };
+    if (gpu.usedMiB !== undefined) facts.Used = `${number(gpu.usedMiB)} MiB (${percent(gpu.usedMiB, inMiB(node, gpu.capacity, gpu))}%)`;
+    facts.Free = takesPods(node, gpu) ? amount(inMiB(node, free(gpu), gpu)) : "nothing for new pods";
+    facts.Health = condition(node, gpu);
+    facts.UUID = gpu.uuid;
+    const pods = gpu.pods.map((p) => [p, inMiB(node, p.units, gpu)]);
+    return { title: `${node.name} GPU ${gpu.index}`, facts, more: [command(`kubectl inspect gpumem nodes -d ${node.name}`), ...podLines(pods)] };
+  },
+  node(name) {
+    const node = fleet.nodes.find((n) => n.name === name);
+    if (!node) return undefined;
+    const sum = (f) => node.gpus.reduce((total, g) => total + f(g), 0);
+    const capacity = sum((g) => inMiB(node, g.capacity, g));
+    const facts = { Models: models(node).join(", "), Allocated: part(sum((g) => inMiB(node, g.requested, g)), capacity) };
+    if (node.gpus.some((g) => g.usedMiB !== undefined)) {
+      const used = sum((g) => g.usedMiB ?? 0);
+      facts.Used = `${gib(used)} (${percent(used, capacity)}%)`;
+    }
+    facts["Largest free"] = amount(largest(node));
+    if (node.closed) facts["New pods"] = `none: ${node.closed}`;
+    else if (node.taint) facts["New pods"] = `only pods that tolerate taint ${node.taint}`;
+    const gpus = make("ul", { class: "pods" }, ...node.gpus.map((g) => make("li", {}, link("gpu", `${node.name}/${g.index}`, `GPU ${g.index}`),
+      make("small", {}, `${part(inMiB(node, g.requested, g), inMiB(node, g.capacity, g))}, ${condition(node, g)}`))));
+    const pods = [...node.gpus.flatMap((g) => g.pods.map((p) => [p, inMiB(node, p.units, g)])), ...(node.unattributed ?? []).map((p) => [p, inMiB(node, p.units)])];
+    return { title: node.name, facts, more: [command(`kubectl inspect gpumem nodes -d ${node.name}`), make("h3", {}, count(node.gpus.length, "GPU")), gpus, ...podLines(pods)] };
+  },
+  pod(name) {
+    const is = (p) => `${p.namespace}/${p.name}` === name;
+    const [namespace, pod] = name.split("/");
+    const waits = fleet.waiting.find(is);
+    if (waits) return { title: name, facts: { State: `waiting, ${waits.reason}` }, more: [explain(namespace, pod)] };
+    const node = fleet.nodes.find((n) => n.gpus.some((g) => g.pods.some(is)) || n.unattributed?.some(is));
+    if (!node) return undefined;
+    const gpus = node.gpus.filter((g) => g.pods.some(is));
+    const of = [...gpus.flatMap((g) => g.pods), ...(node.unattributed ?? [])].find(is);
+    const facts = { Node: link("node", node.name), State: of.started ? `running for ${age(of.started)}` : "not running yet" };
+    gpus.forEach((g) => (facts[`GPU ${g.index}`] = make("span", {}, link("gpu", `${node.name}/${g.index}`, g.model), `, ${amount(inMiB(node, g.pods.find(is).units, g))}`)));
+    return { title: name, facts, more: [explain(namespace, pod)] };
+  },
+};
+
 function showDetails() {
-  const node = fleet.nodes.find((n) => n.gpus.some((g) => `${n.name}/${g.index}` === chosen));
   const box = by("details");
-  box.hidden = !node;
-  if (!node) return box.replaceChildren();
-  const gpu = node.gpus.find((g) => `${node.name}/${g.index}` === chosen);
-  const facts = { Model: gpu.model, Allocated: `${amount(inMiB(node, gpu.requested, gpu))} of ${amount(inMiB(node, gpu.capacity, gpu))}` };
-  if (gpu.usedMiB !== undefined) facts.Used = `${number(gpu.usedMiB)} MiB`;
-  facts.Free = takesPods(node, gpu) ? amount(inMiB(node, free(gpu), gpu)) : "nothing for new pods";
-  facts.Health = condition(node, gpu);
-  facts.UUID = gpu.uuid;
+  const found = details[chosen.kind]?.(chosen.name);
+  box.hidden = !found;
+  if (!found) return box.replaceChildren();
   const focused = box.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
   box.replaceChildren(
-    make("div", { class: "title" }, make("h2", { tabindex: -1 }, `${node.name} GPU ${gpu.index}`), make("button", { type: "button", "aria-label": "Close", click: close }, "✕")),
-    make("dl", {}, ...Object.entries(facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
-    command(`kubectl inspect gpumem nodes -d ${node.name}`),
-    make("h3", {}, count(gpu.pods.length, "pod")),
-    make("ul", { class: "pods" }, ...gpu.pods.map((p) => make("li", {},
-      make("i", { class: colour(p.namespace), "aria-hidden": "true" }), make("b", {}, `${p.namespace}/${p.name}`),
-      make("small", {}, [amount(inMiB(node, p.units, gpu)), p.started ? `for ${age(p.started)}` : "not running yet"].join(", ")),
-      command(`kubectl inspect gpumem explain -n ${p.namespace} ${p.name}`)))),
+    make("div", { class: "title" }, make("h2", { tabindex: -1 }, found.title), make("button", { type: "button", "aria-label": "Close", click: close }, "✕")),
+    make("dl", {}, ...Object.entries(found.facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
+    ...found.more,
   );
   if (focused) (box.querySelector(`[aria-label="${CSS.escape(focused)}"]`) ?? box.querySelector("h2")).focus();
 }
 
 function close() {
   const back = chosen;
-  chosen = "";
+  chosen = { kind: "", name: "" };
   show();
-  document.querySelector(`[data-gpu="${CSS.escape(back)}"]`)?.focus();
+  if (back.kind === "gpu") document.querySelector(`[data-gpu="${CSS.escape(back.name)}"]`)?.focus();
 }
 
 // ---- The nodes: only what is seen of them is drawn, however many there are
@@ -274,25 +341,22 @@ function caption(node, gpu) {
 
 function cell(node, gpu) {
   const name = `${node.name}/${gpu.index}`;
-  const classes = ["gpu", `heat${heat(node, gpu)}`, closed(node, gpu) ? "closed" : "", node.taint ? "tainted" : "", gpu.exclusive ? "exclusive" : "", chosen === name ? "chosen" : ""];
+  const isChosen = chosen.kind === "gpu" && chosen.name === name;
+  const classes = ["gpu", `heat${heat(node, gpu)}`, closed(node, gpu) ? "closed" : "", node.taint ? "tainted" : "", gpu.exclusive ? "exclusive" : "", isChosen ? "chosen" : ""];
   const button = make("button", {
-    type: "button", class: classes.filter(Boolean).join(" "), "data-gpu": name, title: describe(node, gpu), "aria-label": describe(node, gpu), "aria-pressed": String(chosen === name), tabindex: -1,
-    click: () => {
-      chosen = name;
-      show();
-      by("details").querySelector("h2").focus({ preventScroll: true });
-    },
+    type: "button", class: classes.filter(Boolean).join(" "), "data-gpu": name, title: describe(node, gpu), "aria-label": describe(node, gpu), "aria-pressed": String(isChosen), tabindex: -1,
+    click: () => choose("gpu", name),
   });
   if (view() === "map") return button;
   const bar = make("span", { class: "bar" });
-  const part = (classes, mib) => {
-    const share = make("span", { class: classes });
-    share.style.flexBasis = `${Math.min(100, (100 * mib) / (inMiB(node, gpu.capacity, gpu) || 1))}%`;
-    bar.append(share);
+  const section = (classes, property, mib) => {
+    const element = make("span", { class: classes });
+    element.style[property] = `${Math.min(100, (100 * mib) / (inMiB(node, gpu.capacity, gpu) || 1))}%`;
+    bar.append(element);
   };
-  if (filter.by === "used") part("share cx", gpu.usedMiB ?? 0);
-  else gpu.pods.forEach((p) => part(colour(p.namespace), inMiB(node, p.units, gpu)));
-  const used = gpu.usedMiB === undefined ? "" : `, ${gib(gpu.usedMiB)} used`;
+  gpu.pods.forEach((p) => section(colour(p.namespace), "flexBasis", inMiB(node, p.units, gpu)));
+  if (gpu.usedMiB > 0) section("used", "width", gpu.usedMiB);
+  const used = gpu.usedMiB === undefined ? "" : `, ${number(Math.floor(gpu.usedMiB / 1024))} used`;
   button.append(make("b", {}, `GPU${gpu.index} ${short(gpu.model)}`), make("span", {}, caption(node, gpu)), bar,
     make("small", {}, `${Math.floor(inMiB(node, gpu.requested, gpu) / 1024)}/${gib(inMiB(node, gpu.capacity, gpu))}${used}`));
   return button;
@@ -304,7 +368,7 @@ function card(node) {
   if (view() === "tiles" && pending > 0) notes.push(`${amount(pending)} on no known GPU`);
   if (view() === "tiles" && node.taint) notes.push(`taint ${node.taint}`);
   return make("div", { class: "node", role: "listitem", "data-node": node.name },
-    make("div", { class: "head", title: [node.name, ...models(node), node.closed ?? ""].filter(Boolean).join(", ") }, make("b", {}, node.name), make("small", {}, notes.join(" · ")), node.closed ? make("small", { class: "bad" }, node.closed) : ""),
+    make("div", { class: "head", title: [node.name, ...models(node), node.closed ?? ""].filter(Boolean).join(", ") }, make("b", {}, link("node", node.name)), make("small", {}, notes.join(" · ")), node.closed ? make("small", { class: "bad" }, node.closed) : ""),
     make("div", { class: "gpus" }, ...node.gpus.map((gpu) => cell(node, gpu))));
 }
 
@@ -327,7 +391,7 @@ function draw() {
   }
   let next = list.firstElementChild;
   for (const [name, i] of seen) {
-    const of = JSON.stringify([shown[i], view(), filter.by, chosen.startsWith(`${name}/`) && chosen]);
+    const of = JSON.stringify([shown[i], view(), filter.by, chosen.name.startsWith(`${name}/`) && chosen.name]);
     let element = drawn.get(name)?.element;
     if (drawn.get(name)?.of !== of) {
       const made = card(shown[i]);
@@ -406,7 +470,7 @@ function show() {
 // ---- Filters are in the URL, so that it can be sent to others
 
 function remember() {
-  const query = new URLSearchParams(Object.entries({ ...filter, gpu: chosen }).filter(([, value]) => value));
+  const query = new URLSearchParams(Object.entries({ ...filter, [chosen.kind]: chosen.name }).filter(([, value]) => value));
   history.replaceState(null, "", query.size > 0 ? `?${query}` : location.pathname);
 }
 
@@ -416,7 +480,8 @@ function recall() {
     filter[name] = query.get(name) ?? "";
     form.elements[name].value = filter[name];
   }
-  chosen = query.get("gpu") ?? "";
+  const kind = kinds.find((name) => query.get(name));
+  if (kind) chosen = { kind, name: query.get(kind) };
 }
 
 function set(name, value) {
@@ -427,7 +492,7 @@ function set(name, value) {
 
 form.addEventListener("input", (event) => set(event.target.name, event.target.value));
 form.addEventListener("submit", (event) => event.preventDefault());
-addEventListener("keydown", (event) => event.key === "Escape" && chosen && close());
+addEventListener("keydown", (event) => event.key === "Escape" && chosen.kind && close());
 addEventListener("scroll", draw, { passive: true });
 new ResizeObserver(() => fleet && (lay(), draw())).observe(by("cards").parentElement);
 // On a narrow screen the lists are above the nodes, and closed.
@@ -447,6 +512,8 @@ async function look(tag = "") {
       tag = answer.headers.get("ETag") ?? "";
       show();
     }
+    by("release").textContent = [fleet.cluster, `gpumem ${fleet.version}`].filter(Boolean).join(", ");
+    document.title = [fleet.cluster, "GPU memory"].filter(Boolean).join(": ");
     state.textContent = fleet.missing || "live";
     state.classList.toggle("late", Boolean(fleet.missing));
   } catch (error) {

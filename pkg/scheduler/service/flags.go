@@ -19,6 +19,7 @@ type Flags struct {
 	ProbeListen string
 	ReadListen  string
 	Page        bool
+	Cluster     string
 	PodMetrics  bool
 
 	Domain      string
@@ -48,6 +49,7 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ProbeListen, "probe-listen", c.ProbeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&c.ReadListen, "read-listen", c.ReadListen, "`address` of what people read: the last decisions, and the page; loopback only, to be reached by kubectl port-forward")
 	f.BoolVar(&c.Page, "page", c.Page, "serve a page that shows the fleet at --read-listen")
+	f.StringVar(&c.Cluster, "cluster-name", c.Cluster, "`name` of the cluster in the title of the page")
 	f.BoolVar(&c.PodMetrics, "pod-metrics", c.PodMetrics, "have the metric gpumem_extender_pod_allocated_bytes: one series for each pod that has GPU memory")
 	f.StringVar(&c.Domain, "resource-domain", c.Domain, "`domain` of the extended resources and annotations")
 	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")

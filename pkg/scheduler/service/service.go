@@ -127,6 +127,7 @@ func (s *Service) source(client *controller.Client) *page.Source {
 		used = (&measured.Reader{Log: s.Log.Named("measured"), Pods: client, Namespace: string(namespace), Now: time.Now}).Used
 	}
 	return &page.Source{
+		Version: s.Version, Cluster: s.Cluster,
 		Used:  used,
 		Nodes: s.Cache.Nodes, Missing: s.Watch.Missing,
 		Facts: func(nodes []placement.Node) inspect.Facts {
