@@ -83,7 +83,7 @@ verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are ti
 			go mod tidy -modfile=$$file -diff || { echo "$$dir/$$file: run make update" >&2; exit 1; }; \
 		done; cd $(CURDIR); \
 	done
-	go test -run TestWhatIsMadeOfTheTable ./pkg/kube/api
+	go test -run 'TestWhatIsMadeOfTheTable|TestTheChartHasThePolicies' ./pkg/kube/api
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh
 	@echo "verified: what is generated is that of its sources"
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
@@ -86,7 +87,7 @@ func defaultOptions() options {
 		probeInterval: 30 * time.Second,
 		ignoreXIDs:    strings.Join(xids, ","),
 		unassigned:    unassignedPlace,
-		policy:        "binpack",
+		policy:        string(placement.Binpack),
 		strategy:      string(containers.Envvar),
 		frameworkEnv:  "jax,pytorch,paddle",
 		enforcement:   string(enforcement.Auto),
@@ -128,7 +129,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.probeInterval, "probe-interval", o.probeInterval, "time between two looks at the health of the GPUs")
 	f.StringVar(&o.ignoreXIDs, "ignore-xids", o.ignoreXIDs, "`numbers` of GPU errors that are a program's fault and leave the GPU healthy")
 	f.StringVar(&o.unassigned, "unassigned", o.unassigned, "what to do with pods that gpumem's scheduler has not placed: place or refuse")
-	f.StringVar(&o.policy, "policy", o.policy, "`policy` to place them by, if they name none: binpack or spread")
+	f.StringVar(&o.policy, "policy", o.policy, "`policy` to place them by, if they name none: "+placement.JoinPolicies(placement.ClusterPolicies()))
 	f.StringVar(&o.strategy, "device-list-strategy", o.strategy, "how to name GPUs to the container runtime: envvar, volume-mounts, cdi-annotations or cdi-cri")
 	f.StringVar(&o.frameworkEnv, "framework-env", o.frameworkEnv, "`frameworks` whose own environment variables are set to the container's share: jax, pytorch, paddle; or none")
 	f.StringVar(&o.enforcement, "enforcement", o.enforcement, "`level` at which containers are limited to their grants: kernel, mps, advisory, or auto for the strongest that the node can prove")

@@ -27,14 +27,19 @@ const ours = string(placement.Binpack)
 
 // policies lists the names that newPolicy accepts.
 func policies() []string {
-	return []string{ours, string(placement.Spread), "first-fit", "best-fit", "device-best-fit", "fgd", "random"}
+	var names []string
+	for _, p := range placement.ClusterPolicies() {
+		names = append(names, string(p))
+	}
+	return append(names, "first-fit", "best-fit", "device-best-fit", "fgd", "random")
 }
 
 // newPolicy returns the policy of that name for one run.
 func newPolicy(name string, t Trace, f *Fleet, seed int64) (Policy, error) {
+	if p := placement.Policy(name); p.OfCluster() {
+		return newGPUMem(f, ranking.Policies{GPU: p}), nil
+	}
 	switch name {
-	case ours, string(placement.Spread):
-		return newGPUMem(f, ranking.Policies{GPU: placement.Policy(name)}), nil
 	case "first-fit":
 		return &best{scorer: firstFit{}}, nil
 	case "best-fit":

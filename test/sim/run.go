@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
@@ -230,8 +231,8 @@ func (w *World) draw(cfg Config) Config {
 	cfg.Cores = often(4)
 	_ = often(8) // keeps the draws of recorded seeds
 	cfg.batches, cfg.status = pick(w.rng, []int{8, 8, 2}), pick(w.rng, []time.Duration{100 * tick, 100 * tick, 2 * time.Second})
-	cfg.policy = pick(w.rng, []string{"binpack", "spread"})
-	cfg.nodePolicy = pick(w.rng, []string{"", "binpack", "spread"})
+	cfg.policy = string(pick(w.rng, placement.ClusterPolicies()))
+	cfg.nodePolicy = string(pick(w.rng, append([]placement.Policy{""}, placement.ClusterPolicies()...)))
 	cfg.callFaults = pick(w.rng, []int{20, 60, 200})
 	if cfg.Nodes == 0 {
 		cfg.Nodes = pick(w.rng, []int{2, 2, 2, 2, 2, few})

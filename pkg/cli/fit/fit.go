@@ -72,7 +72,7 @@ many pods, and takes them, is kube-scheduler's to say.`,
 	flags.IntVar(&w.count, "count", w.count, "How many GPUs it is split over")
 	flags.IntVar(&w.cores, "cores", 0, "GPU cores that it asks for as well, in per cent")
 	flags.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
-	flags.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: binpack, spread or exclusive")
+	flags.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: "+placement.JoinPolicies(placement.Policies()))
 	flags.IntVar(&w.shares, "share", 0, "Shares of GPUs instead, of all its GPUs together: 10 are a whole GPU")
 	cmd.MarkFlagsOneRequired("mem", "share")
 	cmd.MarkFlagsMutuallyExclusive("mem", "share")

@@ -11,11 +11,9 @@ import (
 //
 // A device that already holds a pod of the same group comes before all others,
 // then the model that the pod prefers. Of several GPUs, those that are nearest
-// to one another are taken. Binpack takes the devices on which the least is left
-// free (best fit), Spread those with the largest part free, and among equals
-// those with the most. Ties fall to the lowest index. As a fallback, Exclusive is no
-// more than Binpack: whom a pod keeps off must be in the pod. A policy that is not
-// Known chooses nothing: the lowest indexes are taken.
+// to one another are taken, then the policy decides, and of equals the lowest index.
+// As a fallback, Exclusive chooses like Binpack and excludes no pod: only a pod that
+// names it is alone. An unknown policy takes the lowest indexes.
 func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 	chosen, reason := choose(fallback, req, node)
 	units, cores := req.Share()
@@ -74,10 +72,11 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 			cmp.Compare(req.Preference.Cost(x.Speed), req.Preference.Cost(y.Speed)),
 		)
 	}
+	byPolicy := cmp.Or(req.Policy, fallback).compareDevices()
 	slices.SortFunc(fitting, func(a, b int) int {
 		return cmp.Or(
 			liked(a, b),
-			compareFree(cmp.Or(req.Policy, fallback), &node.Devices[a], &node.Devices[b]),
+			byPolicy(&node.Devices[a], &node.Devices[b]),
 			cmp.Compare(a, b),
 		)
 	})
@@ -90,17 +89,6 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 	chosen := nearest(node, fitting, first, want)
 	slices.Sort(chosen)
 	return chosen, Fits
-}
-
-func compareFree(p Policy, a, b *Device) int {
-	switch {
-	case p.Spreads():
-		return cmp.Or(cmp.Compare(b.FreeShare(), a.FreeShare()), cmp.Compare(b.Free(), a.Free()))
-	case p.Packs():
-		return cmp.Compare(a.Free(), b.Free())
-	default:
-		return 0
-	}
 }
 
 // CompareBool puts false first.

@@ -432,3 +432,36 @@ func TestImportance(t *testing.T) {
 
 // cmpOf is what a comparison of two numbers gives.
 func cmpOf(a, b int) int { return min(1, max(-1, a-b)) }
+
+// Each policy of the table is described, and orders both GPUs and nodes by more than their index.
+func TestTheTableOfPolicies(t *testing.T) {
+	described := make(map[string]placement.Policy)
+	for _, p := range placement.Policies() {
+		onGPUs, onNodes := p.Doc()
+		if onGPUs == "" || onNodes == "" {
+			t.Errorf("%s: want a description of the preferred GPU and node", p)
+		}
+		if other, ok := described[onGPUs]; ok {
+			t.Errorf("%s and %s have one description", p, other)
+		}
+		described[onGPUs] = p
+		chosen := func(free ...gpu.Units) gpu.Units {
+			var devices []gpu.Device
+			for i, units := range free {
+				devices = append(devices, device(i, units))
+			}
+			a, _ := placement.Choose(p, ask(3), placementtest.Node(inventory(devices...)))
+			if a.None() {
+				t.Fatalf("%s chooses none of %v", p, free)
+			}
+			return free[slices.IndexFunc(devices, func(d gpu.Device) bool { return d.UUID == a.Shares[0].Device })]
+		}
+		if a, b := chosen(5, 10), chosen(10, 5); a != b {
+			t.Errorf("%s chooses GPUs by their index", p)
+		}
+		small, large := placement.NodeChoice{Left: 2, Share: 0.5, Free: 4, Allocatable: 8}, placement.NodeChoice{Left: 6, Share: 1, Free: 8, Allocatable: 8}
+		if p.NodeOrder(small) == p.NodeOrder(large) {
+			t.Errorf("%s does not order nodes", p)
+		}
+	}
+}

@@ -10,7 +10,7 @@
 //
 // request.go and node.go have what is asked for and what there is; whatif.go
 // makes nodes as they would be. fit.go decides whether, choose.go and near.go on
-// which GPUs. verdict.go has why not. How close a refusal comes is for package closest, its words are
+// which GPUs, policy.go what the policies prefer. verdict.go has why not. How close a refusal comes is for package closest, its words are
 // made by package reasons.
 //
 // # Invariants
@@ -62,10 +62,8 @@
 // The GPU inside a node is chosen by what is left free on it alone. With the prices
 // by which nodes are ranked it was the same one nearly always.
 //
-// Which policies there are is said once (Policy.Known), and what each prefers in two
-// questions, Packs and Spreads. Neither is what remains of the other: to a policy that
-// is not known all GPUs are equal. What reads one from a flag or an annotation
-// (package api) refuses it.
+// One table has the policies (policy.go). Under a policy that it lacks, all GPUs and
+// nodes are equal; the parsers of flags and annotations (package api) reject one.
 //
 // A refusal is a value: the reason, the request and the node. Its words are made
 // of these alone (package reasons), so that they are the same wherever people read

@@ -115,26 +115,6 @@ func (l list) all() (out []Container) {
 	return out
 }
 
-// Policy says where a pod likes to be.
-type Policy string
-
-// The policies that a pod or the cluster can choose.
-const (
-	Binpack   Policy = "binpack"   // where the least is left over
-	Spread    Policy = "spread"    // where the largest part is free
-	Exclusive Policy = "exclusive" // alone on its GPUs
-)
-
-// Known reports whether there is such a policy. Where one is configured or asked for, any
-// other is an error; to those who choose by it, all GPUs and nodes are equal.
-func (p Policy) Known() bool { return p.Packs() || p.Spreads() }
-
-// Packs reports whether the policy prefers what is fullest.
-func (p Policy) Packs() bool { return p == Binpack || p == Exclusive }
-
-// Spreads reports whether the policy prefers what is emptiest.
-func (p Policy) Spreads() bool { return p == Spread }
-
 // Preference says which models of GPU a pod likes best. It keeps no pod from any.
 type Preference string
 

@@ -84,7 +84,7 @@ type Stake struct {
 func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !defaults.node(req).Packs() {
+	if !defaults.node(req).Priced() {
 		prices = nil
 	}
 	known := r.of(defaults, req, len(nodes))
@@ -184,23 +184,15 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 	if !req.Empty() {
 		r.Choice, r.fits = placement.NewChoice(defaults.GPU, req, *n)
 	}
-	emptiest := 0.0 // part of the fullest chosen GPU that is free before, where GPUs are spread
-	if cmp.Or(req.Policy, defaults.GPU).Spreads() {
-		emptiest = 1
-	}
 	units, _ := req.Share()
-	slack := 0.0 // left on the chosen GPUs
+	choice := placement.NodeChoice{
+		GPUs: cmp.Or(req.Policy, defaults.GPU), Share: 1, Free: float64(free(n)), Allocatable: float64(n.Allocatable()),
+	}
 	for _, i := range r.Devices {
-		slack += float64(n.Devices[i].Free() - units)
-		emptiest = min(emptiest, n.Devices[i].FreeShare())
+		choice.Left += float64(n.Devices[i].Free() - units)
+		choice.Share = min(choice.Share, n.Devices[i].FreeShare())
 	}
-	room := float64(free(n))
-	switch policy := defaults.node(req); {
-	case policy.Packs():
-		r.policy = [4]float64{slack, room}
-	case policy.Spreads():
-		r.policy = [4]float64{-emptiest, -room / float64(max(1, n.Allocatable())), -room, -slack}
-	}
+	r.policy = defaults.node(req).NodeOrder(choice)
 	r.worth = r.policy[0]
 	return r
 }

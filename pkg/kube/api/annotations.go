@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -89,10 +90,10 @@ var annotations = [...]annotation{
 		},
 	},
 	{
-		name: policyName, writer: byUsers, value: "`binpack`, `spread`, `exclusive`",
-		effect: "the GPU with the least left, the one with the largest part free, or an empty one that it keeps alone. Without it: the chart's `policy`, `binpack`. [No promise](choosing-gpus.md#policies)",
-		want:   "binpack, spread or exclusive",
-		cel:    `v in ['binpack', 'spread', 'exclusive']`,
+		name: policyName, writer: byUsers, value: policyList("`%s`"),
+		effect: policyEffect(),
+		want:   placement.JoinPolicies(placement.Policies()),
+		cel:    "v in [" + policyList("'%s'") + "]",
 		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
 			r.Policy, err = readPolicy(s)
 			return err
@@ -202,6 +203,24 @@ var annotations = [...]annotation{
 	},
 }
 
+// policyList writes the names of the policies, each in a format, between commas.
+func policyList(format string) string {
+	var names []string
+	for _, p := range placement.Policies() {
+		names = append(names, fmt.Sprintf(format, p))
+	}
+	return strings.Join(names, ", ")
+}
+
+func policyEffect() string {
+	var prefers []string
+	for _, p := range placement.Policies() {
+		gpu, _ := p.Doc()
+		prefers = append(prefers, gpu)
+	}
+	return strings.Join(prefers, ", or ") + ". Default: the chart's `policy`. A preference, [no promise](choosing-gpus.md#policies)"
+}
+
 func unless(nothing bool, format string, value any) string {
 	if nothing {
 		return ""
@@ -234,14 +253,15 @@ func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (first error) 
 	return first
 }
 
-// ParseFallback reads a policy for pods that name none. Exclusive is none: a pod must
-// ask for that itself, so that others see that it has.
+// ParseFallback reads a policy for pods that name none. A pod must name Exclusive itself, so that other schedulers and
+// people see it.
 func ParseFallback(s string) (placement.Policy, error) {
+	want := placement.JoinPolicies(placement.ClusterPolicies())
 	switch p := placement.Policy(s); {
-	case p == placement.Exclusive:
-		return "", fmt.Errorf("a pod must ask for exclusive itself, so that others see that it has; want binpack or spread")
-	case p.Known():
+	case p.OfCluster():
 		return p, nil
+	case p.Known():
+		return "", fmt.Errorf("a pod must ask for %s itself, so that others see that it has; want %s", s, want)
 	}
-	return "", fmt.Errorf("%q: want binpack or spread", s)
+	return "", fmt.Errorf("%q: want %s", s, want)
 }

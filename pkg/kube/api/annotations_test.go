@@ -17,7 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "write what is made of the table of annotations")
 
-const made = "made of pkg/kube/api/annotations.go: make update"
+const (
+	made         = "made of pkg/kube/api/annotations.go: make update"
+	madePolicies = "made of pkg/core/placement/policy.go: make update"
+)
 
 // chartsList is what the chart's templates read, for its admission policies.
 func chartsList() string {
@@ -81,9 +84,51 @@ func tableOfOthers() string {
 	return out
 }
 
-// TestWhatIsMadeOfTheTable holds the chart and the docs to the table, or writes them.
+func tableOfPolicies() string {
+	out := "| policy | of GPUs it prefers | of nodes it prefers | can be the chart's `policy` and `nodePolicy` |\n|---|---|---|---|\n"
+	for _, p := range placement.Policies() {
+		gpu, node := p.Doc()
+		out += fmt.Sprintf("| `%s` | %s | %s | %s |\n", p, gpu, node, map[bool]string{true: "yes", false: "no"}[p.OfCluster()])
+	}
+	return out
+}
+
+// The chart accepts the policies that administrators can choose, and explains each.
+func TestTheChartHasThePolicies(t *testing.T) {
+	chart := filepath.Join(root(t), "charts/gpumem")
+	text, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Policy, NodePolicy struct{ Enum []placement.Policy }
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	want := placement.ClusterPolicies()
+	if diff := cmp.Diff(want, schema.Properties.Policy.Enum); diff != "" {
+		t.Errorf("values.schema.json, policy (-table +schema):\n%s", diff)
+	}
+	if diff := cmp.Diff(append([]placement.Policy{""}, want...), schema.Properties.NodePolicy.Enum); diff != "" {
+		t.Errorf("values.schema.json, nodePolicy (-table +schema):\n%s", diff)
+	}
+	values, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range want {
+		if !strings.Contains(string(values), fmt.Sprintf("\n#   %s  ", p)) {
+			t.Errorf("values.yaml does not explain the policy %s", p)
+		}
+	}
+}
+
+// TestWhatIsMadeOfTheTable holds the chart and the docs to the tables, or writes them.
 func TestWhatIsMadeOfTheTable(t *testing.T) {
-	between := func(text, part string) string {
+	between := func(text, made, part string) string {
 		begin, end := "<!-- What follows is "+made+" -->\n", "<!-- The end of it. -->\n"
 		before, rest, begins := strings.Cut(text, begin)
 		_, after, ends := strings.Cut(rest, end)
@@ -94,9 +139,11 @@ func TestWhatIsMadeOfTheTable(t *testing.T) {
 	}
 	for name, want := range map[string]func(was string) string{
 		"charts/gpumem/files/annotations.yaml": func(string) string { return chartsList() },
-		"docs/pods.md":                         func(was string) string { return between(was, tableForUsers()) },
-		"docs/choosing-gpus.md":                func(was string) string { return between(was, tableOfValues()) },
-		"docs/seeing.md":                       func(was string) string { return between(was, tableOfOthers()) },
+		"docs/pods.md":                         func(was string) string { return between(was, made, tableForUsers()) },
+		"docs/choosing-gpus.md": func(was string) string {
+			return between(between(was, made, tableOfValues()), madePolicies, tableOfPolicies())
+		},
+		"docs/seeing.md": func(was string) string { return between(was, made, tableOfOthers()) },
 	} {
 		path := filepath.Join(root(t), name)
 		was, err := os.ReadFile(path)
@@ -147,6 +194,11 @@ func TestTheTableOfAnnotations(t *testing.T) {
 		}
 		if tc, ok := cases[a.name]; ok != users || tc.Want != a.want || users && (len(tc.Taken) == 0 || len(tc.Refused) == 0) {
 			t.Errorf("%s: testdata/annotations.json has %+v, want values that are taken and refused: %q", a.name, tc, a.want)
+		}
+		for _, p := range placement.Policies() {
+			if a.name == policyName && !slices.Contains(cases[a.name].Taken, string(p)) {
+				t.Errorf("testdata/annotations.json does not take the policy %s", p)
+			}
 		}
 		delete(cases, a.name)
 	}

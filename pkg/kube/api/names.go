@@ -74,7 +74,7 @@ func (k Keys) key(name string) string { return k.domain + "/" + name }
 // Count is how many GPUs the pod's memory is split over.
 func (k Keys) Count() string { return k.key(countName) }
 
-// Policy is binpack, spread or exclusive.
+// Policy is the name of a placement policy.
 func (k Keys) Policy() string { return k.key(policyName) }
 
 // Model is a list of globs that the GPU's model must match.

@@ -309,7 +309,7 @@ func readPolicy(s string) (placement.Policy, error) {
 	if p := placement.Policy(s); p.Known() {
 		return p, nil
 	}
-	return "", fmt.Errorf("policy %q: want binpack, spread or exclusive", s)
+	return "", fmt.Errorf("policy %q: want %s", s, placement.JoinPolicies(placement.Policies()))
 }
 
 func readPreference(s string) (placement.Preference, error) {

@@ -37,7 +37,7 @@ func DefaultFlags() Flags {
 		ProbeListen: ":8011",
 		ReadListen:  "127.0.0.1:8013",
 		Domain:      api.DefaultDomain,
-		Policy:      "binpack",
+		Policy:      string(placement.Binpack),
 		AssumeLimit: 30 * time.Second,
 		SelfCheck:   time.Minute,
 		Decisions:   1000,
@@ -52,8 +52,8 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Cluster, "cluster-name", c.Cluster, "`name` of the cluster in the title of the page")
 	f.BoolVar(&c.PodMetrics, "pod-metrics", c.PodMetrics, "have the metric gpumem_extender_pod_allocated_bytes: one series for each pod that has GPU memory")
 	f.StringVar(&c.Domain, "resource-domain", c.Domain, "`domain` of the extended resources and annotations")
-	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")
-	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")
+	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` by which GPUs are chosen for pods that name none: "+placement.JoinPolicies(placement.ClusterPolicies()))
+	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` by which nodes are chosen for them: "+placement.JoinPolicies(placement.ClusterPolicies())+"; empty: that of --policy")
 	f.DurationVar(&c.AssumeLimit, "assume-limit", c.AssumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
 	f.DurationVar(&c.SelfCheck, "self-check-interval", c.SelfCheck, "time between two comparisons of the cache with the API server; what differs in both is logged, counted and put right; 0: none")
 	f.BoolVar(&c.LabelPods, "label-pods", c.LabelPods, "write the model of a pod's GPUs, the part of them that it has, and their speed into labels of the pod when it is bound; from Kubernetes 1.35")

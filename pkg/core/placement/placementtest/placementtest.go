@@ -178,7 +178,7 @@ func World(random *rand.Rand) (gpu.Inventory, []placement.Holding, placement.Req
 	var anything placement.Globs
 	request := func() placement.Request {
 		r := placement.Request{
-			Count: random.IntN(4), Policy: Pick(random, "", "", placement.Binpack, placement.Spread, placement.Exclusive),
+			Count: random.IntN(4), Policy: Pick(random, append([]placement.Policy{"", ""}, placement.Policies()...)...),
 			Group:          Pick(random, none, none, placement.Group{Namespace: "a", Name: "g"}, placement.Group{Namespace: "b", Name: "g"}),
 			ExclusiveGroup: Pick(random, none, none, none, placement.Group{Namespace: "a", Name: "x"}, placement.Group{Namespace: "b", Name: "x"}),
 
