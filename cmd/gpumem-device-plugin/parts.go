@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/cdi"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
@@ -62,7 +63,7 @@ type kubelet interface {
 }
 
 // newParts makes the parts.
-func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet kubelet, events deviceplugin.Events) *parts {
+func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet kubelet, events event.Events) *parts {
 	names := cfg.names
 	p := &parts{
 		pods: nodepods.NewPods(client, names, cfg.nodeName, log.Named("pods")),

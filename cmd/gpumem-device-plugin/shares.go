@@ -4,8 +4,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/claims"
-	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 )
 
@@ -72,8 +72,8 @@ func (c config) offeringClaims(log *zap.Logger, disk claims.Disk) (config, error
 }
 
 // sayUnits says on the node that it does not do yet as its label says.
-func (c config) sayUnits(events deviceplugin.Events) {
+func (c config) sayUnits(events event.Events) {
 	if c.unchanged != "" {
-		events.Node(true, "GPUUnitsNotChanged", c.unchanged)
+		events.Node(event.UnitsNotChanged, c.unchanged)
 	}
 }

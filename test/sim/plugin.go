@@ -23,6 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	kubeevent "github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 )
@@ -365,13 +366,13 @@ func (p *plugin) unlocked(call string) {
 
 type recorder struct{ p *plugin }
 
-func (a recorder) Pod(ref placement.PodRef, _ bool, reason, note string) {
+func (a recorder) Pod(ref placement.PodRef, e kubeevent.OnPod, note string) {
 	defer a.p.w.lock()()
 	a.p.unlocked("an event")
-	a.p.w.logf("  %s: event %s of %s: %s", a.p.name, reason, ref.Name, note)
+	a.p.w.logf("  %s: event %s of %s: %s", a.p.name, e.Row().Reason, ref.Name, note)
 }
 
-func (a recorder) Node(bool, string, string) {}
+func (a recorder) Node(kubeevent.OnNode, string) {}
 
 func (a recorder) Drifted(int) {}
 

@@ -2,10 +2,8 @@ package api
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,19 +11,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/tabletest"
 )
 
-var update = flag.Bool("update", false, "write what is made of the table of annotations")
-
-const (
-	made         = "made of pkg/kube/api/annotations.go: make update"
-	madePolicies = "made of pkg/core/placement/policy.go: make update"
-)
+const source = "pkg/kube/api/annotations.go"
 
 // chartsList is what the chart's templates read, for its admission policies.
 func chartsList() string {
 	var out strings.Builder
-	out.WriteString("# What follows is " + made + "\n")
+	out.WriteString("# What follows is " + tabletest.Made(source) + "\n")
 	quoted := func(s string) string {
 		var text strings.Builder
 		e := json.NewEncoder(&text)
@@ -95,17 +89,12 @@ func tableOfPolicies() string {
 
 // The chart accepts the policies that administrators can choose, and explains each.
 func TestTheChartHasThePolicies(t *testing.T) {
-	chart := filepath.Join(root(t), "charts/gpumem")
-	text, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var schema struct {
 		Properties struct {
 			Policy, NodePolicy struct{ Enum []placement.Policy }
 		}
 	}
-	if err := json.Unmarshal(text, &schema); err != nil {
+	if err := json.Unmarshal(tabletest.Read(t, "charts/gpumem/values.schema.json"), &schema); err != nil {
 		t.Fatal(err)
 	}
 	want := placement.ClusterPolicies()
@@ -115,10 +104,7 @@ func TestTheChartHasThePolicies(t *testing.T) {
 	if diff := cmp.Diff(append([]placement.Policy{""}, want...), schema.Properties.NodePolicy.Enum); diff != "" {
 		t.Errorf("values.schema.json, nodePolicy (-table +schema):\n%s", diff)
 	}
-	values, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	values := tabletest.Read(t, "charts/gpumem/values.yaml")
 	for _, p := range want {
 		if !strings.Contains(string(values), fmt.Sprintf("\n#   %s  ", p)) {
 			t.Errorf("values.yaml does not explain the policy %s", p)
@@ -126,54 +112,13 @@ func TestTheChartHasThePolicies(t *testing.T) {
 	}
 }
 
-// TestWhatIsMadeOfTheTable holds the chart and the docs to the tables, or writes them.
+// The chart and the docs have what the tables have.
 func TestWhatIsMadeOfTheTable(t *testing.T) {
-	between := func(text, made, part string) string {
-		begin, end := "<!-- What follows is "+made+" -->\n", "<!-- The end of it. -->\n"
-		before, rest, begins := strings.Cut(text, begin)
-		_, after, ends := strings.Cut(rest, end)
-		if !begins || !ends {
-			t.Fatalf("no place for a table between %q and %q", begin, end)
-		}
-		return before + begin + part + end + after
-	}
-	for name, want := range map[string]func(was string) string{
-		"charts/gpumem/files/annotations.yaml": func(string) string { return chartsList() },
-		"docs/pods.md":                         func(was string) string { return between(was, made, tableForUsers()) },
-		"docs/choosing-gpus.md": func(was string) string {
-			return between(between(was, made, tableOfValues()), madePolicies, tableOfPolicies())
-		},
-		"docs/seeing.md": func(was string) string { return between(was, made, tableOfOthers()) },
-	} {
-		path := filepath.Join(root(t), name)
-		was, err := os.ReadFile(path)
-		if err != nil && !*update {
-			t.Error(err)
-			continue
-		}
-		now := want(string(was))
-		if *update {
-			if err := os.WriteFile(path, []byte(now), 0o644); err != nil {
-				t.Error(err)
-			}
-		} else if diff := cmp.Diff(now, string(was)); diff != "" {
-			t.Errorf("%s is stale: make update (-made now +there):\n%s", name, diff)
-		}
-	}
-}
-
-// root is the folder of the module.
-func root(t *testing.T) string {
-	t.Helper()
-	dir := "."
-	for range 6 {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-		dir = filepath.Join(dir, "..")
-	}
-	t.Fatal("no go.mod above")
-	return ""
+	tabletest.Whole(t, "charts/gpumem/files/annotations.yaml", chartsList())
+	tabletest.Between(t, "docs/pods.md", source, tableForUsers())
+	tabletest.Between(t, "docs/choosing-gpus.md", source, tableOfValues())
+	tabletest.Between(t, "docs/choosing-gpus.md", "pkg/core/placement/policy.go", tableOfPolicies())
+	tabletest.Between(t, "docs/seeing.md", source, tableOfOthers())
 }
 
 // Each annotation has all that its writer needs, under a name of its own.

@@ -18,6 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/tabletest"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
@@ -264,7 +265,7 @@ func TestTheVersionToCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		file := filepath.Join(dir, f.file)
-		if *api.Update {
+		if *tabletest.Update {
 			if err := os.WriteFile(file, []byte(got+"\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}

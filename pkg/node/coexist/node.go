@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
@@ -20,11 +21,6 @@ type Users interface {
 	// Users returns what the kubelet has given out of each resource, by device ID:
 	// the pod, as namespace/name.
 	Users(ctx context.Context) (map[string]map[string]string, error)
-}
-
-// Events tells people of the node.
-type Events interface {
-	Node(warning bool, reason, note string)
 }
 
 // Retired returns the pods or claims on each GPU, as namespace/name, that are clients of an MPS protocol which gpumem no
@@ -57,7 +53,7 @@ type Node struct {
 	interval time.Duration
 	prober   inventory.Source
 	users    Users
-	events   Events
+	events   event.Events
 	log      *zap.Logger
 
 	others *Published          // nil: they are not looked for
@@ -77,7 +73,7 @@ type Node struct {
 
 // NewNode returns a node that knows of no other until it runs. Memory is the
 // resource that gpumem offers.
-func NewNode(selector Selector, memory string, interval time.Duration, prober inventory.Source, users Users, events Events, log *zap.Logger) *Node {
+func NewNode(selector Selector, memory string, interval time.Duration, prober inventory.Source, users Users, events event.Events, log *zap.Logger) *Node {
 	inv, reason, _ := prober.Inventory()
 	return &Node{
 		selector: selector, memory: memory, interval: interval, prober: prober, users: users, events: events, log: log,
@@ -257,7 +253,7 @@ func (n *Node) tell(inv gpu.Inventory, ours map[string]string) {
 		}
 		slices.Sort(pods[d.UUID])
 		n.log.Warn("GPU in use twice", zap.String("device", string(d.UUID)), zap.String("nvidia", n.taken[d.UUID]), zap.Strings("pods", pods[d.UUID]))
-		n.events.Node(true, "GPUMemoryConflict", fmt.Sprintf(
+		n.events.Node(event.Conflict, fmt.Sprintf(
 			"GPU %d (%s) is in use twice: as nvidia.com/gpu by pod %s, and as %s by %s. Delete one of them, and split the GPUs between the two device plugins.",
 			d.Index, d.UUID, n.taken[d.UUID], n.memory, strings.Join(pods[d.UUID], ", ")))
 	}

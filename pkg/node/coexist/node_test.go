@@ -14,6 +14,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
@@ -57,7 +59,9 @@ func (k *kubelet) tell(users map[string]map[string]string, err error) {
 
 type events []string
 
-func (e *events) Node(_ bool, reason, note string) { *e = append(*e, reason+": "+note) }
+func (e *events) Pod(placement.PodRef, event.OnPod, string) {}
+
+func (e *events) Node(of event.OnNode, note string) { *e = append(*e, of.Row().Reason+": "+note) }
 
 // offered is what can be read of an inventory in one line.
 func offered(n *Node) string {

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
 )
 
@@ -25,11 +26,6 @@ type Pods interface {
 	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
 }
 
-// Events tells people what was done.
-type Events interface {
-	Pod(ref placement.PodRef, warning bool, reason, note string)
-}
-
 // Kernel holds control groups to limits.
 type Kernel interface {
 	Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error
@@ -42,11 +38,11 @@ type Containers struct {
 	kernel Kernel
 	state  State
 	pods   Pods
-	events Events
+	events event.Events
 }
 
 // New returns the containers of a node.
-func New(cfg Config, kernel Kernel, state State, pods Pods, events Events) *Containers {
+func New(cfg Config, kernel Kernel, state State, pods Pods, events event.Events) *Containers {
 	return &Containers{cfg: cfg, kernel: kernel, state: state, pods: pods, events: events}
 }
 
@@ -108,7 +104,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	if err := c.kernel.Hold(ctx, group, h.memory.Devices, LimitMiB(h.memory, h.inventory)); err != nil {
 		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 		if h.pod != nil {
-			c.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s: %v", container, err))
+			c.events.Pod(h.pod.Pod, event.NotEnforced, fmt.Sprintf("container %s: %v", container, err))
 		}
 		return err
 	}

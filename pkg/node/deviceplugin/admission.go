@@ -12,6 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
@@ -174,6 +175,6 @@ func (p *Server) refuse(s allocation.State, r gpu.Resource, size int, err error)
 		}
 	}
 	if len(meant) == 1 {
-		p.events.Pod(meant[0], true, "GPUMemoryRefused", why)
+		p.events.Pod(meant[0], event.Refused, why)
 	}
 }

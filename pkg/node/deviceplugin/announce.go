@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
@@ -19,7 +20,7 @@ type Announcer struct {
 	offers *nodestate.Offers
 	source inventory.Source
 	pods   Pods
-	events Events
+	events event.Events
 	log    *zap.Logger
 }
 
@@ -37,7 +38,7 @@ func (a *Announcer) Announce(ctx context.Context) error {
 		o, changed := a.offers.Now()
 		if o.Refused && o.Why != said {
 			a.log.Error("nothing is offered", zap.String("node", a.node), zap.String("reason", o.Why))
-			a.events.Node(true, "GPUMemoryNotOffered", o.Why)
+			a.events.Node(event.NotOffered, o.Why)
 		}
 		said = o.Why
 		select {
@@ -70,10 +71,10 @@ func (a *Announcer) announceHealth(d gpu.Device, told map[gpu.UUID]gpu.Status) {
 	switch {
 	case d.Status.TakesPods() && failed:
 		delete(told, d.UUID)
-		a.events.Node(false, "GPUHealthy", fmt.Sprintf("GPU %d (%s) is healthy again and takes pods; it was not: %s", d.Index, d.UUID, reasons.Causes(was)))
+		a.events.Node(event.Healthy, fmt.Sprintf("GPU %d (%s) is healthy again and takes pods; it was not: %s", d.Index, d.UUID, reasons.Causes(was)))
 	case !d.Status.TakesPods() && was != d.Status:
 		told[d.UUID] = d.Status
-		a.events.Node(true, "GPUUnhealthy", fmt.Sprintf("GPU %d (%s) is not healthy and takes no new pods: %s", d.Index, d.UUID, reasons.Causes(d.Status)))
+		a.events.Node(event.Unhealthy, fmt.Sprintf("GPU %d (%s) is not healthy and takes no new pods: %s", d.Index, d.UUID, reasons.Causes(d.Status)))
 		a.tellPods(d)
 	}
 }
@@ -84,7 +85,7 @@ func (a *Announcer) tellPods(d gpu.Device) {
 	for _, pod := range pods {
 		for _, id := range pod.Assignment.Devices() {
 			if id == d.UUID {
-				a.events.Pod(pod.Pod, true, "GPUUnhealthy", fmt.Sprintf("its GPU %d (%s) is not healthy: %s; delete the pod to have it placed on another GPU, if it fits on one", d.Index, d.UUID, reasons.Causes(d.Status)))
+				a.events.Pod(pod.Pod, event.LostGPU, fmt.Sprintf("its GPU %d (%s) is not healthy: %s; delete the pod to have it placed on another GPU, if it fits on one", d.Index, d.UUID, reasons.Causes(d.Status)))
 			}
 		}
 	}

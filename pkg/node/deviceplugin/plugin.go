@@ -9,6 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
@@ -22,12 +23,6 @@ type Pods interface {
 	// Refresh asks the API server itself for them.
 	Refresh(ctx context.Context) error
 	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
-}
-
-// Events tells people what was done.
-type Events interface {
-	Pod(ref placement.PodRef, warning bool, reason, note string)
-	Node(warning bool, reason, note string)
 }
 
 // Config is what a Plugin is to do. All fields are to be set, but for those that
@@ -76,7 +71,7 @@ type Plugin struct {
 }
 
 // New puts a plugin together.
-func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubelet, events Events, metrics reconcile.Metrics, log *zap.Logger) Plugin {
+func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubelet, events event.Events, metrics reconcile.Metrics, log *zap.Logger) Plugin {
 	p := Plugin{Offers: nodestate.NewOffers(source, cfg.Coreless)}
 	p.State = nodestate.New(nodestate.Config{
 		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned, KubeletWait: cfg.KubeletWait, Levels: cfg.Levels,

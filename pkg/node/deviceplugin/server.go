@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 )
 
@@ -39,7 +40,7 @@ type Server struct {
 	state      *nodestate.State
 	reconciler Reconciler
 	pods       Refresher
-	events     Events
+	events     event.Events
 	log        *zap.Logger
 }
 

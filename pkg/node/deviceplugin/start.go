@@ -11,6 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
@@ -70,7 +71,7 @@ func (p *Server) ready(ctx context.Context, level gpu.Enforcement, grant allocat
 // unenforced reports of a container that it waits for its limit to hold.
 func (p *Server) unenforced(pod placement.PodRef, err error) error {
 	p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod), zap.String("uid", pod.UID), zap.Error(err))
-	p.events.Pod(pod, true, "GPUMemoryNotEnforced", err.Error())
+	p.events.Pod(pod, event.NotEnforced, err.Error())
 	return asStatus(err)
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 )
 
 // maxNote is the longest note that the API server takes, in bytes.
@@ -37,24 +38,20 @@ func NewEvents(ctx context.Context, client kubernetes.Interface, component, node
 }
 
 // Pod records what happened to a pod.
-func (e *Events) Pod(ref placement.PodRef, warning bool, reason, note string) {
+func (e *Events) Pod(ref placement.PodRef, of event.OnPod, note string) {
 	e.record(&v1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID),
-	}, warning, reason, note)
+	}, of.Row(), note)
 }
 
 // Node records what happened to the node.
-func (e *Events) Node(warning bool, reason, note string) {
+func (e *Events) Node(of event.OnNode, note string) {
 	// The kubelet too gives the name for the UID, and kubectl looks for that.
-	e.record(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)}, warning, reason, note)
+	e.record(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)}, of.Row(), note)
 }
 
-func (e *Events) record(regarding runtime.Object, warning bool, reason, note string) {
-	kind := v1.EventTypeNormal
-	if warning {
-		kind = v1.EventTypeWarning
-	}
-	e.recorder.Eventf(regarding, nil, kind, reason, action(note), "%s", strings.ToValidUTF8(note[:min(len(note), maxNote)], ""))
+func (e *Events) record(regarding runtime.Object, of event.Row, note string) {
+	e.recorder.Eventf(regarding, nil, of.Type, of.Reason, action(note), "%s", strings.ToValidUTF8(note[:min(len(note), maxNote)], ""))
 }
 
 // action names what was done. The recorder takes events that differ in their note

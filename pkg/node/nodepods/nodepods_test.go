@@ -29,6 +29,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 )
 
 const patience = 10 * time.Second
@@ -535,12 +536,12 @@ func TestNodeSaysWhatIsMissing(t *testing.T) {
 func TestEvents(t *testing.T) {
 	recorder := events.NewFakeRecorder(2)
 	e := &Events{recorder: recorder, node: "n1"}
-	e.Pod(placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, true, "GPUMemoryRefused", "100% taken")
-	e.Node(false, "Long", strings.Repeat("é", maxNote))
+	e.Pod(placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, event.Refused, "100% taken")
+	e.Node(event.Healthy, strings.Repeat("é", maxNote))
 	if got, want := <-recorder.Events, "Warning GPUMemoryRefused 100% taken"; got != want {
 		t.Errorf("event %q, want %q", got, want)
 	}
-	if got := <-recorder.Events; len(got) > maxNote+len("Normal Long ") {
+	if got := <-recorder.Events; len(got) > maxNote+len("Normal GPUHealthy ") {
 		t.Errorf("a note of %d bytes", len(got))
 	}
 }
@@ -578,14 +579,14 @@ func TestAThousandPodsMakeNoStormOfEvents(t *testing.T) {
 			t.Fatal("no more Events")
 		}
 	}
-	e.Node(true, "GPUUnhealthy", "GPU 0: lost")
-	e.Node(true, "GPUUnhealthy", "GPU 0: lost")
-	e.Node(true, "GPUUnhealthy", "GPU 0: XID 79")
+	e.Node(event.Unhealthy, "GPU 0: lost")
+	e.Node(event.Unhealthy, "GPU 0: lost")
+	e.Node(event.Unhealthy, "GPU 0: XID 79")
 	next()
 	next()
 	for i := range 1000 {
 		for range 3 {
-			e.Pod(placement.PodRef{Namespace: "ns", Name: fmt.Sprint("p", i), UID: fmt.Sprint("u", i)}, true, "GPUMemoryRefused", "no room")
+			e.Pod(placement.PodRef{Namespace: "ns", Name: fmt.Sprint("p", i), UID: fmt.Sprint("u", i)}, event.Refused, "no room")
 		}
 		next()
 	}

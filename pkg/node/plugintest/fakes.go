@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 )
 
 // Patience is how long a test waits for what is to come.
@@ -304,12 +305,12 @@ type Notes struct {
 }
 
 // Pod records an event of a pod.
-func (n *Notes) Pod(ref placement.PodRef, _ bool, reason, _ string) {
-	n.add(ref.String() + " " + reason)
+func (n *Notes) Pod(ref placement.PodRef, e event.OnPod, _ string) {
+	n.add(ref.String() + " " + e.Row().Reason)
 }
 
 // Node records an event of the node.
-func (n *Notes) Node(_ bool, reason, note string) { n.add("node " + reason + ": " + note) }
+func (n *Notes) Node(e event.OnNode, note string) { n.add("node " + e.Row().Reason + ": " + note) }
 
 func (n *Notes) add(line string) {
 	n.mu.Lock()

@@ -16,6 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 )
 
 const (
@@ -42,11 +43,6 @@ type State interface {
 type Pods interface {
 	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
 	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
-}
-
-// Events tells people what was done.
-type Events interface {
-	Pod(ref placement.PodRef, warning bool, reason, note string)
 }
 
 // Metrics gets how far apart the assignments are that are written and those
@@ -78,7 +74,7 @@ type Reconciler struct {
 	cfg     Config
 	state   State
 	pods    Pods
-	events  Events
+	events  event.Events
 	metrics Metrics
 	log     *zap.Logger
 
@@ -90,7 +86,7 @@ type Reconciler struct {
 }
 
 // New returns a reconciler.
-func New(cfg Config, state State, pods Pods, events Events, metrics Metrics, log *zap.Logger) *Reconciler {
+func New(cfg Config, state State, pods Pods, events event.Events, metrics Metrics, log *zap.Logger) *Reconciler {
 	return &Reconciler{
 		cfg: cfg, state: state, pods: pods, events: events, metrics: metrics, log: log,
 		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool),
@@ -330,7 +326,7 @@ func (r *Reconciler) Mixed(pod allocation.Pod, actual placement.Assignment) erro
 	r.mu.Unlock()
 	if !told {
 		r.log.Error("slots of the pod are not what it asks for", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("reason", mixed.Error()))
-		r.events.Pod(ref, true, "GPUMemoryMixed", mixed.Error())
+		r.events.Pod(ref, event.Mixed, mixed.Error())
 	}
 	return mixed
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 )
 
 // tellCorrected logs, counts and tells the pod that its assignment was corrected.
@@ -21,19 +22,19 @@ func (r *Reconciler) tellCorrected(c allocation.Correction, was, is placement.As
 	switch {
 	case planned(c.Pod) && (was.None() || c.Pod.Plan.SameDevices(is)):
 		r.metrics.Corrected(ReasonPlaced)
-		r.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+", which is written again: somebody had changed the pod's assignment, or taken it away")
+		r.events.Pod(ref, event.Restored, "has "+describe(is, inv)+", which is written again: somebody had changed the pod's assignment, or taken it away")
 	case was.None():
 		r.metrics.Corrected(ReasonPlaced)
-		r.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
+		r.events.Pod(ref, event.Placed, "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
 	case !c.Asked():
 		r.metrics.Corrected(ReasonHeld)
-		r.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the number of its GPUs was changed after the kubelet had given it those")
+		r.events.Pod(ref, event.Restored, "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the number of its GPUs was changed after the kubelet had given it those")
 	case hasSlots(s, c.Pod.Pod):
 		r.metrics.Corrected(ReasonHeld)
-		r.events.Pod(ref, false, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet took it for a pod of the same size")
+		r.events.Pod(ref, event.Swapped, "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet took it for a pod of the same size")
 	default:
 		r.metrics.Corrected(ReasonPlanned)
-		r.events.Pod(ref, false, "GPUMemoryCorrected", "is to have "+describe(is, inv)+" instead of "+describe(was, inv)+", which the kubelet gave to a pod of the same size")
+		r.events.Pod(ref, event.Swapped, "is to have "+describe(is, inv)+" instead of "+describe(was, inv)+", which the kubelet gave to a pod of the same size")
 	}
 }
 
@@ -42,8 +43,11 @@ func (r *Reconciler) tellLevel(ref placement.PodRef, from, to placement.Assignme
 	level, was := to.Enforcement, cmp.Or(from.Enforcement, gpu.EnforcementAdvisory)
 	r.log.Info("level corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.String("level", string(level)), zap.String("was", string(was)))
-	r.events.Pod(ref, !level.AtLeast(was), "GPUMemoryEnforcement",
-		fmt.Sprintf("is limited to its grant at level %s: the node had %s when the pod was bound to it", level, was))
+	change := event.LevelRaised
+	if !level.AtLeast(was) {
+		change = event.LevelLowered
+	}
+	r.events.Pod(ref, change, fmt.Sprintf("is limited to its grant at level %s: the node had %s when the pod was bound to it", level, was))
 }
 
 // describe names the GPUs of an assignment for people.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
@@ -48,11 +49,6 @@ type Grants interface {
 	Grants(ctx context.Context) ([]Grant, error)
 }
 
-// Events tells people what was found.
-type Events interface {
-	Pod(ref placement.PodRef, warning bool, reason, note string)
-}
-
 // Evictor asks for the eviction of a pod.
 type Evictor interface {
 	Evict(ctx context.Context, ref placement.PodRef) error
@@ -67,7 +63,7 @@ type Watch struct {
 	owners  Owners
 	pods    Pods
 	grants  Grants
-	events  Events
+	events  event.Events
 	evictor Evictor // nil: no pod is evicted
 	servers Servers // nil: no MPS server runs
 	log     *zap.Logger
@@ -86,7 +82,7 @@ type Watch struct {
 
 // New returns a watch. A container may use the tolerance more than it was granted
 // before it is reported. evictor may be nil.
-func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants, events Events, evictor Evictor, log *zap.Logger) *Watch {
+func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants, events event.Events, evictor Evictor, log *zap.Logger) *Watch {
 	return &Watch{
 		gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, evictor: evictor, log: log,
 		tracker: tracker{tolerance: uint64(max(0, toleranceMiB)) * mib, states: make(map[key]state)},
@@ -161,10 +157,10 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 	for _, s := range gone {
 		w.log.Warn("container uses more than it was granted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID), zap.String("container", s.Container),
 			zap.String("device", string(s.Device)), zap.Uint64("used_mib", s.Used/mib), zap.Uint64("granted_mib", s.Granted/mib))
-		w.events.Pod(s.Pod, true, "GPUMemoryOverUse", fmt.Sprintf("container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
+		w.events.Pod(s.Pod, event.OverUse, fmt.Sprintf("container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
 	}
 	for _, s := range back {
-		w.events.Pod(s.Pod, false, "GPUMemoryWithinGrant", fmt.Sprintf("container %s uses %d MiB of GPU %s, within the %d MiB that it was granted", s.Container, s.Used/mib, s.Device, s.Granted/mib))
+		w.events.Pod(s.Pod, event.WithinGrant, fmt.Sprintf("container %s uses %d MiB of GPU %s, within the %d MiB that it was granted", s.Container, s.Used/mib, s.Device, s.Granted/mib))
 	}
 	w.evict(ctx, over)
 }
@@ -218,7 +214,7 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		}
 		w.evicted[s.Pod.UID] = true
 		w.log.Info("pod evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID))
-		w.events.Pod(s.Pod, true, "GPUMemoryEvicted", fmt.Sprintf("evicted: container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
+		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
 	}
 }
 

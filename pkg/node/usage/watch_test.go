@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
@@ -52,9 +53,11 @@ func (w *world) Grants(context.Context) ([]Grant, error) {
 	return w.grants, nil
 }
 
-func (w *world) Pod(ref placement.PodRef, warning bool, reason, note string) {
-	w.events = append(w.events, fmt.Sprint(ref, " ", warning, " ", reason, ": ", note))
+func (w *world) Pod(ref placement.PodRef, e event.OnPod, note string) {
+	w.events = append(w.events, fmt.Sprint(ref, " ", e.Row().Type, " ", e.Row().Reason, ": ", note))
 }
+
+func (w *world) Node(event.OnNode, string) {}
 
 func (w *world) Evict(_ context.Context, ref placement.PodRef) error {
 	if w.budget != nil {
@@ -246,7 +249,7 @@ func TestOverUseIsToldOnce(t *testing.T) {
 		t.Errorf("told before three looks in a row: %v", events)
 	}
 	look(1200)
-	over := "ns/p true GPUMemoryOverUse: container main uses 1200 MiB of GPU GPU-a and was granted 1000 MiB"
+	over := "ns/p Warning GPUMemoryOverUse: container main uses 1200 MiB of GPU GPU-a and was granted 1000 MiB"
 	if diff := cmp.Diff([]string{over}, w.takeEvents()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
@@ -255,7 +258,7 @@ func TestOverUseIsToldOnce(t *testing.T) {
 		t.Errorf("told again: %v", events)
 	}
 	look(900, 900, 900)
-	back := "ns/p false GPUMemoryWithinGrant: container main uses 900 MiB of GPU GPU-a, within the 1000 MiB that it was granted"
+	back := "ns/p Normal GPUMemoryWithinGrant: container main uses 900 MiB of GPU GPU-a, within the 1000 MiB that it was granted"
 	if diff := cmp.Diff([]string{back}, w.takeEvents()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
