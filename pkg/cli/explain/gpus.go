@@ -68,22 +68,12 @@ func verdict(c considered) string {
 	}
 	switch c.gpu.Reason {
 	case "", "Fits":
-	case "OtherUnits":
-		return "is not offered in what the pod asks for"
-	case "NoSuchDevice":
-		return "is none that the pod asks for"
-	case "TooLarge":
-		return "too small even when empty"
 	case "Unhealthy":
 		return whyOutOfUse(c.gpu)
-	case "Occupied":
-		return "occupied"
-	case "Insufficient":
-		return "not enough free"
 	case decisions.InsufficientCores:
 		return "not enough cores free"
-	default: // of a newer version
-		return "does not fit: " + c.gpu.Reason
+	default: // without a message: of a newer version
+		return cmp.Or(reasons.OnGPU(c.gpu.Reason), "does not fit: "+c.gpu.Reason)
 	}
 	switch {
 	case c.node.Reason == reach.Withheld:

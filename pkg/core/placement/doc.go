@@ -9,7 +9,7 @@
 // # Where to find what
 //
 // request.go and node.go have what is asked for and what there is; whatif.go
-// makes nodes as they would be. fit.go decides whether, choose.go and near.go on
+// makes nodes as they would be. checks.go has the checks in their order, fit.go decides whether, choose.go and near.go on
 // which GPUs, policy.go what the policies prefer. verdict.go has why not. How close a refusal comes is for package closest, its words are
 // made by package reasons.
 //

@@ -36,19 +36,9 @@ func (n Node) Left(d Device) Amount {
 }
 
 // Allows reports whether the pod's globs let it use a device. Of several GPUs none is a MIG instance.
-func (r Request) Allows(d Device) bool { return r.allows()(d) }
-
-// allows is Allows for the devices of a node, one after the other. Most nodes have one model, so the
-// globs are not matched again for the same model.
-func (r Request) allows() func(Device) bool {
-	var last string
-	passes, known := false, false
-	return func(d Device) bool {
-		if !known || d.Model != last {
-			last, passes, known = d.Model, r.Models.MatchModel(d.Model), true
-		}
-		return passes && r.UUIDs.Match(string(d.UUID)) && !(d.MIG() && r.GPUs() > 1)
-	}
+func (r Request) Allows(d Device) bool {
+	q := query{request: &r}
+	return q.allows(d)
 }
 
 // MayShare reports whether the request may share the device with the pods that are there, or may
@@ -104,9 +94,9 @@ func (n Node) Clients(d Device) int {
 // FreeFor returns what is free in all on the devices that the request may use,
 // large enough or not: were it on one of them, it might do.
 func (n Node) FreeFor(r Request) (sum Amount) {
-	allows := r.allows()
+	q := newQuery(&r, &n)
 	for _, d := range n.Devices {
-		if allows(d) && d.Status.TakesPods() && n.MayShare(r, d) && n.HasClients(r, d) {
+		if q.allows(d) && d.Status.TakesPods() && n.MayShare(r, d) && n.HasClients(r, d) {
 			left := n.Left(d)
 			sum.Units += left.Units
 			sum.Cores += left.Cores
@@ -115,37 +105,19 @@ func (n Node) FreeFor(r Request) (sum Amount) {
 	return sum
 }
 
-// Check says whether one share of the request fits on a device of the node,
-// and if not, why: the first of OtherUnits, NoSuchDevice, TooLarge, Unhealthy, Occupied and
-// Insufficient that is so.
-func (n Node) Check(r Request, d Device) Reason { return n.check(r, d, r.allows()) }
-
-func (n Node) check(r Request, d Device, allows func(Device) bool) Reason {
-	units, cores := r.Share()
-	switch {
-	case r.InShares != d.InShares():
-		return OtherUnits
-	case !allows(d):
-		return NoSuchDevice
-	case units > d.Allocatable || cores > gpu.CoresPerDevice: // were it empty
-		return TooLarge
-	case !d.Status.TakesPods():
-		return Unhealthy
-	case !n.MayShare(r, d), !n.HasClients(r, d):
-		return Occupied
-	case !n.Left(d).Covers(units, cores):
-		return Insufficient
-	default:
-		return Fits
-	}
+// Check returns the first reason why one share of the request does not fit a device of the node: one of OtherUnits,
+// NoSuchDevice, TooLarge, Unhealthy, Occupied and Insufficient.
+func (n Node) Check(r Request, d Device) Reason {
+	q := newQuery(&r, &n)
+	return q.checkGPU(d)
 }
 
-// Checks yields what Check says of each device, by its place in the node.
+// Checks yields the reason that Check returns for each device, by its place in the node.
 func (n Node) Checks(r Request) iter.Seq2[int, Reason] {
 	return func(yield func(int, Reason) bool) {
-		allows := r.allows()
+		q := newQuery(&r, &n)
 		for i, d := range n.Devices {
-			if !yield(i, n.check(r, d, allows)) {
+			if !yield(i, q.checkGPU(d)) {
 				return
 			}
 		}
@@ -165,49 +137,32 @@ func (n Node) Bears(h Holding) bool {
 	return true
 }
 
-// candidates returns the devices of the node on which the request fits, or why
-// they are not enough: the first check that too few devices pass.
+// candidates returns the devices of the node on which the request fits, or the reason of the first check that too few
+// devices pass.
 func candidates(req Request, node Node) ([]int, Reason) {
-	units, cores := req.Share()
-	want := req.GPUs()
-	switch {
-	case !slices.ContainsFunc(node.Devices, func(d Device) bool { return !d.Status.ByClaims }):
-		return nil, NoDevices
-	case node.InShares() != req.InShares:
-		return nil, OtherUnits
-	case !node.LevelFor(want).AtLeast(req.Enforcement):
-		return nil, WeakerEnforcement
-	case cores > 0 && node.Coreless:
-		return nil, NoCores
+	q := newQuery(&req, &node)
+	if reason := q.check(); reason != Fits {
+		return nil, reason
 	}
-	var failed [Fragmented + 1]int // devices, by check
+	var rejected [len(checks)]int // devices, by reason
 	var fitting []int
-	for i, reason := range node.Checks(req) {
-		failed[reason]++
+	for i, d := range node.Devices {
+		reason := q.checkGPU(d)
+		rejected[reason]++
 		if reason == Fits {
 			fitting = append(fitting, i)
 		}
 	}
-	allowed := len(node.Devices) - failed[NoSuchDevice]
-	large := allowed - failed[TooLarge]
-	healthy := large - failed[Unhealthy]
-	apart := healthy - failed[Occupied]
-	switch {
-	case len(fitting) >= want:
-		return fitting, Fits
-	case allowed == 0:
-		return nil, NoSuchDevice
-	case large == 0:
-		return nil, TooLarge
-	case large < want:
-		return nil, TooFew
-	case healthy < want:
-		return nil, Unhealthy
-	case apart < want:
-		return nil, Occupied
-	case node.FreeFor(req).Covers(gpu.Units(want)*units, want*cores):
-		return nil, Fragmented
-	default:
-		return nil, Insufficient
+	want, remain := req.GPUs(), len(node.Devices)
+	for reason := NoDevices; reason < Fragmented; reason++ {
+		remain -= rejected[reason]
+		if remain > 0 && (remain >= want || !checks[reason].counts) {
+			continue
+		}
+		if reason == Insufficient && node.FreeFor(req).Covers(gpu.Units(want)*q.units, want*q.cores) {
+			return nil, Fragmented
+		}
+		return nil, reason
 	}
+	return fitting, Fits
 }

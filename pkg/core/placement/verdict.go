@@ -27,13 +27,13 @@ const (
 	Fragmented               // enough is free in all, on no GPU alone
 )
 
-// reasonNames are in the order of the reasons. Sentences are made elsewhere: package reasons.
-var reasonNames = [Fragmented + 1]string{
-	"Fits", "NoDevices", "OtherUnits", "WeakerEnforcement", "NoCores", "NoSuchDevice",
-	"TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented",
-}
+func (r Reason) String() string { return checks[r].name }
 
-func (r Reason) String() string { return reasonNames[r] }
+// Doc describes the reason in Markdown.
+func (r Reason) Doc() string { return checks[r].doc }
+
+// OfGPU reports whether a GPU can have the reason, and not only its node.
+func (r Reason) OfGPU() bool { return checks[r].of&aGPU != 0 }
 
 // Verdict is the answer for one request on one node.
 type Verdict struct {

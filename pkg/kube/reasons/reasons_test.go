@@ -1,13 +1,16 @@
 package reasons
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+	"github.com/gpumem/gpumem/pkg/kube/tabletest"
 )
 
 func TestRefusal(t *testing.T) {
@@ -72,9 +75,18 @@ func TestBrief(t *testing.T) {
 	if got, want := Brief(on(0)), "needs 3 GiB on one GPU; no GPU here is as large"; got != want || Brief(on(1)) != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
+}
+
+// Each reason has its messages and its row in the docs.
+func TestTheTableOfChecks(t *testing.T) {
+	table := "| reason | the node does not fit because | in the message | of one GPU, `explain` says |\n|---|---|---|---|\n"
 	for r := placement.NoDevices; r <= placement.Fragmented; r++ {
-		if brief[r] == "" && !(placement.Verdict{Reason: r}).Unresolvable() {
-			t.Errorf("%s has no words that go for all nodes", r)
+		m := messages[r]
+		if r.Doc() == "" || m.full == nil || m.brief == "" && !(placement.Verdict{Reason: r}).Unresolvable() || (m.onGPU != "") != r.OfGPU() {
+			t.Errorf("%s: want a description, a full message, a brief one if pods that leave help, and one of a GPU if GPUs have the reason", r)
 		}
+		quote := func(message string) string { return cmp.Or(strings.ReplaceAll("`"+message+"`", "``", ""), "–") }
+		table += fmt.Sprintf("| `%s` | %s | %s | %s |\n", r, r.Doc(), quote(m.brief), quote(m.onGPU))
 	}
+	tabletest.Between(t, "docs/seeing.md", "pkg/core/placement/checks.go", table)
 }

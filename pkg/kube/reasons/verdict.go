@@ -11,71 +11,86 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// brief says what is missing without anything of the node.
-var brief = map[placement.Reason]string{
-	placement.NoSuchDevice: "no GPU here matches",
-	placement.TooLarge:     "no GPU here is as large",
-	placement.TooFew:       "too few GPUs here are as large",
-	placement.Unhealthy:    "GPUs here are out of use",
-	placement.Occupied:     "GPUs here are occupied",
-	placement.Insufficient: "too little is free here",
-	placement.Fragmented:   "enough is free here in all, on no GPU alone",
+// messages has the messages of each reason of package placement.
+var messages = [placement.Fragmented + 1]struct {
+	full  func(verdict) string
+	brief string // without the node's GPUs; empty: as full
+	onGPU string // of one GPU; empty: no GPU has the reason
+}{
+	placement.Fits:              {full: func(v verdict) string { return v.need() + "; fits" }},
+	placement.NoDevices:         {full: verdict.noDevices},
+	placement.OtherUnits:        {full: verdict.otherUnits, onGPU: "is not offered in what the pod asks for"},
+	placement.WeakerEnforcement: {full: verdict.weaker},
+	placement.NoCores: {full: func(verdict) string {
+		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
+	}},
+	placement.NoSuchDevice: {full: verdict.noSuchDevice, brief: "no GPU here matches", onGPU: "is none that the pod asks for"},
+	placement.TooLarge: {full: func(v verdict) string {
+		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", v.need(), v.largest(), v.instead())
+	}, brief: "no GPU here is as large", onGPU: "too small even when empty"},
+	placement.TooFew: {full: func(v verdict) string {
+		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", v.need(), closest.LargeEnough(v.Verdict))
+	}, brief: "too few GPUs here are as large"},
+	placement.Unhealthy:    {full: verdict.outOfUse, brief: "GPUs here are out of use", onGPU: "takes no new pods"},
+	placement.Occupied:     {full: verdict.outOfUse, brief: "GPUs here are occupied", onGPU: "occupied"},
+	placement.Insufficient: {full: verdict.insufficient, brief: "too little is free here", onGPU: "not enough free"},
+	placement.Fragmented:   {full: verdict.fragmented, brief: "enough is free here in all, on no GPU alone"},
 }
 
-// Brief says what the request needs and what is missing, in the same words for each node
-// where the same is.
+// Brief returns the need of the request and what is missing, in the same words for each node
+// that lacks the same.
 func Brief(v placement.Verdict) string {
-	missing := brief[v.Reason]
-	if missing == "" {
-		return Verdict(v)
+	if missing := messages[v.Reason].brief; missing != "" {
+		return verdict{v}.need() + "; " + missing
 	}
-	return verdict{v}.need() + "; " + missing
+	return Verdict(v)
+}
+
+// Verdict returns in one line what the request needs and what the node has.
+func Verdict(of placement.Verdict) string { return messages[of.Reason].full(verdict{of}) }
+
+// OnGPU returns the message of a reason, by its name, for one GPU. It is empty if no GPU has the reason.
+func OnGPU(name string) string {
+	for reason := range messages {
+		if placement.Reason(reason).String() == name {
+			return messages[reason].onGPU
+		}
+	}
+	return ""
 }
 
 // verdict adds the words.
 type verdict struct{ placement.Verdict }
 
-// Verdict says in one line what the request needs and what there is.
-func Verdict(of placement.Verdict) string {
-	v := verdict{of}
-	need := v.need()
-	switch v.Reason {
-	case placement.Fits:
-		return need + "; fits"
-	case placement.NoDevices:
-		if len(v.Node.Devices) > 0 {
-			return "the node hands its GPUs out by claims, not by the extended resource"
-		}
-		return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
-	case placement.OtherUnits:
-		return v.otherUnits()
-	case placement.WeakerEnforcement:
-		return v.weaker()
-	case placement.NoCores:
-		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
-	case placement.NoSuchDevice:
-		if v.instancesAlone() {
-			return fmt.Sprintf("needs %d GPUs, and those that match here are MIG instances, and a program sees one alone: ask for one GPU", v.Request.GPUs())
-		}
-		has := models(v.Node)
-		if v.Request.Models == "" {
-			has = uuids(v.Node)
-		}
-		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), has, v.globbed(), v.otherwise())
-	case placement.TooLarge:
-		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", need, v.largest(), v.instead())
-	case placement.TooFew:
-		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", need, closest.LargeEnough(v.Verdict))
-	case placement.Unhealthy, placement.Occupied:
-		return need + "; " + v.devices() + v.anywhere()
-	case placement.Fragmented:
-		free := v.Node.FreeFor(v.Request)
-		n := Number(free.Units, v.Node.UnitMiB)
-		return fmt.Sprintf("%s; free: %s (%d%s in all, fragmented)%s", need, v.devices(), n, v.cores(free.Cores), v.anywhere())
-	default:
-		free := v.Node.FreeFor(v.Request)
-		return fmt.Sprintf("%s; free: %s (%s%s in all)%s", need, v.devices(), Amount(free.Units, v.Node.UnitMiB), v.cores(free.Cores), v.anywhere())
+func (v verdict) noDevices() string {
+	if len(v.Node.Devices) > 0 {
+		return "the node hands its GPUs out by claims, not by the extended resource"
 	}
+	return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
+}
+
+func (v verdict) noSuchDevice() string {
+	if v.instancesAlone() {
+		return fmt.Sprintf("needs %d GPUs, and those that match here are MIG instances, and a program sees one alone: ask for one GPU", v.Request.GPUs())
+	}
+	has := models(v.Node)
+	if v.Request.Models == "" {
+		has = uuids(v.Node)
+	}
+	return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), has, v.globbed(), v.otherwise())
+}
+
+func (v verdict) outOfUse() string { return v.need() + "; " + v.devices() + v.anywhere() }
+
+func (v verdict) fragmented() string {
+	free := v.Node.FreeFor(v.Request)
+	n := Number(free.Units, v.Node.UnitMiB)
+	return fmt.Sprintf("%s; free: %s (%d%s in all, fragmented)%s", v.need(), v.devices(), n, v.cores(free.Cores), v.anywhere())
+}
+
+func (v verdict) insufficient() string {
+	free := v.Node.FreeFor(v.Request)
+	return fmt.Sprintf("%s; free: %s (%s%s in all)%s", v.need(), v.devices(), Amount(free.Units, v.Node.UnitMiB), v.cores(free.Cores), v.anywhere())
 }
 
 // otherUnits says in what the pod asks, and in what the node offers its GPUs.
