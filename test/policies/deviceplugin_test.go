@@ -21,6 +21,10 @@ func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 		Name:  "system:serviceaccount:gpumem-system:gpumem-device-plugin",
 		Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"node1"}},
 	}
+	elsewhere := &user.DefaultInfo{
+		Name:  account.Name,
+		Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"node2"}},
+	}
 	ready := v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue}
 	healthy := v1.NodeCondition{Type: "GPUMemoryHealthy", Status: v1.ConditionTrue}
 	node := func(change func(*v1.Node)) *v1.Node {
@@ -66,6 +70,18 @@ func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 		values string // default: default
 		want   string
 	}{
+		"the inventory of another node": {
+			request: request{"nodes", "", node(func(*v1.Node) {}), node(func(n *v1.Node) { annotate(n, "gpumem.dev/inventory") }), elsewhere},
+			want:    "gpumem's device plugin of node node2 may not change nodes of node node1",
+		},
+		"a pod of another node": {
+			request: request{"pods", "", pod(func(*v1.Pod) {}), pod(func(p *v1.Pod) { annotate(p, "gpumem.dev/assignment") }), elsewhere},
+			want:    "gpumem's device plugin of node node2 may not change pods of node node1",
+		},
+		"the inventory, by a token that names no node": {
+			request: request{"nodes", "", node(func(*v1.Node) {}), node(func(n *v1.Node) { annotate(n, "gpumem.dev/inventory") }), &user.DefaultInfo{Name: account.Name}},
+			want:    "gpumem's device plugin of node (none: its token names no node) may not change nodes of node node1",
+		},
 		"the inventory": {request: nodes("", func(n *v1.Node) { annotate(n, "gpumem.dev/inventory") })},
 		"which GPUs people have cordoned": {
 			request: nodes("", func(n *v1.Node) { annotate(n, "gpumem.dev/cordoned-gpus") }), want: others,

@@ -33,9 +33,10 @@ import (
 // policy returns a policy that the chart makes with a file of ci/, compiled.
 func policy(t *testing.T, values, name string) validating.Validator {
 	t.Helper()
+	declare.Do(func() { declareAll(t) })
 	var p admissionv1.ValidatingAdmissionPolicy
 	read(t, values, "ValidatingAdmissionPolicy", name, &p)
-	return compile(t, &p)
+	return observed{compile(t, &p), &p}
 }
 
 // read parses the object of that kind and name that the chart makes with a file of ci/.

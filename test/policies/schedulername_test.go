@@ -47,6 +47,16 @@ func TestWarningsAboutSchedulers(t *testing.T) {
 	}
 }
 
+func TestAnnotationsBesideTheTemplate(t *testing.T) {
+	p := policy(t, "default", "gpumem-names")
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "d", Annotations: map[string]string{"gpumem.dev/gpu-count": "2"}}}
+	deployment.Spec.Template.Spec.Containers = []v1.Container{{Name: "main"}}
+	check(t, p, request{resource: "deployments", is: deployment}, "annotation gpumem.dev/gpu-count has no effect here: it belongs into the metadata of the template")
+	deployment.Annotations = map[string]string{"example.com/note": "n"}
+	deployment.Spec.Template.Annotations = map[string]string{"example.com/note": "n"}
+	check(t, p, request{resource: "deployments", is: deployment}, "")
+}
+
 // The policy that writes the scheduler's name is about pods that ask for GPU memory and name
 // neither a scheduler nor a node. It stops none, not even where it cannot be evaluated.
 func TestSettingTheSchedulersNameStopsNoPod(t *testing.T) {
