@@ -22,6 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	resources "github.com/gpumem/gpumem/pkg/node/podresources"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
@@ -52,7 +53,7 @@ func benchNode(ctx context.Context, _ options, r *report) error {
 // One pod waits, again and again.
 type fullNode struct {
 	podresources.UnimplementedPodResourcesListerServer
-	deviceplugin.Events
+	event.Events
 	reconcile.Metrics
 
 	inventory gpu.Inventory
