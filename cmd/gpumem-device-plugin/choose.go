@@ -28,21 +28,23 @@ func byClaims(log *zap.Logger, cfg config, seen nodepods.Seen, disk claims.Disk)
 	return by, nil
 }
 
-// look reads the node's labels, and what is on the node, where these say how its GPUs are handed out. It
-// waits for the API server, and is not ok where the context was done before: nothing is handed out before
-// it is known how.
+// look reads the node's labels, its pods and its last inventory. Where the labels select the API that hands
+// out the GPUs, it waits for the API server, and is not ok if the context ends before. Elsewhere it tries
+// once: the plugin also serves containers that restart while the API server is away.
 func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Seen, ok bool) {
-	for cfg.claims || cfg.shares {
+	for {
 		seen, err := nodepods.Look(ctx, client, cfg.names, cfg.nodeName)
 		if err == nil {
 			return seen, true
 		}
 		log.Warn("the node is not known yet", zap.String("node", cfg.nodeName), zap.Error(err))
+		if !cfg.claims && !cfg.shares {
+			return nodepods.Seen{}, true
+		}
 		select {
 		case <-ctx.Done():
 			return nodepods.Seen{}, false
 		case <-time.After(choiceRetry):
 		}
 	}
-	return nodepods.Seen{}, true
 }

@@ -34,7 +34,8 @@ type config struct {
 	mode       enforcement.Mode
 	plugin     deviceplugin.Config
 
-	unchanged string // what is to be said of a node that does not do yet as its label says
+	unchanged string // why the node does not follow its label, or the chart's unit, yet
+	otherUnit bool   // the node keeps another unit than the chart's while pods have it
 }
 
 // config reads the flags. It reports all mistakes at once.

@@ -11,10 +11,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 )
 
-// asked returns a channel that is closed when the process is asked to end: by who started it, or
-// by the node's label, once no pod holds the extended resource.
+// asked returns a channel that is closed when the process is to end: by a signal, or once no pod holds the
+// extended resource of a node whose label, or whose unit, is to change.
 func (p *parts) asked(ctx context.Context, log *zap.Logger, cfg config) <-chan struct{} {
-	if len(cfg.apis()) == 0 {
+	if len(cfg.apis()) == 0 && !cfg.otherUnit {
 		return ctx.Done()
 	}
 	told := make(chan struct{})
@@ -27,8 +27,12 @@ func (p *parts) asked(ctx context.Context, log *zap.Logger, cfg config) <-chan s
 			}
 			return len(pods), changed
 		}
-		if left(ctx, p.node, cfg.api(), holding) {
-			log.Info("the node is to hand out its GPUs by another API, and no pod holds what it offers")
+		served := cfg.api()
+		if cfg.otherUnit {
+			served = "in another unit" // which no label asks for
+		}
+		if left(ctx, p.node, served, holding) {
+			log.Info("the node is to offer its GPUs by another API or in another unit, and no pod holds any")
 		}
 	}()
 	return told

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -36,6 +39,7 @@ func (c config) apis() (on []string) {
 
 // chooseUnits returns the config for a node that offers its GPUs in shares, or by the amount.
 func (c config) chooseUnits(log *zap.Logger, seen nodepods.Seen) config {
+	c = c.keepUnit(seen)
 	if !c.shares {
 		return c
 	}
@@ -48,6 +52,19 @@ func (c config) chooseUnits(log *zap.Logger, seen nodepods.Seen) config {
 	if inShares != labelled {
 		c.unchanged = "the node goes on with " + c.resource() + ", though its label " + c.names.API() + " says otherwise: " + why
 	}
+	return c
+}
+
+// keepUnit returns the config with the unit of the pods on the node. The limits and the slots of these pods
+// were computed in it, so a change has to wait until none of them is left.
+func (c config) keepUnit(seen nodepods.Seen) config {
+	was := seen.Offered.UnitMiB
+	if was == 0 || was == c.unitMiB || len(seen.Offered.Devices) == 0 || len(seen.Holders) == 0 {
+		return c
+	}
+	c.unchanged = fmt.Sprintf("unitMiB is %d now, and the node keeps units of %d MiB and takes no new pods, because pods have such units: %s. Drain the node, or set unitMiB back to %d.",
+		c.unitMiB, was, strings.Join(seen.Holders, ", "), was)
+	c.unitMiB, c.otherUnit = was, true
 	return c
 }
 
@@ -71,7 +88,7 @@ func (c config) offeringClaims(log *zap.Logger, disk claims.Disk) (config, error
 	return c, err
 }
 
-// sayUnits says on the node that it does not do yet as its label says.
+// sayUnits reports on the node that it does not follow its label, or the chart's unit, yet.
 func (c config) sayUnits(events event.Events) {
 	if c.unchanged != "" {
 		events.Node(event.UnitsNotChanged, c.unchanged)

@@ -231,6 +231,7 @@ seccompProfile:
 - --pod-metrics
 {{- end }}
 - --resource-domain={{ .Values.resourceDomain }}
+- --unit-mib={{ int64 .Values.unitMiB }}
 - --policy={{ .Values.policy }}
 - --node-policy={{ .Values.nodePolicy | default .Values.policy }}
 {{- if .Values.labelPods }}

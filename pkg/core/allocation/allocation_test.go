@@ -570,22 +570,6 @@ func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 	}
 }
 
-// What was given in a larger unit counts in the node's, and is written again in its own.
-func TestAUnitThatIsAnotherByNow(t *testing.T) {
-	c := newCluster(t, 1, inventory(16))
-	old := pod("old", ask(app("a", 6)), 0)
-	old.Assignment.UnitMiB, old.Assignment.Leaving = 2048, []gpu.UUID{uuid(9)}
-	c.pods = []Pod{old, pod("stray", ask(app("a", 5))), pod("small", ask(app("a", 4)))}
-	c.mustAdmit("old")
-	if got := Reconcile(c.state()); len(got) != 1 || got[0].Actual.UnitMiB != 2048 {
-		t.Errorf("corrections %+v, want one that keeps the unit", got)
-	}
-	if err := c.admit("stray"); err == nil || !strings.Contains(reasons.Error(err), "needs 5 GiB on one GPU; free: GPU0 4") {
-		t.Errorf("admission of 5 GiB, with 4 left of 16: %v", err)
-	}
-	c.mustAdmit("small")
-}
-
 func TestPodsThatNoSchedulerPlaced(t *testing.T) {
 	planned, stray := ask(app("a", 6)), ask(app("a", 4))
 	t.Run("are placed beside what is planned", func(t *testing.T) {

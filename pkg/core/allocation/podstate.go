@@ -103,7 +103,7 @@ func (b *podStates) sharePlans(alike []*podState) {
 		}
 	}
 	for i, t := range displaced[:min(len(displaced), len(left))] {
-		t.Assignment = placement.Assignment{Shares: left[i].Shares, UnitMiB: t.written.UnitMiB}
+		t.Assignment = placement.Assignment{Shares: left[i].Shares}
 	}
 }
 
@@ -117,7 +117,7 @@ func Actual(s State, p Pod) placement.Assignment {
 
 func (b *podStates) whereAllocated(t *podState) (a placement.Assignment) {
 	known := b.knows(t.slots())
-	a.UnitMiB, a.Allocated = t.written.UnitMiB, t.written.Allocated && known
+	a.Allocated = t.written.Allocated && known
 	a.Shares = b.shares(t.slots())
 	r := t.Request
 	if n := len(a.Shares); n > 0 && n != r.GPUs() && known {

@@ -132,59 +132,6 @@ func TestNodeSums(t *testing.T) {
 }
 
 // A pod that is being moved counts on both sides, and keeps others off both.
-// A pod that was given its memory in another unit than its node has now never counts for less than it has.
-func TestHoldingsOfAnotherUnit(t *testing.T) {
-	for name, tc := range map[string]struct {
-		was  int64 // the unit; the node's is 1024
-		req  placement.Request
-		on   []int
-		want []gpu.Units // of each GPU
-		sum  gpu.Units
-	}{
-		"the same":                        {1024, ask(3), []int{0}, []gpu.Units{3, 0}, 3},
-		"it is not said":                  {0, ask(3), []int{0}, []gpu.Units{3, 0}, 3},
-		"twice as large":                  {2048, ask(3), []int{0}, []gpu.Units{6, 0}, 6},
-		"larger, and no whole number":     {1500, ask(3), []int{0}, []gpu.Units{5, 0}, 5},
-		"larger, over two GPUs":           {1536, ask(2, count(2)), []int{0, 1}, []gpu.Units{2, 2}, 3},
-		"half of it, which could be said": {512, ask(4), []int{0}, []gpu.Units{4, 0}, 4},
-		"more than can be counted":        {1 << 40, ask(1 << 40), []int{0}, []gpu.Units{1 << 40, 0}, 1 << 40},
-		"one more than can be divided":    {1 << 34, ask(1 << 40), []int{0}, []gpu.Units{1 << 40, 0}, 1 << 40},
-		"on a GPU that is gone":           {2048, ask(3), []int{7}, []gpu.Units{0, 0}, 6},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := hold("p", tc.req, tc.on...)
-			h.Assignment.UnitMiB = tc.was
-			n := node(inventory(device(0, 20), device(1, 20)), h)
-			var got []gpu.Units
-			for _, d := range n.Devices {
-				got = append(got, d.Requested)
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("requested (-want +got):\n%s", diff)
-			}
-			if rest := n.Without([]placement.Holding{h}); placementtest.Requested(n) != max(tc.sum, got[0]+got[1]) || placementtest.Requested(rest) != 0 {
-				t.Errorf("%d in all, and %d without the pod; want %d and none", placementtest.Requested(n), placementtest.Requested(rest), tc.sum)
-			}
-			if units := h.Request.Units(); units != tc.req.Units() {
-				t.Errorf("the holding itself was changed: %d units", units)
-			}
-		})
-	}
-}
-
-// What is written of a pod in the node's unit, or on a node of no unit, counts as it is written.
-func TestWhatIsWrittenIsConvertedOnlyFromAnotherUnit(t *testing.T) {
-	for _, unit := range []int64{0, 1024} {
-		h := hold("p", ask(3), 0)
-		h.Assignment.Shares[0].Units, h.Assignment.UnitMiB = 5, 1024
-		inv := inventory(device(0, 20))
-		inv.UnitMiB = unit
-		if got := node(inv, h).Devices[0].Requested; got != 5 {
-			t.Errorf("on a node with units of %d MiB, %d count, want 5", unit, got)
-		}
-	}
-}
-
 func TestAPodThatLeavesADevice(t *testing.T) {
 	moving := hold("a", ask(3), 1)
 	moving.Request.Policy = placement.Exclusive

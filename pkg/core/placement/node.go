@@ -17,8 +17,8 @@ type Share = gpu.Share
 type Assignment struct {
 	Shares []Share
 
-	// UnitMiB is the unit in which the pod was given its shares, as it is written; 0: that of
-	// the node. See NewNode.
+	// UnitMiB is the unit of the shares as the annotation has it, for readers who do not see the
+	// node. Nothing is decided by it: all pods of a node have the node's unit.
 	UnitMiB int64
 
 	// Enforcement is the level at which the pod was given its devices; empty: that
@@ -190,10 +190,6 @@ type State struct{ Mark int64 }
 
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.
-//
-// A pod that was given its memory in a larger unit than the node's has as many of the node's as
-// that is, rounded up. One of a smaller unit keeps its number, which is more than it has: its
-// owner can write the unit, and must not gain by it.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	n := Node{Name: name, Inventory: inv, Devices: make([]Device, len(inv.Devices)), State: new(State)}
 	for i := range inv.Devices {
@@ -211,7 +207,6 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
 	elsewhere := func(s Share) bool { _, ok := inv.Device(s.Device); return !ok }
 	for _, h := range holdings {
-		h = h.in(inv.UnitMiB)
 		if shares, ok := given[h.Pod.UID]; ok {
 			h.Allocated = shares
 		}
@@ -238,28 +233,6 @@ func (n *Node) charge(h Holding, on []gpu.UUID) {
 			d.Pods = append(d.Pods, h)
 		}
 	}
-}
-
-// in returns the holding in the unit of a node.
-func (h Holding) in(unitMiB int64) Holding {
-	was := h.Assignment.UnitMiB
-	if unitMiB <= 0 || was <= unitMiB {
-		return h
-	}
-	h.Request.Containers = h.Request.Containers.Each(func(c *Container) { c.Units = converted(c.Units, was, unitMiB) })
-	h.Assignment = h.Assignment.WithShares(h.Request)
-	return h
-}
-
-// manyUnits is more than any GPU has; sums of it do not overflow.
-const manyUnits = 1 << 40
-
-// converted returns how many units of one size an amount in another is, rounded up.
-func converted(units gpu.Units, was, is int64) gpu.Units {
-	if int64(units) > (math.MaxInt64-is)/was {
-		return manyUnits
-	}
-	return min(manyUnits, ceilDiv(max(0, units)*gpu.Units(was), gpu.Units(is)))
 }
 
 // FreeCPU returns the CPU that is not requested: never negative, and endless where

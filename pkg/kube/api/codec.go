@@ -227,7 +227,20 @@ func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {
 	if err != nil {
 		return gpu.Inventory{}, fmt.Errorf("annotation %s: %w", n.Inventory(), err)
 	}
-	return Cordon(inv, n.CordonedGPUs(node)), nil
+	return Cordon(n.withUnit(inv), n.CordonedGPUs(node)), nil
+}
+
+// withUnit returns the inventory with all GPUs out of use if the node counts in another unit than the installation: the number
+// of units that a pod requests would be another amount there.
+func (n Names) withUnit(inv gpu.Inventory) gpu.Inventory {
+	if n.UnitMiB == 0 || inv.UnitMiB == 0 || inv.UnitMiB == n.UnitMiB {
+		return inv
+	}
+	inv.Devices = slices.Clone(inv.Devices)
+	for i := range inv.Devices {
+		inv.Devices[i].Status = gpu.Unhealthy(fmt.Sprintf("not ready: the node has units of %d MiB, and the installation has unitMiB %d; drain the node, or restore unitMiB", inv.UnitMiB, n.UnitMiB))
+	}
+	return inv
 }
 
 // CordonedGPUs reads which GPUs of a node are to take no new pods. Those that it
@@ -267,7 +280,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.LevelFor(len(a.Shares)), gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(a.Enforcement, on.LevelFor(len(a.Shares)), gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
 	var indexes []int
 	for _, s := range a.Shares {
 		index := -1

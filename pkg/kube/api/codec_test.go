@@ -113,11 +113,9 @@ func TestAssignmentRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("read back: %v (-want +got):\n%s", err, diff)
 	}
-	// The unit in which it was given goes with it, whichever the node has by now.
-	on.UnitMiB = 512
 	annotations, err := n.AssignmentAnnotations(got, on)
 	if diff := cmp.Diff(binding.Annotations, annotations); diff != "" || err != nil {
-		t.Errorf("written again on a node of another unit: %v (-want +got):\n%s", err, diff)
+		t.Errorf("written again: %v (-want +got):\n%s", err, diff)
 	}
 	if a, err := n.AssignmentOf(&v1.Pod{}); err != nil || !a.None() {
 		t.Errorf("AssignmentOf a pod without one = %v, %v", a, err)
@@ -229,6 +227,29 @@ func FuzzDecodeAssignment(f *testing.F) {
 			t.Fatalf("read again: %v, %v, want %v", again, err, a)
 		}
 	})
+}
+
+// A node with another unit than the installation takes no pods.
+func TestANodeWithAnotherUnitIsNotReady(t *testing.T) {
+	for _, tc := range []struct {
+		node, installation int64
+		want               string
+	}{
+		{1024, 1024, ""},
+		{512, 0, ""},
+		{512, 1024, "not ready: the node has units of 512 MiB, and the installation has unitMiB 1024; drain the node, or restore unitMiB"},
+	} {
+		n := names(t)
+		n.UnitMiB = tc.installation
+		value, err := EncodeInventory(gpu.Inventory{UnitMiB: tc.node, Devices: []gpu.Device{{UUID: "GPU-0", MemoryMiB: 4096, Allocatable: 4}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inv, err := n.InventoryOf(&v1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{n.Inventory(): value}}})
+		if err != nil || inv.Devices[0].Status.Reason != tc.want || inv.Devices[0].Status.TakesPods() != (tc.want == "") {
+			t.Errorf("units of %d MiB where the installation has %d: %+v, %v; want %q", tc.node, tc.installation, inv.Devices, err, tc.want)
+		}
+	}
 }
 
 func TestCordonedGPUsTakeNoNewPods(t *testing.T) {

@@ -18,6 +18,10 @@ type Keys struct{ domain string }
 type Names struct {
 	Keys
 	LabelPods bool // an assignment is written into labels of the pod, too: see package podlabels
+
+	// UnitMiB is the unit of the installation. InventoryOf reports the GPUs of nodes with another unit as
+	// unhealthy; 0: it accepts any unit.
+	UnitMiB int64
 }
 
 // NewNames returns the names under a domain, for example "gpumem.dev". It takes

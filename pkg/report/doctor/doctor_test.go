@@ -378,7 +378,7 @@ func TestExamine(t *testing.T) {
 			inv := inventory()
 			inv.UnitMiB = 512
 			setInventory(t, &s.Nodes[0], inv)
-		}, []string{"error|node gpu-a|counts units of 512 MiB, and the DaemonSet has --unit-mib=1024"}},
+		}, []string{"error|node gpu-a|has units of 512 MiB, and the installation has unitMiB 1024: it takes no new pods"}},
 		"shares": {func(s *State) {
 			offerShares(t, s)
 			s.Nodes[0].Labels[s.Names.API()] = api.InShares
@@ -597,13 +597,9 @@ func testOverCommitted(t *testing.T, cordoned bool) {
 	}
 }
 
-// What pods hold counts in the unit of their node, and as the kubelet has given it: as it counts to
-// the scheduler.
-func TestAGPUIsOverCommittedInUnitsOfItsNode(t *testing.T) {
+// The kubelet's allocation counts, as in the scheduler's cache.
+func TestAGPUIsOverCommittedByTheKubelet(t *testing.T) {
 	for name, change := range map[string]func(*State, *gpu.Inventory){
-		"the unit was changed": func(_ *State, inv *gpu.Inventory) {
-			inv.UnitMiB, inv.Devices[0].Allocatable = 512, 3 // of the 2 GiB that its pod has
-		},
 		"the kubelet has given more": func(_ *State, inv *gpu.Inventory) {
 			inv.Allocated = []gpu.PodAllocation{{UID: "runs", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: inv.Devices[0].Allocatable + 1}}}}
 		},

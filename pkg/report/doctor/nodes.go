@@ -55,8 +55,8 @@ func checkNodes(s *State, in installation) (found []Finding) {
 			continue
 		}
 		if noUnit == nil && unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 && !inv.InShares() {
-			add(fmt.Sprintf("wait for the update of the DaemonSet: kubectl -n %s rollout status daemonset/%s", in.plugin.Namespace, in.plugin.Name),
-				"counts units of %d MiB, and the DaemonSet has --unit-mib=%d: a pod gets another amount there than elsewhere", inv.UnitMiB, unit)
+			add("drain the node, or restore unitMiB; without pods on the node, this ends with the update of the DaemonSet",
+				"has units of %d MiB, and the installation has unitMiB %d: it takes no new pods", inv.UnitMiB, unit)
 		}
 		if noLevel == nil && len(inv.Devices) > 0 && !inv.Enforcement.AtLeast(level) {
 			add("meet the requirements of that level on the node (docs/limits.md), or set a weaker one",

@@ -579,8 +579,7 @@ func TestNodeHelpsByWhatTheNodeSaysNow(t *testing.T) {
 		{"a claim has not ended", inventory(1024, gpu.Status{ByClaims: true}), inventory(1024, gpu.Status{}, given("uid-c", "c", 10)), "12", false},
 		{"a pod was given what is written of it", inventory(1024, gpu.Status{}, given("uid-a", "", 10)), inventory(1024, gpu.Status{}), "12", true},
 		{"a pod was given more than is written of it", inventory(1024, gpu.Status{}), inventory(1024, gpu.Status{}, given("uid-a", "", 10)), "12", false},
-		{"a GPU is used again, and its unit is half of what the pod's was", inventory(512, gpu.Status{Unhealthy: true}), inventory(512, gpu.Status{}), "24", true},
-		{"the unit is half of what it was", inventory(1024, gpu.Status{}), inventory(512, gpu.Status{}), "25", false},
+		{"a GPU is used again", inventory(1024, gpu.Status{Unhealthy: true}), inventory(1024, gpu.Status{}), "12", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -662,28 +661,6 @@ func TestCheaper(t *testing.T) {
 				t.Errorf("ok %v, %d violations, cheaper (-want +got):\n%s", ok, violations, diff)
 			}
 		})
-	}
-}
-
-// What pods have is compared in the unit of the node, also of those that were given it in another.
-func TestCheaperInTheUnitOfTheNode(t *testing.T) {
-	w := newWorld(t)
-	large := w.pod("large", "8", first)
-	w.Binder.Cache.SetNode("pair", gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{
-		{UUID: first, Allocatable: 16, MemoryMiB: 8192}, {UUID: second, Index: 1, Allocatable: 16, MemoryMiB: 8192},
-	}})
-	small := w.pod("small", "10", second)
-	w.heard(large, small)
-	w.sees(large, small)
-	preemptor, priority := w.pod("pod", "16"), int32(10)
-	preemptor.Spec.Priority = &priority
-	c, _, err := w.Begin(preemptor, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pods, _, ok := w.Cheaper(c, w.node(), []*v1.Pod{large}, nil)
-	if !ok || len(pods) != 1 || pods[0] != small {
-		t.Errorf("%v, %v costs less than 8 GiB; want the pod of 5 GiB", ok, pods)
 	}
 }
 

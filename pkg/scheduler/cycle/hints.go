@@ -65,12 +65,11 @@ func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 }
 
 // onlyHeard returns the pods of a node without what its inventory has said of them, which it may say no
-// more: claims, and what the kubelet has given. What they ask for is in the node's unit already.
+// more: claims, and what the kubelet has given.
 func onlyHeard(known *placement.Node) []placement.Holding {
 	holdings := slices.DeleteFunc(known.Holdings(), func(h placement.Holding) bool { return h.Request.Empty() })
 	for i := range holdings {
-		h := &holdings[i]
-		h.Allocated, h.Assignment.UnitMiB = nil, min(h.Assignment.UnitMiB, known.UnitMiB)
+		holdings[i].Allocated = nil
 	}
 	return holdings
 }

@@ -23,6 +23,7 @@ type Flags struct {
 	PodMetrics  bool
 
 	Domain      string
+	UnitMiB     int64
 	Policy      string
 	NodePolicy  string
 	AssumeLimit time.Duration
@@ -37,6 +38,7 @@ func DefaultFlags() Flags {
 		ProbeListen: ":8011",
 		ReadListen:  "127.0.0.1:8013",
 		Domain:      api.DefaultDomain,
+		UnitMiB:     1024,
 		Policy:      string(placement.Binpack),
 		AssumeLimit: 30 * time.Second,
 		SelfCheck:   time.Minute,
@@ -52,6 +54,7 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Cluster, "cluster-name", c.Cluster, "`name` of the cluster in the title of the page")
 	f.BoolVar(&c.PodMetrics, "pod-metrics", c.PodMetrics, "have the metric gpumem_extender_pod_allocated_bytes: one series for each pod that has GPU memory")
 	f.StringVar(&c.Domain, "resource-domain", c.Domain, "`domain` of the extended resources and annotations")
+	f.Int64Var(&c.UnitMiB, "unit-mib", c.UnitMiB, "`MiB` of one unit of GPU memory, as the device plugins have it; nodes with another unit are not ready")
 	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` by which GPUs are chosen for pods that name none: "+placement.JoinPolicies(placement.ClusterPolicies()))
 	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` by which nodes are chosen for them: "+placement.JoinPolicies(placement.ClusterPolicies())+"; empty: that of --policy")
 	f.DurationVar(&c.AssumeLimit, "assume-limit", c.AssumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
@@ -74,7 +77,7 @@ func (c *Flags) Complete() (Config, error) {
 	if conf.Names, domain = api.NewNames(c.Domain); domain != nil {
 		domain = fmt.Errorf("--resource-domain: %w", domain)
 	}
-	conf.Names.LabelPods = c.LabelPods
+	conf.Names.LabelPods, conf.Names.UnitMiB = c.LabelPods, c.UnitMiB
 	conf.Policies, policies = c.policies()
 	return conf, errors.Join(c.validateAddresses(), domain, policies, c.validateTimes())
 }
@@ -99,6 +102,9 @@ func (c *Flags) validateTimes() error {
 	}
 	if c.SelfCheck != 0 && c.SelfCheck < time.Second {
 		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", c.SelfCheck))
+	}
+	if c.UnitMiB < 1 {
+		errs = append(errs, fmt.Errorf("--unit-mib: %d, want 1 or more", c.UnitMiB))
 	}
 	if c.Decisions < 0 {
 		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", c.Decisions))
