@@ -238,3 +238,40 @@ func TestClaimsArePacked(t *testing.T) {
 		t.Errorf("claims leave %d GPUs of 79 GiB whole, the extended resource %d, and claims without a ranking %d", got, want, without)
 	}
 }
+
+// kube-scheduler allocates a GPU that NVIDIA's driver publishes to a claim, and gpumem allocates the same GPU to a pod. So
+// package coexist withdraws such a GPU, and then the pod waits.
+func TestAGPUThatTwoDriversPublishIsAllocatedTwice(t *testing.T) {
+	const nvidia = "gpu.nvidia.com"
+	for name, tc := range map[string]struct {
+		status gpu.Status
+		twice  bool
+	}{
+		"offered":   {twice: true},
+		"withdrawn": {status: gpu.Unhealthy("published by driver " + nvidia)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := device("node", 0)
+			d.Status = tc.status
+			uuid, node := string(d.UUID), "node"
+			slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: nvidia}, Spec: resourceapi.ResourceSliceSpec{
+				Driver: nvidia, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+				Devices: []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: &uuid}}}},
+			}}
+			p, claim := claimed(t, "by-claim", 1)
+			claim.Spec.Devices.Requests[0].Exactly.DeviceClassName, claim.Spec.Devices.Requests[0].Exactly.Capacity = nvidia, nil
+			theirs := class()
+			theirs.Name, theirs.Spec.Selectors[0].CEL.Expression = nvidia, fmt.Sprintf("device.driver == %q", nvidia)
+			c := start(t, []runtime.Object{nodeOf(t, node, d), slice, theirs, claim, p}, inProcess, uncounted, allNodes)
+			if !holds(t, *patience, func() bool { return c.pod(t, "by-claim").Spec.NodeName != "" }) {
+				t.Fatalf("the pod with the claim is not bound: %+v", c.pod(t, "by-claim").Status.Conditions)
+			}
+			c.add(t, pod(t, "by-memory", 3))
+			if !tc.twice {
+				c.waits(t, "by-memory")
+			} else if at := c.bound(t, "by-memory", 0); len(at.GPUs) != 1 || at.GPUs[0] != 0 {
+				t.Errorf("the pod with gpu-mem is at %v, want the GPU of the claim", at)
+			}
+		})
+	}
+}

@@ -15,9 +15,9 @@
 // people see where it went, pods of gpumem that run on it go on and count, no
 // new ones come, and it is back by itself when that pod has ended.
 //
-// GPUs that another driver of dynamic resource allocation publishes on the node, NVIDIA's
-// gpu.nvidia.com above all, are unhealthy here for as long as it does (Heed): any of them may be
-// allocated at any moment.
+// GPUs that another driver of dynamic resource allocation publishes on the node, such as NVIDIA's gpu.nvidia.com, are
+// unhealthy here while it does (Heed). Without this, kube-scheduler allocates such a GPU to a claim of that driver and
+// gpumem allocates it to a pod (TestAGPUThatTwoDriversPublishIsAllocatedTwice in test/scheduler).
 //
 // An ID of gpushare's device plugin does not name its GPU, so all GPUs of a node are unhealthy while
 // one of its pods holds any. The administrator drains the node: see docs/migrating-from-gpushare.md.
