@@ -194,9 +194,9 @@ test-install: ## Upgrade from the last release, migrate a node from gpushare, an
 	cd test/e2e && go test -count=1 -timeout 40m -run 'UpgradeFromTheLastRelease|TheClustersOwnScheduler|MigratingFromGPUShare|FromCertManager|LimitsByClaims'
 
 .PHONY: test-chaos
-test-chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for one minute in each mode of the scheduler; needs root
-	GPUMEM_SCHEDULER_MODE=plugin $(BIN)/gpumem-chaos -duration 1m
-	GPUMEM_SCHEDULER_MODE=extender $(BIN)/gpumem-chaos -duration 1m
+test-chaos: ## Kill parts of a real cluster for one minute in each mode of the scheduler; needs root
+	cd test/chaos && GPUMEM_SCHEDULER_MODE=plugin go test -count=1 -timeout 30m -run TestChaos -duration=1m
+	cd test/chaos && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 30m -run TestChaos -duration=1m
 
 .PHONY: vulnerabilities
 vulnerabilities: ## Look for known vulnerabilities in what is called of our dependencies; needs vuln.go.dev
@@ -225,21 +225,16 @@ sim-mutants: ## Put faults into gpumem, one at a time, and see whether a test or
 	@cd test/sim && go build -o ../../$(BIN)/sim-mutants ./mutants && ../../$(BIN)/sim-mutants -generated $(MUTANTS) -packages "$(PACKAGES)" $(if $(SEED),-seed $(SEED)) $(if $(ONLY),-only "$(ONLY)")
 
 .PHONY: chaos
-chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for DURATION while pods come and go (SEED= repeats the choices); needs root
-	@$(BIN)/gpumem-chaos -duration $(DURATION) $(if $(SEED),-seed $(SEED))
+chaos: ## Kill parts of a real cluster for DURATION while pods come and go (SEED= repeats the choices); needs root
+	cd test/chaos && go test -count=1 -v -timeout 0 -run TestChaos -duration=$(DURATION) $(if $(SEED),-seed=$(SEED))
 
 .PHONY: failover
-failover: $(BIN)/gpumem-chaos ## Kill the leading scheduler of a real cluster in a burst of pods, freeze the next in another, thaw it in a third (PODS in all); needs root
-	@$(BIN)/gpumem-chaos -pods $(PODS) $(if $(SEED),-seed $(SEED)) failover
+failover: ## Kill the leading scheduler of a real cluster in a burst of pods, and stop the next one in another (PODS in all); needs root
+	cd test/chaos && go test -count=1 -v -timeout 0 -run TestFailover -pods=$(PODS) $(if $(SEED),-seed=$(SEED))
 
 .PHONY: attack
 attack: ## Attack gpumem as a tenant and as root on a node: through its admission policies in process, and on a real cluster; needs root
 	cd test && go test -count=1 -v -timeout 40m -run '^TestAttacks' ./policies ./e2e | grep -v '^=== '
-
-.PHONY: $(BIN)/gpumem-chaos
-$(BIN)/gpumem-chaos:
-	@mkdir -p $(BIN)
-	@cd test && go build -o ../$(BIN)/gpumem-chaos ./cmd/gpumem-chaos
 
 ##@ Measure
 

@@ -54,7 +54,7 @@ func testsIn(t *testing.T, dir string) map[string]bool {
 			t.Fatal(err)
 		}
 		for _, decl := range parsed.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && (strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
 				out[f.Name.Name] = true
 			}
 		}

@@ -83,8 +83,14 @@ func TestFaultsNameEachTrace(t *testing.T) {
 	}
 }
 
-// Each test that the page gives to see a fault is one.
+// Each row names a trace, a test or a make target that finds the fault, and each of these tests exists.
 func TestFaultsNameTestsThatAreThere(t *testing.T) {
+	for line := range strings.Lines(faults(t)) {
+		isRow := strings.HasPrefix(line, "| ") && commit.MatchString(line[strings.LastIndex(strings.TrimRight(line, "| \n"), "|"):])
+		if isRow && !traceOfSeed.MatchString(line) && !testCommand.MatchString(line) && !strings.Contains(line, "`make ") {
+			t.Errorf("no test: %s", line)
+		}
+	}
 	commands := testCommand.FindAllStringSubmatch(faults(t), -1)
 	if len(commands) < 10 {
 		t.Errorf("%d commands: is the page read?", len(commands))

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
+	"syscall"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -19,49 +19,39 @@ import (
 )
 
 const (
-	// replicas is how many pods of the scheduler there are.
-	replicas = 2
-	// schedulerVerbosity has kube-scheduler write down each change of a pod that it
-	// hears of.
+	replicas = 2 // of the scheduler
+	// schedulerVerbosity logs each change of a pod that kube-scheduler receives.
 	schedulerVerbosity = 4
-	// endTime is how long it may take to save the logs and to take the cluster
-	// away.
-	endTime = 2 * time.Minute
+	callTimeout        = 5 * time.Second // of every call: the other side may be dead
+	endTimeout         = 2 * time.Minute // to save the logs and to remove the cluster
 )
 
-// Config describes what both kinds of runs have in common.
-type Config struct {
-	Name     string // of the cluster
-	Seed     uint64
-	KeepLogs bool // also when all is well
-	Log      io.Writer
-}
-
-// bench is a cluster with gpumem on it, and those who look at it.
+// A bench is a cluster with gpumem, and what observes it.
 type bench struct {
 	cluster *cluster.Cluster
 	stack   *stack.Stack
 	client  kubernetes.Interface
-	devices devices
+	gpus    []gpu
+	answers map[string]*cluster.Answers // of the kubelets about PodResources, by node
+	seed    uint64
 	log     io.Writer
+
 	journal *journal
 	tracker *tracker
 	watcher *watcher
-	answers map[string]*cluster.Answers // of the kubelets, by node
 }
 
-// withBench starts a cluster with these nodes, lets work run on it, and takes it
-// away. The logs are kept unless work returns that all is well.
-func withBench(ctx context.Context, config Config, nodes []cluster.Node, work func(context.Context, *bench) (ok bool, err error)) (err error) {
-	b := &bench{log: config.Log, journal: &journal{}}
-	ok := false
+// run starts a cluster with these nodes, runs work on it, and removes it. It returns the report, which fails
+// if a promise was broken.
+func run(ctx context.Context, seed uint64, log io.Writer, nodes []cluster.Node, work func(context.Context, *bench) error) (text string, err error) {
+	b := &bench{seed: seed, log: log, journal: &journal{}}
 	defer func() {
 		if b.cluster == nil {
-			return // it has not been started
+			return
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 		defer cancel()
-		if !ok || config.KeepLogs {
+		if err != nil {
 			b.stack.SaveLogs(ctx, b.cluster, namespace)
 		}
 		for _, a := range b.answers {
@@ -69,31 +59,31 @@ func withBench(ctx context.Context, config Config, nodes []cluster.Node, work fu
 		}
 		err = errors.Join(err, b.cluster.Stop(ctx))
 	}()
-	if err := b.start(ctx, config, nodes); err != nil {
-		return err
+	if err := b.start(ctx, nodes); err != nil {
+		return "", err
 	}
-	looking, stop := context.WithCancel(ctx)
+	watching, stop := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop()
-	if err := b.tracker.start(looking, b.client); err != nil {
-		return err
+	if err := b.tracker.start(watching, b.client); err != nil {
+		return "", err
 	}
-	group.Go(func() { b.watcher.run(looking) })
-	ok, err = work(ctx, b)
-	return err
+	group.Go(func() { b.watcher.run(watching) })
+	err = work(ctx, b)
+	text, broken := b.watcher.report()
+	return text, errors.Join(err, broken)
 }
 
-func (b *bench) start(ctx context.Context, config Config, nodes []cluster.Node) (err error) {
-	if b.stack, err = stack.Build(ctx, config.Name, b.log); err != nil {
+func (b *bench) start(ctx context.Context, nodes []cluster.Node) (err error) {
+	if b.stack, err = stack.Build(ctx, "chaos", b.log); err != nil {
 		return err
 	}
 	for i := range nodes {
-		// A container that is killed often would soon wait five minutes for each
-		// new start, and most of the run would test that waiting.
+		// By default the kubelet would soon wait five minutes before it starts a killed container.
 		nodes[i].Kubelet = []byte("crashLoopBackOff: {maxContainerRestartPeriod: 2s}\n")
 	}
-	if b.cluster, err = cluster.Start(ctx, cluster.Config{Name: config.Name, Nodes: nodes, Log: b.log}); err != nil {
+	if b.cluster, err = cluster.Start(ctx, cluster.Config{Name: "chaos", Nodes: nodes, Log: b.log}); err != nil {
 		return err
 	}
 	b.client = b.cluster.Client()
@@ -101,20 +91,11 @@ func (b *bench) start(ctx context.Context, config Config, nodes []cluster.Node) 
 		return err
 	}
 	b.tracker = newTracker(b.journal)
-	b.watcher = newWatcher(b)
+	b.watcher = &watcher{bench: b, known: make(map[string]bool)}
 	return nil
 }
 
-// progress prints a line now and then.
-func (b *bench) progress(ctx context.Context, more func() string) {
-	for sleep(ctx, 10*time.Second); ctx.Err() == nil; sleep(ctx, 10*time.Second) {
-		c := b.tracker.count()
-		fmt.Fprintf(b.log, "pods: %d bound, %d ran, %d refused, %d now; violations %d%s\n", c.bound, c.ran, c.refused, c.exist, b.watcher.count(), more())
-	}
-}
-
-// install installs gpumem, and waits until each node has told of its GPUs and
-// pods can be made.
+// install installs gpumem, and waits until the inventory of each node is published.
 func (b *bench) install(ctx context.Context) error {
 	if err := b.stack.LoadImages(ctx, b.cluster); err != nil {
 		return err
@@ -135,27 +116,28 @@ func (b *bench) install(ctx context.Context) error {
 	if _, err = b.cluster.MakeNamespace(ctx, namespace); err != nil {
 		return err
 	}
-	return stack.Eventually(ctx, time.Minute, "the GPUs of all nodes are known", func(ctx context.Context) (bool, string) {
-		nodes, err := listHosts(ctx, b.client)
-		b.devices = nodes.devices()
+	_, err = b.client.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "tenant"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	return stack.Eventually(ctx, time.Minute, "the inventory of each node is published", func(ctx context.Context) (bool, string) {
+		nodes, err := b.listNodes(ctx)
+		b.gpus = gpusOf(nodes)
 		return err == nil, fmt.Sprint(err)
 	})
 }
 
-// mixedNodes returns n nodes with GPUs in three different ways, by turns.
-func mixedNodes(n int) ([]cluster.Node, error) {
-	var out []cluster.Node
-	for i := range n {
+// nodesWith returns nodes with GPUs: the models of each node, in order.
+func nodesWith(models ...[]func(string) fakenvml.GPU) (out []cluster.Node, err error) {
+	for i, of := range models {
 		name := fmt.Sprintf("node%d", i+1)
-		gpu := func(j int) string { return fmt.Sprintf("%s-%d", name, j) }
 		var gpus []fakenvml.GPU
-		switch i % 3 {
-		case 0:
-			gpus = []fakenvml.GPU{fakenvml.T4(gpu(0)), fakenvml.T4(gpu(1))}
-		case 1:
-			gpus = []fakenvml.GPU{fakenvml.A100_80GB(gpu(0)), fakenvml.T4(gpu(1))}
-		default:
-			gpus = []fakenvml.GPU{fakenvml.T4(gpu(0)), fakenvml.T4(gpu(1)), fakenvml.T4(gpu(2)), fakenvml.T4(gpu(3))}
+		for j, model := range of {
+			gpus = append(gpus, model(fmt.Sprintf("%s-%d", name, j)))
 		}
 		node, err := stack.Node(name, gpus...)
 		if err != nil {
@@ -166,35 +148,49 @@ func mixedNodes(n int) ([]cluster.Node, error) {
 	return out, nil
 }
 
-// healthy waits until the cluster and gpumem's own pods are ready.
-func (b *bench) healthy(ctx context.Context) error {
-	const patience = 5 * time.Minute
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := b.cluster.WaitReady(ctx); err != nil {
+// killContainers kills processes that run a program in containers, which the kubelets start again. pick
+// chooses them; nil: all.
+func (b *bench) killContainers(program string, pick func([]cluster.ContainerProcess) []cluster.ContainerProcess) error {
+	processes, err := b.cluster.ContainerProcesses(program)
+	if err != nil {
 		return err
 	}
-	return stack.Eventually(ctx, patience, "the parts are up again", func(ctx context.Context) (bool, string) {
-		now := b.notReady(ctx)
-		return now == "", now
-	})
+	if pick != nil {
+		processes = pick(processes)
+	}
+	for _, p := range processes {
+		// A container has the name of its program.
+		if err := stack.KeepContainerLogs(b.cluster, p.Node, program); err != nil {
+			return err
+		}
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			return err
+		}
+		b.journal.add("", "kill -9 %s on %s", program, p.Node)
+	}
+	return nil
 }
 
-// notReady says which of gpumem's pods is not, or nothing.
-func (b *bench) notReady(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	list, err := b.client.CoreV1().Pods(stack.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err.Error()
-	}
-	for _, pod := range list.Items {
-		ready := slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
-			return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
-		})
-		if !ready {
-			return "pod " + pod.Name + " is not ready"
+// settle polls until look returns nothing. It gives up when look has returned the same for three minutes, and
+// returns that.
+func settle(ctx context.Context, look func(context.Context) string) (left string, err error) {
+	changed := time.Now()
+	for ; ctx.Err() == nil; sleep(ctx, time.Second) {
+		now := look(ctx)
+		if now != left {
+			left, changed = now, time.Now()
+		}
+		if left == "" || time.Since(changed) > 3*time.Minute {
+			return left, nil
 		}
 	}
-	return ""
+	return left, context.Cause(ctx)
+}
+
+// sleep waits for a time, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }

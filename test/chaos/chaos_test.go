@@ -1,50 +1,44 @@
 package chaos
 
 import (
-	"fmt"
+	"context"
+	"flag"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-// config is for a test with a cluster of its own; the test is left out where
-// there can be none.
-func config(t *testing.T) Config {
-	t.Helper()
+var (
+	duration = flag.Duration("duration", 2*time.Minute, "how long TestChaos kills parts, rests included")
+	pods     = flag.Int("pods", 60, "number of pods of TestFailover")
+	seed     = flag.Uint64("seed", 0, "seed of the random choices; 0: a new one")
+)
+
+// test starts a cluster for one test.
+func test(t *testing.T, run func(context.Context, config) (string, error)) {
 	if testing.Short() {
-		t.Skip("the tests on a real cluster are left out with -short")
+		t.Skip("-short leaves out the tests on a real cluster")
 	}
 	if err := cluster.CheckHost(); err != nil {
 		t.Skip("no real cluster on this machine:", err)
 	}
-	return Config{Name: "chaos", Seed: rand.Uint64N(1 << 32), Log: stack.Progress(t.Output())}
-}
-
-func check(t *testing.T, report fmt.Stringer, ok bool, err error) {
-	t.Helper()
+	klog.SetLogger(klog.Logger{}) // client-go logs each call to a killed server
+	if *seed == 0 {
+		*seed = rand.Uint64N(1<<32-1) + 1
+	}
+	text, err := run(t.Context(), config{seed: *seed, duration: *duration, pods: *pods, log: stack.Progress(os.Stderr)})
+	t.Log("seed", *seed, "\n"+text)
 	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log(report)
-	if !ok {
-		t.Error("promises were broken")
+		t.Error(err)
 	}
 }
 
-// A longer one is "make chaos".
-func TestPromisesHoldWhilePartsAreKilled(t *testing.T) {
-	report, err := Run(t.Context(), RunConfig{Config: config(t), Duration: 2 * time.Minute, Nodes: 3})
-	check(t, report, report.OK(), err)
-	if report.Pods == 0 || report.Faults == 0 {
-		t.Errorf("%d pods ran and %d parts were killed: nothing was tried", report.Pods, report.Faults)
-	}
-}
+func TestChaos(t *testing.T) { test(t, runChaos) }
 
-// A larger one is "make failover".
-func TestNextLeaderGoesOnWithABurst(t *testing.T) {
-	report, err := Failover(t.Context(), FailoverConfig{Config: config(t), Pods: 60})
-	check(t, report, report.OK(), err)
-}
+func TestFailover(t *testing.T) { test(t, runFailover) }

@@ -6,44 +6,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/types"
 )
 
-// invariant is the name of a promise: see the package's documentation.
-type invariant string
-
-const (
-	i1 invariant = "I1"
-	i2 invariant = "I2"
-	i4 invariant = "I4"
-	i5 invariant = "I5"
-	// idle is a pod that fits and is late to run.
-	idle invariant = "idle"
-	// stuck is a pod that is bound and does not come to run, or that waits although
-	// there is room.
-	stuck invariant = "stuck"
-	// leaked is memory that is held for no pod.
-	leaked invariant = "leaked"
-)
-
-// A finding is something that looks wrong in what was read. Two findings with
-// the same text are the same: it names all that take part.
+// A finding is a broken promise. Findings with the same text are the same one: it names every pod involved.
 type finding struct {
-	invariant invariant
-	text      string
-	facts     string   // lines that explain it
-	pods      []string // that take part, as namespace/name
-	lenient   bool     // the device plugin may be about to repair it
+	promise, text string
+	pods          []string // namespace/name
+	repairable    bool     // by the device plugin; counts at rest only
+	facts         string   // more lines
 }
 
-func (f finding) String() string { return string(f.invariant) + ": " + f.text }
+func (f finding) String() string { return f.promise + ": " + f.text }
 
-// checkHeld checks what one kubelet has given.
-func checkHeld(all devices, node string, held []holding) []finding {
-	var out []finding
-	// An app container may have the IDs of a plain init container before it, but
-	// of those the kubelet does not tell.
+func (p pod) finding(promise, format string, args ...any) finding {
+	return finding{promise: promise, pods: []string{p.name}, repairable: p.repairable(), text: fmt.Sprintf("pod %v ", p) + fmt.Sprintf(format, args...)}
+}
+
+// checkHeld checks that a kubelet has allocated each unit once, and none that its GPUs do not have.
+func checkHeld(gpus []gpu, node string, held []holding) (out []finding) {
 	holders := make(map[string][]holding) // by ID
 	for _, h := range held {
 		for _, id := range h.ids {
@@ -57,249 +37,197 @@ func checkHeld(all devices, node string, held []holding) []finding {
 		}
 		slices.Sort(containers)
 		if len(containers) > 1 {
-			out = append(out, finding{invariant: i1, pods: pods, text: fmt.Sprintf("the kubelet of %s has given %s to %s", node, id, strings.Join(containers, " and "))})
+			out = append(out, finding{promise: "I1", pods: pods, text: fmt.Sprintf("the kubelet of %s allocated %s to %s", node, id, strings.Join(containers, " and "))})
 		}
-		// Without a unit twice, a GPU gives no more than it has.
-		if _, ok := all.byID(node, id); !ok {
-			out = append(out, finding{invariant: i1, pods: pods, text: fmt.Sprintf("the kubelet of %s has given %s, which is no unit of its GPUs", node, id)})
+		if uuidOf(gpus, node, id) == "" {
+			out = append(out, finding{promise: "I1", pods: pods, text: fmt.Sprintf("the kubelet of %s allocated %s, which is no unit of its GPUs", node, id)})
 		}
 	}
 	return out
 }
 
-// byID returns the device of a unit.
-func (all devices) byID(node, id string) (device, bool) {
+// uuidOf returns the GPU of a unit.
+func uuidOf(gpus []gpu, node, id string) string {
 	prefix, number, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseInt(number, 10, 64)
-	i := slices.IndexFunc(all, func(d device) bool { return d.node == node && d.prefix() == prefix && n < d.units })
+	i := slices.IndexFunc(gpus, func(g gpu) bool { return g.node == node && g.prefix() == prefix && n < g.units })
 	if err != nil || n < 0 || i < 0 {
-		return device{}, false
+		return ""
 	}
-	return all[i], true
+	return gpus[i].uuid
 }
 
-// crowd is GPU memory that was granted to more processes than it has room for.
-type crowd struct {
-	finding
-	forced bool // it would fit but for pods deleted by force
-}
-
-// checkLiving adds up the grants of processes that live, per GPU.
-func checkLiving(all devices, living []process, forced map[types.UID]bool) []crowd {
-	var out []crowd
-	for _, d := range all {
-		var sum, ofOthers int64
-		var who []string
-		for _, p := range living {
-			if p.Node != d.node || !slices.Contains(p.uuids, d.uuid) {
-				continue
-			}
-			sum += p.limitMiB
-			if !forced[p.Pod] {
-				ofOthers += p.limitMiB
-			}
-			who = append(who, fmt.Sprintf("pod %s container %.12s pid %d %d MiB", p.Pod, p.Container, p.PID, p.limitMiB))
-		}
-		if sum > d.units*unitMiB {
-			slices.Sort(who)
-			out = append(out, crowd{
-				finding: finding{invariant: i1, text: fmt.Sprintf("processes that live on %s of %s have grants for %d MiB of %d: %s", d.uuid, d.node, sum, d.units*unitMiB, strings.Join(who, "; "))},
-				forced:  ofOthers <= d.units*unitMiB,
-			})
-		}
-	}
-	return out
-}
-
-// checkShares adds up, per GPU, what is written of pods that are bound and have
-// not ended.
-func checkShares(all devices, pods []pod) []finding {
-	var out []finding
-	for _, d := range all {
-		f := finding{invariant: i2}
+// checkShares adds up the assignments of bound pods per GPU.
+func checkShares(gpus []gpu, pods []pod) (out []finding) {
+	for _, g := range gpus {
+		f := finding{promise: "I2"}
 		var sum int64
 		var who []string
 		for _, p := range pods {
-			units := p.on(d)
-			if units == 0 {
-				continue
+			if units := p.on(g); units > 0 {
+				sum += units
+				f.pods, who = append(f.pods, p.name), append(who, fmt.Sprintf("%v %d", p, units))
+				f.repairable = f.repairable || p.repairable()
 			}
-			sum += units
-			f.pods, who = append(f.pods, p.name), append(who, fmt.Sprintf("%v %d", p, units))
-			// Where the kubelet has taken one pod for another, two corrections
-			// follow each other.
-			f.lenient = f.lenient || p.mayBeMended()
 		}
-		if sum > d.units {
+		if sum > g.units {
 			slices.Sort(who)
-			f.text = fmt.Sprintf("%s of %s has %d units and gives %d: %s", d.uuid, d.node, d.units, sum, strings.Join(who, "; "))
+			f.text = fmt.Sprintf("%s of %s has %d units, and %d are assigned: %s", g.uuid, g.node, g.units, sum, strings.Join(who, "; "))
 			out = append(out, f)
 		}
 	}
 	return out
 }
 
-// on returns the units of a GPU that are written of the pod, if it is bound and
-// has not ended.
-func (p pod) on(d device) int64 {
-	if p.node != d.node || p.ended {
-		return 0
-	}
-	var units int64
-	for _, s := range p.shares {
-		if s.uuid == d.uuid {
-			units += s.units
-		}
-	}
-	return units
-}
-
-// mayBeMended says whether the device plugin has a hand in the pod's assignment,
-// so that it can be wrong for a moment. What the extender alone has written
-// cannot: it is written with the binding, and once.
-func (p pod) mayBeMended() bool { return p.touched || p.shape == direct }
-
-// finding is one about this pod.
-func (p pod) finding(i invariant, lenient bool, format string, args ...any) finding {
-	return finding{invariant: i, pods: []string{p.name}, lenient: lenient, text: fmt.Sprintf("pod %v ", p) + fmt.Sprintf(format, args...)}
-}
-
 // checkAssignment checks that a bound pod has a valid assignment.
-func checkAssignment(all devices, p pod) []finding {
-	if p.node == "" || p.ended {
+func checkAssignment(gpus []gpu, p pod) []finding {
+	if p.Spec.NodeName == "" || p.ended() {
 		return nil
 	}
-	if why := invalid(all, p); why != "" {
-		return []finding{p.finding(i4, p.mayBeMended(), "on %s: %s", p.node, why)}
-	}
-	return nil
-}
-
-func invalid(all devices, p pod) string {
-	if p.problem != "" {
-		return p.problem
-	}
-	if len(p.shares) != p.count {
-		return fmt.Sprintf("it has %d GPUs and asks for %d", len(p.shares), p.count)
-	}
-	if len(slices.Compact(p.uuids())) != p.count {
-		return fmt.Sprintf("it has a GPU twice: %v", p.shares)
-	}
-	for _, s := range p.shares {
-		if !slices.ContainsFunc(all, func(d device) bool { return d.node == p.node && d.uuid == s.uuid }) {
-			return fmt.Sprintf("its node has no GPU %s", s.uuid)
-		}
-		if s.units*int64(p.count) != p.need {
-			return fmt.Sprintf("it asks for %d units of %d GPUs and has %d of %s", p.need, p.count, s.units, s.uuid)
-		}
-	}
-	return ""
-}
-
-// checkKubelet compares what is written of a pod with what the kubelet has given
-// its containers. A pod that the kubelet has given nothing yet says nothing.
-func checkKubelet(all devices, p pod, held []holding) []finding {
-	var out []finding
-	for _, h := range held {
-		if h.pod != p.name {
-			continue
-		}
-		units := make(map[string]int64) // by UUID
-		for _, id := range h.ids {
-			d, _ := all.byID(p.node, id)
-			units[d.uuid]++
-		}
-		has := slices.Sorted(maps.Keys(units))
-		if !slices.Equal(has, p.uuids()) {
-			out = append(out, p.finding(i5, true, "is to have %v, and the kubelet has given container %s units of %v", p.uuids(), h.container, has))
-			continue
-		}
-		for _, uuid := range has {
-			if n := units[uuid]; n*int64(p.count) != p.containers[h.container] {
-				out = append(out, p.finding(i5, true, "container %s asks for %d units of %d GPUs, and the kubelet has given %d of %s", h.container, p.containers[h.container], p.count, n, uuid))
+	problem := p.problem
+	switch {
+	case problem != "":
+	case int64(len(slices.Compact(p.uuids()))) != p.count || int64(len(p.shares)) != p.count:
+		problem = fmt.Sprintf("it requests %d GPUs and has %v", p.count, p.shares)
+	default:
+		for _, s := range p.shares {
+			if !slices.ContainsFunc(gpus, func(g gpu) bool { return g.node == p.Spec.NodeName && g.uuid == s.UUID }) {
+				problem = "its node has no GPU " + s.UUID
+			} else if s.Units*p.count != p.units {
+				problem = fmt.Sprintf("it requests %d units of %d GPUs and has %d of %s", p.units, p.count, s.Units, s.UUID)
 			}
 		}
 	}
-	return out
-}
-
-// checkEnvironment compares what is written of a pod with what its processes
-// see.
-func checkEnvironment(p pod, living []process) []finding {
-	var out []finding
-	for _, proc := range living {
-		if proc.Pod != p.uid {
-			continue
-		}
-		see := slices.Sorted(slices.Values(proc.uuids))
-		if !slices.Equal(see, p.uuids()) {
-			out = append(out, p.finding(i5, true, "is to have %v, and container %.12s sees %v", p.uuids(), proc.Container, see))
-		}
-		name, known := p.names[proc.Container]
-		if known && proc.limitMiB*int64(p.count) != p.containers[name]*unitMiB {
-			out = append(out, p.finding(i5, true, "container %s asks for %d units of %d GPUs and sees a limit of %d MiB", name, p.containers[name], p.count, proc.limitMiB))
-		}
+	if problem == "" {
+		return nil
 	}
-	return out
+	return []finding{p.finding("I4", "on %s: %s", p.Spec.NodeName, problem)}
 }
 
-// checkComplete checks that each container that runs has what it asks for, at
-// the kubelet and in its environment.
-func checkComplete(p pod, held []holding, living []process) []finding {
-	var out []finding
-	for _, id := range slices.Sorted(maps.Keys(p.running)) {
-		name := p.running[id]
-		if p.containers[name] == 0 {
+// checkAgreement compares a running pod's assignment with the kubelet's answer and with the environment of
+// its processes, for each container that runs.
+func checkAgreement(gpus []gpu, p pod, held []holding, processes []process) (out []finding) {
+	statuses := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+	for _, status := range statuses {
+		units := p.containers[status.Name]
+		if status.State.Running == nil || units == 0 {
 			continue
 		}
-		if !slices.ContainsFunc(held, func(h holding) bool { return h.pod == p.name && h.container == name }) {
-			out = append(out, p.finding(i5, true, "container %s runs, and the kubelet has given it nothing", name))
+		i := slices.IndexFunc(held, func(h holding) bool { return h.pod == p.name && h.container == status.Name })
+		if i < 0 {
+			out = append(out, p.finding("I5", "container %s runs, and the kubelet allocated nothing to it", status.Name))
+		} else {
+			by := make(map[string]int64) // units by UUID
+			for _, id := range held[i].ids {
+				by[uuidOf(gpus, p.Spec.NodeName, id)]++
+			}
+			uuids := slices.Sorted(maps.Keys(by))
+			if !slices.Equal(uuids, p.uuids()) || slices.ContainsFunc(uuids, func(uuid string) bool { return by[uuid]*p.count != units }) {
+				out = append(out, p.finding("I5", "is assigned to %v; container %s requests %d units, and the kubelet allocated %v", p.uuids(), status.Name, units, by))
+			}
 		}
-		if !slices.ContainsFunc(living, func(proc process) bool { return proc.Container == id }) {
-			out = append(out, p.finding(i5, true, "container %s runs, and no process in it sees a grant", name))
+		_, id, _ := strings.Cut(status.ContainerID, "://")
+		i = slices.IndexFunc(processes, func(proc process) bool { return proc.Container == id })
+		if i < 0 {
+			out = append(out, p.finding("I5", "container %s runs without GPU memory in its environment", status.Name))
+			continue
+		}
+		if sees := slices.Sorted(slices.Values(processes[i].uuids)); !slices.Equal(sees, p.uuids()) || processes[i].limitMiB*p.count != units*unitMiB {
+			out = append(out, p.finding("I5", "is assigned to %v; container %s requests %d units, and sees %d MiB of %v", p.uuids(), status.Name, units, processes[i].limitMiB, sees))
 		}
 	}
 	return out
 }
 
 // checkRest checks a pod at rest.
-func checkRest(nodes hosts, pods []pod, p pod, held []holding, living []process) []finding {
+func checkRest(nodes []node, pods []pod, p pod, held []holding, processes []process) []finding {
 	switch {
-	case p.ended:
+	case p.ended():
 		return nil
-	case p.deleting:
-		return []finding{p.finding(stuck, true, "is still being deleted")}
-	case p.node == "":
-		return checkWaiting(nodes, pods, p)
-	case p.shape == restarts:
-		return nil // its containers come and go
-	case !p.ready:
-		return []finding{p.finding(stuck, true, "is bound to %s and does not run", p.node)}
+	case p.DeletionTimestamp != nil:
+		return []finding{p.finding("stuck", "is still being deleted")}
+	case p.Spec.NodeName == "" && p.reason() == "":
+		return []finding{p.finding("stuck", "is not bound, and has no reason")}
+	case p.Spec.NodeName == "":
+		if fit := fitting(nodes, pods, p); len(fit) > 0 {
+			return []finding{p.finding("stuck", "waits although it fits on %s: %s", fit[0], p.reason())}
+		}
+		return nil
+	case p.restarts():
+		return nil
+	case !isReady(p.Pod):
+		return []finding{p.finding("stuck", "is bound to %s and does not run", p.Spec.NodeName)}
 	}
-	return slices.Concat(checkKubelet(nodes.devices(), p, held), checkEnvironment(p, living), checkComplete(p, held, living))
+	return checkAgreement(gpusOf(nodes), p, held, processes)
 }
 
-// checkWaiting checks that a pod which is not bound has nowhere to go, and that
-// somebody says so.
-func checkWaiting(nodes hosts, pods []pod, p pod) []finding {
-	if p.waits == "" {
-		return []finding{p.finding(stuck, true, "is not bound, and nobody says why")}
-	}
-	if room := nodes.fitting(pods, p); len(room) > 0 {
-		return []finding{p.finding(stuck, true, "waits although %s has room for it: %s", room[0], p.waits)}
-	}
-	return nil
-}
-
-// checkOrphans checks at rest that the kubelets have given nothing to pods that
-// are not there.
-func checkOrphans(pods []pod, held map[string][]holding) []finding {
-	var out []finding
+// checkOrphans checks at rest that kubelets have allocated nothing to pods that do not exist.
+func checkOrphans(pods []pod, held map[string][]holding) (out []finding) {
 	for _, node := range slices.Sorted(maps.Keys(held)) {
 		for _, h := range held[node] {
-			if !slices.ContainsFunc(pods, func(p pod) bool { return p.name == h.pod && p.node == node && !p.ended }) {
-				out = append(out, finding{invariant: leaked, pods: []string{h.pod}, text: fmt.Sprintf("the kubelet of %s has given %v to %s, which is not there", node, h.ids, h)})
+			if !slices.ContainsFunc(pods, func(p pod) bool { return p.name == h.pod && p.Spec.NodeName == node && !p.ended() }) {
+				out = append(out, finding{promise: "leaked", pods: []string{h.pod}, text: fmt.Sprintf("the kubelet of %s allocated %v to %s, which does not exist", node, h.ids, h)})
 			}
+		}
+	}
+	return out
+}
+
+// fitting returns the nodes that a pod certainly fits on: those whose pods all have a known GPU.
+func fitting(nodes []node, pods []pod, p pod) (out []string) {
+	for _, n := range nodes {
+		var gpus int64
+		for _, g := range n.gpus {
+			if g.fits(pods, p) {
+				gpus++
+			}
+		}
+		free, known := n.free(pods)
+		if n.takesPods && known && free >= p.units && gpus >= p.count {
+			out = append(out, n.name)
+		}
+	}
+	return out
+}
+
+// free returns the node's units that its pods do not request, and whether the GPUs of all pods are known.
+func (n node) free(pods []pod) (units int64, known bool) {
+	units, known = n.units, true
+	for _, p := range pods {
+		if p.Spec.NodeName == n.name && !p.ended() {
+			units -= p.units
+			known = known && p.problem == ""
+		}
+	}
+	return units, known
+}
+
+// fits reports whether a GPU has room for a pod's share.
+func (g gpu) fits(pods []pod, p pod) bool {
+	if uuid := p.Annotations[uuidKey]; !g.healthy || uuid != "" && uuid != g.uuid {
+		return false
+	}
+	free := g.units
+	for _, other := range pods {
+		if units := other.on(g); units > 0 {
+			if other.Annotations[policyKey] == "exclusive" || p.Annotations[policyKey] == "exclusive" {
+				return false
+			}
+			free -= units
+		}
+	}
+	return free*p.count >= p.units
+}
+
+// idlePods returns the pods that could run and do not.
+func idlePods(nodes []node, pods []pod) (out []pod) {
+	for _, p := range pods {
+		switch {
+		case p.ended(), p.DeletionTimestamp != nil:
+		case p.Spec.NodeName == "" && len(fitting(nodes, pods, p)) == 0:
+		case p.Spec.NodeName != "" && (isReady(p.Pod) || p.restarts()):
+		default:
+			out = append(out, p)
 		}
 	}
 	return out

@@ -3,215 +3,153 @@ package chaos
 import (
 	"context"
 	"fmt"
-	"io"
-	"maps"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpumem/gpumem/test/cluster"
-	"github.com/gpumem/gpumem/test/stack"
 )
 
-// late is a fault that kills nothing: for a while a kubelet does not answer about PodResources,
-// and the device plugin cannot know which of two equal pods is admitted.
-const late = "late PodResources"
+// lateAnswers is a fault that kills nothing: for a while a kubelet does not answer about PodResources, and the
+// device plugin cannot tell which of two equal pods it admits.
+const lateAnswers = "late PodResources"
 
-// bindTime is how long a fault waits for a pod to be bound after the last one.
-const bindTime = 20 * time.Second
-
-// faults kills parts at random, with SIGKILL, and starts them again.
+// Faults kill parts at random with SIGKILL, and start them again.
 type faults struct {
-	cluster *cluster.Cluster
-	parts   []string // that are killed
-	answers map[string]*cluster.Answers
-	random  *rand.Rand
-	tracker *tracker
-	journal *journal
-	log     io.Writer
+	*bench
+	parts []string
 
 	mu     sync.Mutex
-	counts map[string]int
-	own    map[string]int  // ends that nobody asked for
-	down   map[string]bool // processes that are to stay down for now
-	outage time.Time       // when the API server or etcd was last started again
+	total  int
+	down   map[string]bool // processes that stay down for now
+	outage time.Time       // when the API server or etcd was last started
 }
 
-func newFaults(b *bench, seed uint64) *faults {
-	// The programs run in containers, where the kubelet starts them again; of the others,
-	// faults does.
+func newFaults(b *bench) *faults {
 	parts := append(b.stack.SchedulerPrograms(), devicePlugin, "kubelet", "apiserver", "etcd")
-	return &faults{
-		cluster: b.cluster, parts: parts, answers: b.answers, random: rand.New(rand.NewPCG(seed, 1<<32)), tracker: b.tracker, journal: b.journal, log: b.log,
-		counts: make(map[string]int), own: make(map[string]int), down: make(map[string]bool),
-	}
+	return &faults{bench: b, parts: parts, down: make(map[string]bool)}
 }
 
-// run kills until ctx ends, and returns when everything has been started again.
-// A failure to kill or to start is the test's own.
-func (f *faults) run(ctx context.Context) error {
+// run kills until ctx ends, and returns once every process runs again. round varies the choices between storms.
+func (f *faults) run(ctx context.Context, round uint64) error {
+	r := rand.New(rand.NewPCG(f.seed, 1<<32+round))
 	group, ctx := errgroup.WithContext(ctx)
 	for {
-		pause := time.Second + time.Duration(f.random.Int64N(int64(6*time.Second)))
-		// Now and then, two at once.
+		pause := time.Second + time.Duration(r.Int64N(int64(6*time.Second)))
 		n := 1
-		if f.random.IntN(5) == 0 {
+		if r.IntN(5) == 0 {
 			n = 2
 		}
-		victims := f.random.Perm(len(f.parts))[:n]
+		victims := r.Perm(len(f.parts))[:n]
+		late, node, lateTime := r.IntN(3) == 0, f.cluster.Nodes()[r.IntN(len(f.answers))], 2*time.Second+time.Duration(r.Int64N(int64(6*time.Second)))
 		sleep(ctx, pause)
 		f.awaitBind(ctx)
 		if ctx.Err() != nil {
 			return group.Wait()
 		}
-		if f.random.IntN(3) == 0 {
-			node, d := f.random.IntN(len(f.answers)), 2*time.Second+time.Duration(f.random.Int64N(int64(6*time.Second)))
+		if late {
 			group.Go(func() error {
-				if letThrough := f.keepBack(f.cluster.Nodes()[node]); letThrough != nil {
-					sleep(ctx, d)
-					letThrough()
-				}
-				return nil
+				return f.whileDown(lateAnswers+" of "+node, func() error {
+					f.add("%s of %s for %s", lateAnswers, node, lateTime)
+					f.answers[node].KeepBack()
+					sleep(ctx, lateTime)
+					f.answers[node].LetThrough()
+					return nil
+				})
 			})
 		}
 		for _, i := range victims {
-			downtime := time.Duration(f.random.Int64N(int64(4 * time.Second)))
-			pick := f.random.Uint64()
+			downtime, pick := time.Duration(r.Int64N(int64(4*time.Second))), r.IntN(1<<20)
 			group.Go(func() error { return f.kill(ctx, f.parts[i], pick, downtime) })
 		}
 	}
 }
 
-// awaitBind waits until another pod is bound, for a while.
+// awaitBind waits until another pod is bound, for 20 seconds at most: a cluster that only recovers does nothing
+// that could go wrong.
 func (f *faults) awaitBind(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, bindTime)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	before := f.tracker.count().bound
-	_ = f.tracker.waitCount(ctx, func(c counts) bool { return c.bound > before })
+	_ = f.tracker.wait(ctx, func(c counts) bool { return c.bound > before })
 }
 
-func (f *faults) kill(ctx context.Context, part string, pick uint64, downtime time.Duration) error {
+func (f *faults) kill(ctx context.Context, part string, pick int, downtime time.Duration) error {
+	name := part
 	switch part {
 	case "apiserver", "etcd":
-		return f.killProcess(ctx, part, part, downtime)
 	case "kubelet":
-		nodes := f.cluster.Nodes()
-		return f.killProcess(ctx, part, "kubelet@"+nodes[pick%uint64(len(nodes))], downtime)
+		name = "kubelet@" + f.cluster.Nodes()[pick%len(f.cluster.Nodes())]
 	default:
-		return f.killContainer(part, pick)
+		return f.killContainers(part, func(all []cluster.ContainerProcess) []cluster.ContainerProcess {
+			if len(all) == 0 {
+				return nil // killed before, and not started again yet
+			}
+			f.add("kill -9 %s", part)
+			return all[pick%len(all):][:1]
+		})
 	}
-}
-
-// killProcess kills one of the cluster's processes and starts it again later.
-func (f *faults) killProcess(ctx context.Context, part, name string, downtime time.Duration) error {
-	if !f.takeDown(name) {
-		return nil
-	}
-	defer f.release(name)
-	if _, running := f.cluster.Running(name); running { // else it has ended by itself just now
-		if err := f.cluster.Kill(context.WithoutCancel(ctx), name); err != nil {
-			return err
+	return f.whileDown(name, func() error {
+		if _, running := f.cluster.Running(name); running {
+			if err := f.cluster.Kill(context.WithoutCancel(ctx), name); err != nil {
+				return err
+			}
+			f.add("kill -9 %s", name)
 		}
-		f.killed(part, name)
-	}
-	sleep(ctx, downtime)
-	f.journal.add("", "start %s", name)
-	return f.start(name)
+		sleep(ctx, downtime)
+		return f.start(name)
+	})
 }
 
-// keepBack has a kubelet not answer about PodResources until the function that it returns is
-// called. That is nil where the answers are kept back already.
-func (f *faults) keepBack(node string) (letThrough func()) {
-	name := late + " of " + node
-	if !f.takeDown(name) {
-		return nil
-	}
-	f.mu.Lock()
-	f.counts[late]++
-	f.mu.Unlock()
-	f.journal.add("", "%s", name)
-	f.answers[node].KeepBack()
-	return func() {
-		f.answers[node].LetThrough()
-		f.journal.add("", "%s: no more", name)
-		f.release(name)
-	}
-}
-
-// start starts a process again.
 func (f *faults) start(name string) error {
+	f.journal.add("", "start %s", name)
 	if name == "apiserver" || name == "etcd" {
 		f.mu.Lock()
-		defer f.mu.Unlock()
 		f.outage = time.Now()
+		f.mu.Unlock()
 	}
 	return f.cluster.StartProcess(name)
 }
 
-// lastOutage returns when the API server or etcd was last started again.
-func (f *faults) lastOutage() time.Time {
+// whileDown runs f unless another fault has the process down.
+func (f *faults) whileDown(name string, fault func() error) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.outage
-}
-
-// takeDown claims a process; it fails when it has been claimed already.
-func (f *faults) takeDown(name string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.down[name] {
-		return false
-	}
+	taken := f.down[name]
 	f.down[name] = true
-	return true
+	f.mu.Unlock()
+	if taken {
+		return nil
+	}
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.down, name)
+	}()
+	return fault()
 }
 
-func (f *faults) release(name string) {
+func (f *faults) add(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.down, name)
+	f.total++
+	f.journal.add("", format, args...)
+	fmt.Fprintf(f.log, format+"\n", args...)
 }
 
-// killContainer kills one of the processes that run a program in a container.
-func (f *faults) killContainer(program string, pick uint64) error {
-	candidates, err := f.cluster.ContainerProcesses(program)
-	if err != nil {
-		return err
-	}
-	if len(candidates) == 0 {
-		return nil // killed before, and not back yet
-	}
-	p := candidates[pick%uint64(len(candidates))]
-	// Containers are called as their programs.
-	if err := stack.KeepContainerLogs(f.cluster, p.Node, program); err != nil {
-		return err
-	}
-	if err := p.Signal(syscall.SIGKILL); err != nil {
-		return err
-	}
-	f.killed(program, program+" on "+p.Node)
-	return nil
-}
-
-func (f *faults) killed(part, what string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.counts[part]++
-	f.journal.add("", "kill -9 %s", what)
-	fmt.Fprintln(f.log, "kill -9", what)
-}
-
-// revive starts processes of the cluster that have ended by themselves, as an
-// init system would, until ctx ends: an API server gives up when it finds no etcd.
+// revive starts processes that have ended by themselves until ctx ends: an API server ends without etcd.
 func (f *faults) revive(ctx context.Context) error {
 	for ; ctx.Err() == nil; sleep(ctx, 500*time.Millisecond) {
 		for _, name := range f.cluster.Processes() {
-			if err := f.reviveOne(name); err != nil {
+			err := f.whileDown(name, func() error {
+				if _, running := f.cluster.Running(name); running {
+					return nil
+				}
+				f.add("%s ended by itself", name)
+				return f.start(name)
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -219,41 +157,9 @@ func (f *faults) revive(ctx context.Context) error {
 	return nil
 }
 
-func (f *faults) reviveOne(name string) error {
-	if !f.takeDown(name) {
-		return nil
-	}
-	defer f.release(name)
-	if _, running := f.cluster.Running(name); running {
-		return nil
-	}
-	f.mu.Lock()
-	f.own[name]++
-	f.mu.Unlock()
-	f.journal.add("", "start %s, which had ended by itself", name)
-	fmt.Fprintln(f.log, name, "had ended by itself and is started again")
-	return f.start(name)
-}
-
-func (f *faults) total() int {
+// count returns the number of faults, and when the API server or etcd was last started.
+func (f *faults) count() (total int, outage time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	sum := 0
-	for _, n := range f.counts {
-		sum += n
-	}
-	return sum
-}
-
-func (f *faults) String() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []string
-	for _, part := range slices.Sorted(maps.Keys(f.counts)) {
-		out = append(out, fmt.Sprintf("%s %d", part, f.counts[part]))
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.own)) {
-		out = append(out, fmt.Sprintf("%s ended by itself %d", name, f.own[name]))
-	}
-	return strings.Join(out, ", ")
+	return f.total, f.outage
 }

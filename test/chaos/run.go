@@ -2,136 +2,120 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"io"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/gpumem/gpumem/test/fakenvml"
 )
 
 const (
-	// placesPerNode is how many pods there are at once.
-	placesPerNode = 12
+	placesPerNode = 12 // pods at once
 	// stormTime is how long faults go on between two rests.
 	stormTime = 100 * time.Second
 )
 
-// RunConfig describes a run.
-type RunConfig struct {
-	Config
-	Duration time.Duration // of the chaos, rests included
-	Nodes    int
+// A config has the choices of the command line.
+type config struct {
+	seed     uint64
+	duration time.Duration // of TestChaos, rests included
+	pods     int           // of TestFailover
+	log      io.Writer
 }
 
-// Run starts a cluster, lets chaos loose on it, and takes it away.
-func Run(ctx context.Context, config RunConfig) (report Report, err error) {
-	nodes, err := mixedNodes(config.Nodes)
-	if err != nil {
-		return Report{}, err
-	}
-	err = withBench(ctx, config.Config, nodes, func(ctx context.Context, b *bench) (bool, error) {
-		fmt.Fprintf(b.log, "chaos: seed %d, %s, %d nodes with %d GPUs, %d pods at once\n",
-			config.Seed, config.Duration, config.Nodes, len(b.devices), placesPerNode*config.Nodes)
-		r := &run{
-			bench:    b,
-			workload: &workload{client: b.client, tracker: b.tracker, nodes: b.cluster.Nodes(), seed: config.Seed},
-			faults:   newFaults(b, config.Seed),
-		}
-		if r.tenant, err = newTenant(ctx, b, config.Seed); err != nil {
-			return false, err
-		}
-		leaked, err := r.all(ctx, config.Duration)
-		report = Report{
-			Seed: config.Seed, Created: int(r.workload.created.Load()), Pods: b.tracker.count().ran,
-			Faults: r.faults.total(), Kinds: r.faults.String(), Refused: b.tracker.refusals(),
-			Duration: config.Duration, Corrected: b.tracker.count().corrected, Leaked: leaked, Findings: b.watcher.findings(), Idle: b.watcher.count(idle),
-		}
-		report.Forged, report.Harmed = r.tenant.result()
-		return report.OK() && err == nil, err
-	})
-	return report, err
-}
-
-type run struct {
+type storms struct {
 	*bench
 	workload *workload
 	faults   *faults
-	tenant   *tenant
-
-	exchanged int // pairs of pods
+	refused  int // writes of the tenant
 }
 
-// all is the whole of a run on a cluster that stands. It returns the units
-// leaked.
-func (r *run) all(ctx context.Context, duration time.Duration) (leaked int64, err error) {
+// runChaos starts a cluster, lets faults loose on it, and removes it.
+func runChaos(ctx context.Context, c config) (text string, err error) {
+	type models = []func(string) fakenvml.GPU
+	nodes, err := nodesWith(models{fakenvml.T4, fakenvml.T4}, models{fakenvml.A100_80GB, fakenvml.T4}, models{fakenvml.T4, fakenvml.T4, fakenvml.T4, fakenvml.T4})
+	if err != nil {
+		return "", err
+	}
+	var result string
+	text, err = run(ctx, c.seed, c.log, nodes, func(ctx context.Context, b *bench) error {
+		fmt.Fprintf(b.log, "chaos: seed %d, %s, %d nodes with %d GPUs\n", c.seed, c.duration, len(nodes), len(b.gpus))
+		s := &storms{bench: b, workload: &workload{bench: b}, faults: newFaults(b)}
+		err := s.run(ctx, c.duration)
+		pods, faults := b.tracker.count().ran, s.faults.total
+		result = fmt.Sprintf("result: chaos pods=%d faults=%d violations=%d leaked=%d waiting-though-fits=%d forgeries-refused=%d",
+			pods, faults, b.watcher.count(), b.watcher.count("leaked"), b.watcher.count("idle"), s.refused)
+		if err == nil && (pods == 0 || faults == 0 || s.refused == 0) {
+			err = errors.New("nothing was tested: " + result)
+		}
+		return err
+	})
+	return text + result, err
+}
+
+func (s *storms) run(ctx context.Context, duration time.Duration) error {
 	group, ctx := errgroup.WithContext(ctx)
 	beside, done := context.WithCancel(ctx)
-	group.Go(func() error { return r.faults.revive(beside) })
+	group.Go(func() error { return s.faults.revive(beside) })
 	group.Go(func() error {
-		r.progress(beside, func() string {
-			return fmt.Sprintf("; %d created; faults %d", r.workload.created.Load(), r.faults.total())
-		})
+		for sleep(beside, 10*time.Second); beside.Err() == nil; sleep(beside, 10*time.Second) {
+			c := s.tracker.count()
+			faults, _ := s.faults.count()
+			fmt.Fprintf(s.log, "pods: %d created, %d bound, %d ran, %d refused; faults %d; violations %d\n", s.workload.created.Load(), c.bound, c.ran, c.refused, faults, s.watcher.count())
+		}
 		return nil
 	})
 	group.Go(func() error {
 		defer done()
-		if err := r.storms(ctx, duration); err != nil {
+		if err := s.runStorms(ctx, duration); err != nil {
 			return err
 		}
-		fmt.Fprintln(r.log, "delete all, and fill each GPU")
-		leaked, err = r.leaks(ctx)
-		return err
+		return s.checkLeaks(ctx)
 	})
-	err = group.Wait()
-	return leaked, err
+	return group.Wait()
 }
 
-// storms runs the workload, with faults and with rests between them.
-func (r *run) storms(ctx context.Context, duration time.Duration) error {
+func (s *storms) runStorms(ctx context.Context, duration time.Duration) (err error) {
 	working, stop := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	work.Go(func() { r.tenant.run(working) })
-	work.Go(func() { r.workload.run(working, placesPerNode*len(r.cluster.Nodes())) })
-	defer work.Wait()
-	defer stop()
-	for end := time.Now().Add(duration); time.Now().Before(end); {
-		if err := r.storm(ctx, min(stormTime, time.Until(end))); err != nil {
+	var work errgroup.Group
+	work.Go(func() (err error) { s.refused, err = s.forge(working); return err })
+	work.Go(func() error { s.workload.run(working, placesPerNode*len(s.cluster.Nodes())); return nil })
+	defer func() { stop(); err = errors.Join(err, work.Wait()) }()
+	round := uint64(0)
+	for end := time.Now().Add(duration); time.Now().Before(end); round++ {
+		if err := s.storm(ctx, round, min(stormTime, time.Until(end))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// storm kills parts for a time, and then checks the rest.
-func (r *run) storm(ctx context.Context, d time.Duration) error {
+// storm kills parts for a time, and then checks at rest.
+func (s *storms) storm(ctx context.Context, round uint64, d time.Duration) error {
 	storm, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	var exchanges sync.WaitGroup
-	exchanges.Go(func() { r.exchanges(storm) })
-	err := r.faults.run(storm)
-	exchanges.Wait()
-	if err != nil {
+	if err := s.faults.run(storm, round); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	start, violations := time.Now(), r.watcher.count()
-	// Nothing more is made or deleted; what was begun goes on.
-	resume := r.workload.pause()
-	defer resume()
-	if err := r.awaitFitting(ctx, start, r.faults.lastOutage()); err != nil {
+	start := time.Now()
+	s.workload.calls.Lock()
+	defer s.workload.calls.Unlock()
+	_, outage := s.faults.count()
+	if err := s.awaitRunning(ctx, start, outage); err != nil {
 		return err
 	}
-	if err := r.healthy(ctx); err != nil {
+	if err := s.cluster.WaitReady(ctx); err != nil {
 		return err
 	}
-	if err := r.watcher.rest(ctx); err != nil {
+	if err := s.checkRest(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(r.log, "at rest after %.1f s, with %d pods: %d violations\n", time.Since(start).Seconds(), r.tracker.count().exist, r.watcher.count())
-	if r.watcher.count() > violations {
-		r.stack.SaveLogs(ctx, r.cluster, namespace) // while the pods in question are there
-	}
+	fmt.Fprintf(s.log, "at rest after %.1f s: %d violations\n", time.Since(start).Seconds(), s.watcher.count())
 	return nil
 }
