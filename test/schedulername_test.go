@@ -3,6 +3,7 @@ package test
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -83,8 +84,8 @@ func TestSetSchedulerName(t *testing.T) {
 }
 
 // apiServer serves lists of objects to the function lookup of Helm. It returns flags that make
-// "helm template" use it.
-func apiServer(t *testing.T, nodes int, pods []map[string]any, daemonSet map[string]any) []string {
+// "helm template" use it. Each node has the inventory, if there is one.
+func apiServer(t *testing.T, nodes int, pods []map[string]any, daemonSet map[string]any, inventory ...string) []string {
 	t.Helper()
 	type object = map[string]any
 	resource := func(name, kind string, namespaced bool) object {
@@ -100,10 +101,14 @@ func apiServer(t *testing.T, nodes int, pods []map[string]any, daemonSet map[str
 	list := make([]object, nodes)
 	for i := range list {
 		list[i] = object{"kind": "Node", "apiVersion": "v1", "metadata": object{"name": "node"}}
+		for _, text := range inventory {
+			list[i]["metadata"] = object{"name": "node", "annotations": object{"gpumem.dev/inventory": text}}
+		}
 	}
 	answers["/api/v1/nodes"] = object{"kind": "NodeList", "apiVersion": "v1", "items": list}
 	if daemonSet != nil {
-		answers["/apis/apps/v1/namespaces/gpumem-system/daemonsets/gpumem-device-plugin"] = daemonSet
+		metadata, _ := daemonSet["metadata"].(object)
+		answers[fmt.Sprint("/apis/apps/v1/namespaces/gpumem-system/daemonsets/", metadata["name"])] = daemonSet
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, found := answers[r.URL.Path]
@@ -272,6 +277,52 @@ func TestPodsOfGPUShareStopTheInstallation(t *testing.T) {
 			spec["nodeName"] = "node"
 			_, err := render(t, chart, append(apiServer(t, 1, []map[string]any{object}, nil), "--kube-version", "v1.36.3", "--set", "resourceDomain=aliyun.com")...)
 			const want = "gpushare placed pods on nodes of the device plugin (1: ml/old)"
+			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("refused: want %t, got %v", tc.refused, err)
+			}
+		})
+	}
+}
+
+// TestClientsOfMPSProtocol3StopTheUpgrade renders the chart with a pod on a node whose inventory version 0.2 wrote.
+func TestClientsOfMPSProtocol3StopTheUpgrade(t *testing.T) {
+	daemon := map[string]any{"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": map[string]any{"name": "gpumem-mps"}}
+	const (
+		three = `{"v":1,"unitMiB":1024,"enforcement":"mps","mps":3,"gpus":[]}`
+		two   = `{"v":1,"unitMiB":1024,"enforcement":"mps","mps":2,"gpus":[]}`
+		claim = `{"v":1,"unitMiB":1024,"enforcement":"mps","mps":3,"gpus":[],"given":[{"uid":"u","pod":"ml/serve","gpus":[[0,3,0]]}]}`
+		want  = "Pods are clients of MPS protocol 3, which gpumem no longer runs, and could not start again (1: ml/serve): delete them and the MPS daemon of their nodes first"
+	)
+	for name, tc := range map[string]struct {
+		inventory, level, phase string // default phase: Running
+		noDaemon                bool
+		flags                   []string
+		refused                 bool
+	}{
+		"limited by MPS":            {inventory: three, level: "mps", refused: true},
+		"limited by the driver too": {inventory: three, level: "kernel", refused: true},
+		"by a claim":                {inventory: claim, refused: true},
+		"before the daemon":         {inventory: three, level: "advisory"},
+		"without a GPU":             {inventory: three},
+		"ended":                     {inventory: three, level: "mps", phase: "Failed"},
+		"protocol 2":                {inventory: two, level: "mps"},
+		"no daemon any more":        {inventory: three, level: "mps", noDaemon: true},
+		"the user insists":          {inventory: three, level: "mps", flags: []string{"--set", "allowChangesUnderPods=true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object := pod("serve", "gpumem-scheduler", cmp.Or(tc.phase, "Running"), "gpumem.dev/gpu-mem")
+			metadata, _ := object["metadata"].(map[string]any)
+			if tc.level != "" {
+				metadata["annotations"] = map[string]any{"gpumem.dev/assignment": fmt.Sprintf(`{"v":1,"unitMiB":1024,"enforcement":%q,"gpus":[]}`, tc.level)}
+			}
+			spec, _ := object["spec"].(map[string]any)
+			spec["nodeName"] = "node"
+			installed := daemon
+			if tc.noDaemon {
+				installed = nil
+			}
+			flags := append(apiServer(t, 1, []map[string]any{object}, installed, tc.inventory), "--kube-version", "v1.36.3", "--is-upgrade")
+			_, err := render(t, chart, append(flags, tc.flags...)...)
 			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("refused: want %t, got %v", tc.refused, err)
 			}

@@ -115,7 +115,7 @@ func (o *Options) print(found []doctor.Finding) error {
 		return nil
 	}
 	verdict := "No problem found."
-	if len(found) > 0 {
+	if slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == "" }) {
 		verdict = "No problem found in the other checks."
 	}
 	_, err := fmt.Fprintln(o.Out, verdict)

@@ -36,7 +36,8 @@ func Checks() []Check {
 			"split the GPUs between both (devicePlugin.devices, and the other driver's own setting), or remove one of them from the node", "install.md", checkOtherDrivers},
 		{"claims", "Kubernetes has the version and the feature gates that claims need, and nodes of that kind publish their GPUs.",
 			"the log of the node's device plugin shows the reason", "claims.md", checkClaims},
-		{"pods", "Pods with GPU memory name a scheduler that asks gpumem, and gpushare placed none of them.",
+		{"pods", "Pods with GPU memory name a scheduler that asks gpumem, gpushare placed none of them, and none is a client of MPS protocol 3.",
 			"set spec.schedulerName in the template of these pods, leave spec.nodeName empty, and recreate the pods", "install.md#pods-as-they-are", checkPods},
+		{"features", "The installation uses stable features, or you accept the stage of the others.", "the table of features has the promise of each stage", "stability.md#features", checkFeatures},
 	}
 }

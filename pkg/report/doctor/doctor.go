@@ -31,9 +31,12 @@ const (
 	Note    Severity = "note" // no fault
 )
 
+// rank orders severities, the worst first.
+func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, Note}, s) }
+
 // A Finding is one fault.
 type Finding struct {
-	Check    string   `json:"check"` // its name; empty for notes
+	Check    string   `json:"check"` // its name; empty for a note about objects that no check judged
 	Severity Severity `json:"severity"`
 	Object   string   `json:"object"` // "deployment NAMESPACE/NAME", "node NAME"
 	Wrong    string   `json:"wrong"`
@@ -116,7 +119,7 @@ func Examine(s *State) []Finding {
 		}
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Object, b.Object))
+		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(a.Object, b.Object))
 	})
 	return append(found, unchecked(s)...)
 }

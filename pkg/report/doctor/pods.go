@@ -28,6 +28,11 @@ func checkPods(s *State, in installation) (found []Finding) {
 				Fix: "kubectl drain " + pod.Spec.NodeName + " --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)"})
 			continue
 		}
+		if node := s.node(pod.Spec.NodeName); node != nil && !api.Terminal(pod) && s.Names.RetiredMPSClient(node, pod) {
+			found = append(found, Finding{Severity: Error, Object: "pod " + nameOf(pod), Wrong: "is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it",
+				Fix: "delete the pod and the MPS daemon of node " + node.Name + " before the upgrade (docs/install.md#upgrading-from-02)"})
+			continue
+		}
 		if !s.bypasses(asking, pod) {
 			continue
 		}
