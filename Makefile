@@ -8,7 +8,7 @@ VERSION  ?= v0.2.0
 FUZZTIME ?= 5s
 KEEP     ?=
 DURATION ?= 10m
-PODS     ?= 500
+PODS     ?=
 SEED     ?=
 SEEDS    ?= 10000
 MUTANTS  ?= 200
@@ -26,7 +26,7 @@ export GOFLAGS := $(strip $(shell go env GOFLAGS) -tags=netgo,osusergo)
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 # The packages of the module test with tests that start no cluster.
-FAST_TESTS := . ./bench ./cluster/internal/... ./fakenvml ./gpu ./images ./packing ./policies ./progress ./sim/mutants ./stack
+FAST_TESTS := . ./cluster/internal/... ./fakenvml ./gpu ./images ./load ./packing ./policies ./progress ./sim/mutants ./stack
 
 # Packages whose code shares memory between goroutines.
 SHARING = $(shell grep -rlE 'go func|errgroup\.|sync\.[A-Z]|atomic\.[A-Z]' --include=*.go pkg cmd | grep -v cmd/gpumem-scheduler | xargs -n 1 dirname | sort -u | sed 's|^|./|')
@@ -229,8 +229,8 @@ chaos: ## Kill parts of a real cluster for DURATION while pods come and go (SEED
 	cd test/chaos && go test -count=1 -v -timeout 0 -run TestChaos -duration=$(DURATION) $(if $(SEED),-seed=$(SEED))
 
 .PHONY: failover
-failover: ## Kill the leading scheduler of a real cluster in a burst of pods, and stop the next one in another (PODS in all); needs root
-	cd test/chaos && go test -count=1 -v -timeout 0 -run TestFailover -pods=$(PODS) $(if $(SEED),-seed=$(SEED))
+failover: ## Kill the leading scheduler of a real cluster in a burst of pods, and stop the next one in another (PODS=500 in all); needs root
+	cd test/chaos && go test -count=1 -v -timeout 0 -run TestFailover -pods=$(or $(PODS),500) $(if $(SEED),-seed=$(SEED))
 
 .PHONY: attack
 attack: ## Attack gpumem as a tenant and as root on a node: through its admission policies in process, and on a real cluster; needs root
@@ -242,22 +242,17 @@ attack: ## Attack gpumem as a tenant and as root on a node: through its admissio
 sizes: ## Print lines of Go by wing, of tests, of test tooling and of rendered chart files, and words of docs
 	@test/sizes.sh
 
-# Which parts of the benchmarks to run. The last two need root.
-SECTIONS ?= handlers stress memory node throughput kubelet
+# Sections of make bench; empty: all. "bin/gpumem-load -h" explains them.
+SECTIONS ?=
+NODES    ?= 500,5000
+ROUNDS   ?= 5
+BEFORE   ?=
 
 .PHONY: bench
-bench: ## Measure what gpumem costs beside what there is without it (SECTIONS="handlers ...")
+bench: ## Measure what gpumem costs (SECTIONS="throughput kubelet", NODES, PODS, ROUNDS; BEFORE=PATH of another gpumem-scheduler); partly needs root
 	@mkdir -p $(BIN)
-	@cd test && go build -o ../$(BIN)/gpumem-bench ./bench
-	@cd test && go build -o ../$(BIN)/ ./cmd/gpumem-throughput ./cmd/gpumem-podstart
-	@inside="$(filter-out throughput kubelet,$(SECTIONS))"; \
-	if [ -n "$$inside" ]; then $(BIN)/gpumem-bench -json $(BIN)/bench.json $$inside; fi
-ifneq ($(filter throughput,$(SECTIONS)),)
-	@$(BIN)/gpumem-throughput -idle $(CURDIR)/$(BIN)/gpumem-bench -json $(BIN)/throughput.json
-endif
-ifneq ($(filter kubelet,$(SECTIONS)),)
-	@$(BIN)/gpumem-podstart -json $(BIN)/podstart.json
-endif
+	@cd test && go build -o ../$(BIN)/ ./cmd/gpumem-load
+	@$(BIN)/gpumem-load -nodes $(NODES) -rounds $(ROUNDS) $(if $(PODS),-pods $(PODS)) $(if $(BEFORE),-before $(abspath $(BEFORE))) -json $(BIN)/bench.json $(SECTIONS)
 
 .PHONY: bench-packing
 bench-packing: ## Compare placement policies on the traces in the folder TRACES (the node list and the pod lists of cluster-trace-gpu-v2023), or on one (WORLD=gib-hetero)

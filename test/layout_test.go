@@ -84,7 +84,7 @@ func TestWhatTheFoldersOfPkgImport(t *testing.T) {
 
 // Few folders here link the product. The others see it from outside, as its users do.
 func TestWhichTestsLinkTheProduct(t *testing.T) {
-	linking := []string{"bench", "packing", "page", "scheduler", "sim"}
+	linking := []string{"packing", "page", "scheduler", "sim"}
 	seen := make(map[string]bool)
 	for path, imports := range importsBelow(t, ".") {
 		from, _, _ := strings.Cut(path, "/")

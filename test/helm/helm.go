@@ -5,7 +5,6 @@ package helm
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/gpumem/gpumem/test/checkout"
 )
 
 // Path returns the path of Helm: $HELM, or the test cluster's Helm, which Go builds once and
@@ -21,7 +22,7 @@ var Path = sync.OnceValues(func() (string, error) {
 	if named := os.Getenv("HELM"); named != "" {
 		return named, nil
 	}
-	root, err := checkout()
+	root, err := checkout.Root()
 	if err != nil {
 		return "", err
 	}
@@ -60,7 +61,7 @@ var renders sync.Map // from the name of a file of ci/ to a function that return
 func Values(t testing.TB, name string) string {
 	t.Helper()
 	once, _ := renders.LoadOrStore(name, sync.OnceValues(func() (string, error) {
-		root, err := checkout()
+		root, err := checkout.Root()
 		if err != nil {
 			return "", err
 		}
@@ -72,18 +73,4 @@ func Values(t testing.TB, name string) string {
 		t.Fatal(err)
 	}
 	return text
-}
-
-// checkout returns the repository's folder, a parent of the folder that a test runs in.
-func checkout() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "charts", "gpumem", "Chart.yaml")); err == nil {
-			return dir, nil
-		}
-	}
-	return "", errors.New("no folder above the test has charts/gpumem")
 }

@@ -117,6 +117,7 @@ type cluster struct {
 	api       *API
 	cfg       *config.KubeSchedulerConfiguration
 	state     *plugin.State // nil: the extender decides
+	plain     bool          // neither decides
 	unchecked bool          // a configuration that is wrong is started all the same
 	late      time.Duration // how much later than kube-scheduler the plugin hears that a pod is gone
 	scheduler *scheduler.Scheduler
@@ -182,13 +183,16 @@ func start(t testing.TB, objects []runtime.Object, setups ...setup) *cluster {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
-	if c.state == nil {
+	if c.state == nil && !c.plain {
 		url := c.startExtender(ctx, t, &running)
 		for i := range c.cfg.Extenders {
 			c.cfg.Extenders[i].URLPrefix = url
 		}
 	}
 	c.startScheduler(ctx, t, &running)
+	if c.plain {
+		return c
+	}
 	c.eventually(t, 30*time.Second, "the cache is ready", func() bool { return c.watch.Missing() == "" })
 	return c
 }

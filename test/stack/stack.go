@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpumem/gpumem/test/checkout"
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/images"
 	"github.com/gpumem/gpumem/test/progress"
@@ -53,7 +54,7 @@ func With(ctx context.Context, config cluster.Config, work func(*cluster.Cluster
 
 // Build compiles the binaries and writes their images into a folder of the cache, by its name.
 func Build(ctx context.Context, name string, log io.Writer) (*Stack, error) {
-	root, err := checkout()
+	root, err := checkout.Root()
 	if err != nil {
 		return nil, err
 	}
@@ -125,22 +126,6 @@ func chartVersion(root string) (string, error) {
 	var chart struct{ AppVersion string }
 	err = yaml.Unmarshal(text, &chart)
 	return chart.AppVersion, err
-}
-
-// checkout returns the folder above the working directory that holds the chart.
-func checkout() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Stat(filepath.Join(at, "charts", "gpumem", "Chart.yaml")); err == nil {
-			return at, nil
-		}
-		if at == filepath.Dir(at) {
-			return "", fmt.Errorf("neither %s nor a folder above it is a checkout of gpumem", dir)
-		}
-	}
 }
 
 // Version returns the version of the chart and of the images.

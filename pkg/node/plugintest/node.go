@@ -35,7 +35,7 @@ func NewNode(known []string, list ...allocation.Pod) *Node {
 }
 
 // Connect serves a plugin in memory and returns its client.
-func Connect(t *testing.T, plugin pluginapi.DevicePluginServer) pluginapi.DevicePluginClient {
+func Connect(t testing.TB, plugin pluginapi.DevicePluginServer) pluginapi.DevicePluginClient {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
