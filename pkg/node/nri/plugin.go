@@ -123,7 +123,6 @@ func (p *Plugin) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		closed, stop, err := p.connect(ctx)
 		if err == nil {
-			p.settle(nil)
 			retry = minRetry
 			p.catchUp(ctx, closed)
 			stop()
@@ -323,6 +322,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 	p.mu.Lock()
 	p.waiting = found
 	p.mu.Unlock()
+	p.settle(nil) // and not before: only now is known which containers wait
 	select {
 	case p.behind <- struct{}{}:
 	default:
