@@ -2,11 +2,13 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sync/errgroup"
@@ -76,7 +78,12 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	return out
 }
 
+// metricsTimeout bounds one plugin's answer. The API server bounds no answer that comes through its proxy.
+const metricsTimeout = 5 * time.Second
+
 func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
+	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
+	defer cancel()
 	port := ""
 	if n := answers.ProbesPort(pod); n != 0 {
 		port = fmt.Sprint(n)
@@ -90,7 +97,10 @@ func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.Me
 		defer answer.Close()
 		text, err = answers.Read(answer)
 	}
-	if err != nil {
+	switch {
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return nil, fmt.Errorf("read the metrics of pod %s/%s: it has not answered in %s", pod.Namespace, pod.Name, metricsTimeout)
+	case err != nil:
 		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return answers.Metrics(text)
