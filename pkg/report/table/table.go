@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
+
+	"golang.org/x/text/width"
 
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
@@ -95,7 +96,7 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 			}
 			out.WriteString(colour.paint(cell))
 			if i < len(line)-1 {
-				out.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+				out.WriteString(strings.Repeat(" ", widths[i]-Width(cell)+2))
 			}
 		}
 		out.WriteByte('\n')
@@ -112,13 +113,27 @@ func (o ListOptions) widths(lines [][]string, columns int) []int {
 	}
 	for _, line := range lines {
 		for i, cell := range line {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], Width(cell))
 		}
 	}
 	if o.Widths != nil {
 		*o.Widths = widths
 	}
 	return widths
+}
+
+// Width returns the columns that a terminal gives to a text: two for a wide character, none for a combining one.
+func Width(s string) (columns int) {
+	for _, r := range s {
+		switch kind := width.LookupRune(r).Kind(); {
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		case kind == width.EastAsianWide, kind == width.EastAsianFullwidth:
+			columns += 2
+		default:
+			columns++
+		}
+	}
+	return columns
 }
 
 func (c Colour) paint(s string) string {
@@ -131,12 +146,12 @@ func (c Colour) paint(s string) string {
 // Bar draws a share of a whole, ten signs wide. What is more than the whole is
 // full; a share that is not nothing shows.
 func Bar(part, whole float64) string {
-	const width = 10
+	const cells = 10
 	full := 0
 	if part > 0 && whole > 0 {
-		full = max(1, min(width, int(math.Floor(part/whole*width))))
+		full = max(1, min(cells, int(math.Floor(part/whole*cells))))
 	}
-	return strings.Repeat("█", full) + strings.Repeat("░", width-full)
+	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
 }
 
 // Load is the colour of a share that is in use.
