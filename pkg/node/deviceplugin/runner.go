@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -81,9 +82,16 @@ func (r *Runner) Missing() string {
 	return r.missing
 }
 
-// socketName is unlike any other plugin's, and unlike our own under another domain.
+// maxSocketPath is the longest path of a socket that Linux takes.
+const maxSocketPath = 107
+
+// socketName is unlike any other plugin's, and unlike our own under another domain. A domain can be too long for a path.
 func (r *Runner) socketName() string {
-	return "gpumem-" + strings.ReplaceAll(r.resource, "/", "_") + ".sock"
+	name := "gpumem-" + strings.ReplaceAll(r.resource, "/", "_") + ".sock"
+	if len(filepath.Join(r.dir, name)) > maxSocketPath {
+		name = fmt.Sprintf("gpumem-%x.sock", sha256.Sum224([]byte(r.resource)))[:len("gpumem-")+32] + ".sock"
+	}
+	return name
 }
 
 // Why a life ends that is to be followed by another.

@@ -472,3 +472,31 @@ func says(t *testing.T, r *Runner, want string) {
 		}
 	}
 }
+
+// TestTheSocketOfALongDomain: Linux takes a path of 107 bytes, and the chart a domain of 200.
+func TestTheSocketOfALongDomain(t *testing.T) {
+	const kubelet = "/var/lib/kubelet/device-plugins"
+	dir, err := os.MkdirTemp("/tmp", "s") //nolint:usetesting // of the length of the kubelet's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	dir = filepath.Join(dir, strings.Repeat("d", len(kubelet)-len(dir)-1))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string]bool)
+	for _, resource := range []string{"gpumem.dev/gpu-mem", strings.Repeat("a", 56) + "/gpu-mem", strings.Repeat("a", 200) + "/gpu-mem", strings.Repeat("a", 200) + "/gpu-core"} {
+		r := NewRunner(dir, resource, nil, zap.NewNop())
+		l, err := listen(t.Context(), filepath.Join(r.dir, r.socketName()))
+		if err != nil {
+			t.Errorf("%s: %v", resource, err)
+			continue
+		}
+		l.Close()
+		names[r.socketName()] = true
+	}
+	if len(names) != 4 || !names["gpumem-gpumem.dev_gpu-mem.sock"] {
+		t.Errorf("the sockets are %v", names)
+	}
+}
