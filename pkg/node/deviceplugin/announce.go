@@ -3,6 +3,7 @@ package deviceplugin
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -52,31 +53,51 @@ func (a *Announcer) Announce(ctx context.Context) error {
 // AnnounceHealth says on the node when a GPU fails and when it is back. It
 // returns when the context is done.
 func (a *Announcer) AnnounceHealth(ctx context.Context) error {
-	told := make(map[gpu.UUID]gpu.Status) // of those that take no new pods
+	told := make(map[gpu.UUID]announced) // of those that take no new pods
 	for {
 		inv, _, changed := a.source.Inventory()
+		var again <-chan time.Time
 		for _, d := range inv.Devices {
-			a.announceHealth(d, told)
+			if a.announceHealth(d, told) {
+				again = time.After(wordsInterval)
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-again:
 		}
 	}
 }
 
-func (a *Announcer) announceHealth(d gpu.Device, told map[gpu.UUID]gpu.Status) {
-	was, failed := told[d.UUID]
+// wordsInterval is the time between two events about a GPU of which only the reason's words change: they can contain the
+// output of another program.
+const wordsInterval = 5 * time.Minute
+
+type announced struct {
+	status gpu.Status
+	at     time.Time
+}
+
+// announceHealth announces the health of a GPU if it has changed. It returns true when it is to be called again for that.
+func (a *Announcer) announceHealth(d gpu.Device, told map[gpu.UUID]announced) (later bool) {
+	last, failed := told[d.UUID]
+	was := last.status
+	sameWithout := was
+	sameWithout.Reason = d.Status.Reason
 	switch {
 	case d.Status.TakesPods() && failed:
 		delete(told, d.UUID)
 		a.events.Node(event.Healthy, fmt.Sprintf("GPU %d (%s) is healthy again and takes pods; it was not: %s", d.Index, d.UUID, reasons.Causes(was)))
+	case !d.Status.TakesPods() && was != d.Status && failed && sameWithout == d.Status && time.Since(last.at) < wordsInterval:
+		return true
 	case !d.Status.TakesPods() && was != d.Status:
-		told[d.UUID] = d.Status
+		told[d.UUID] = announced{d.Status, time.Now()}
 		a.events.Node(event.Unhealthy, fmt.Sprintf("GPU %d (%s) is not healthy and takes no new pods: %s", d.Index, d.UUID, reasons.Causes(d.Status)))
 		a.tellPods(d)
 	}
+	return false
 }
 
 // tellPods tells the pods on a GPU that it has failed.

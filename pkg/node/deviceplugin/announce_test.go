@@ -2,9 +2,11 @@ package deviceplugin
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
@@ -41,6 +43,30 @@ func TestHealthIsAnnouncedOnceOnTheNodeAndToThePodsOfTheGPU(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{"node GPUUnhealthy", "ns/on-it GPUUnhealthy", "node GPUHealthy"}, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestWordsThatChangeAreAnnouncedRarely: an MPS daemon that fails says something else each time.
+func TestWordsThatChangeAreAnnouncedRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := plugintest.NewSource(plugintest.TwoGPUs())
+		notes := &plugintest.Notes{}
+		p := New(DefaultConfig("n1"), source, plugintest.NewPods(), nil, notes, &plugintest.Counts{}, zap.NewNop())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Announcer.AnnounceHealth(ctx) }()
+		for i := range 100 {
+			source.Set(func(inv *gpu.Inventory) { inv.Devices[1].Status = gpu.Unhealthy(fmt.Sprint("it has ended: ", i)) })
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		time.Sleep(2 * wordsInterval)
+		synctest.Wait()
+		cancel()
+		<-done
+		if got := notes.All(); len(got) != 2 || !strings.Contains(got[0], "it has ended: 0") || !strings.Contains(got[1], "it has ended: 99") {
+			t.Errorf("announced %q, want the first words and the last ones", got)
 		}
 	})
 }
