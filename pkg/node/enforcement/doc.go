@@ -20,9 +20,9 @@
 //
 //   - A level is reported only while everything that it needs has been seen. What
 //     cannot be looked at counts as not there, with the reason.
-//   - The level of a node holds on all of its GPUs.
-//   - A limit that was set counts once it has been read back. A node says kernel once that was so on
-//     each GPU that answers, in a control group next to those of pods.
+//   - The level of a node holds on all GPUs that take pods. One on which it does not, while it does on others, is unhealthy.
+//   - A limit that was set counts once it has been read back, in a control group next to those of pods.
+//   - An interrupted call is no answer: it changes no level, and a limit that it sets late is given back.
 //   - What is reserved for a group (its soft limit, which the driver adds to all above it) is given
 //     back before the group goes, or else found above it and taken away.
 //

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
@@ -40,17 +42,25 @@ type kernel struct {
 	driver  Driver
 	cgroups Cgroups
 
-	turn   chan struct{}    // one change at a time: settle adds up what groups have. Guards the rest
-	limits map[string]limit // of containers that run, by their groups' folders
-	tested struct {
-		of  string // the driver and the GPUs
-		at  time.Time
-		err error
-	}
+	turn   chan struct{}           // one change at a time: settle adds up what groups have. Guards the next two
+	limits map[string]limit        // of containers that run, by their groups' folders
+	cut    map[string][]gpu.Device // by the folders of groups that may have got a limit after nobody waited for it
+
+	mu      sync.Mutex // guards the rest
+	tested  result
+	testing chan struct{} // closed when the test that runs has ended; nil: none runs
+}
+
+// A result is the outcome of a test.
+type result struct {
+	of   string // the driver and the GPUs
+	at   time.Time
+	err  error              // of all GPUs
+	gpus map[gpu.UUID]error // of some, where others have their limits
 }
 
 func newKernel(driver Driver, cgroups Cgroups) *kernel {
-	return &kernel{driver: driver, cgroups: cgroups, turn: make(chan struct{}, 1)}
+	return &kernel{driver: driver, cgroups: cgroups, turn: make(chan struct{}, 1), limits: make(map[string]limit), cut: make(map[string][]gpu.Device)}
 }
 
 // errBusy says that the driver is asked for something else: it tells nothing of whether limits can be set.
@@ -90,42 +100,76 @@ func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, l
 	defer end()
 	l := limit{bytes: uint64(limitMiB) * mib}
 	for _, d := range devices {
-		if err := k.set(ctx, d.UUID, dir, l.bytes); err != nil {
+		err := k.set(ctx, d.UUID, dir, l.bytes)
+		switch {
+		case err != nil && ctx.Err() != nil: // the driver may set it yet
+			k.cut[dir] = devices
+			return fmt.Errorf("%w: %w", errBusy, err)
+		case err != nil:
 			return errors.Join(err, k.free(ctx, dir, devices))
 		}
 		l.gpus = append(l.gpus, d.UUID)
 	}
-	if k.limits == nil {
-		k.limits = make(map[string]limit)
-	}
 	k.limits[dir] = l
+	delete(k.cut, dir)
 	return nil
 }
 
-// keep reads the limits of containers that run, and sets again what the driver has lost: it forgets
-// them when it is loaded again, or a GPU is reset, and the containers go on. Of GPUs other than these
-// it asks nothing.
-func (k *kernel) keep(ctx context.Context, devices []gpu.Device) error {
-	var errs []error
-	for dir, l := range k.limits {
-		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			delete(k.limits, dir)
-			continue
+// undo gives back what calls have reserved that nobody waited for, unless the container has its limit now.
+func (k *kernel) undo(ctx context.Context) error {
+	end, err := k.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	for dir, devices := range k.cut {
+		if _, held := k.limits[dir]; !held {
+			if err := k.free(ctx, dir, devices); err != nil {
+				return err
+			}
 		}
-		for _, d := range devices {
-			if !slices.Contains(l.gpus, d.UUID) {
-				continue
-			}
-			soft, hard, ok, err := k.driver.Get(ctx, d.UUID, dir)
-			if err == nil && (!ok || !within(soft, l.bytes) || !within(hard, l.bytes)) {
-				err = k.set(ctx, d.UUID, dir, l.bytes)
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("a limit is lost and could not be set again: %w", err))
-			}
+		delete(k.cut, dir)
+	}
+	return nil
+}
+
+// keep reads the limits of containers that run on a GPU, and sets again what the driver has lost: it forgets
+// them when it is loaded again, or a GPU is reset, and the containers go on. Others have their turn between two containers.
+func (k *kernel) keep(ctx context.Context, id gpu.UUID) error {
+	end, err := k.begin(ctx)
+	if err != nil {
+		return err
+	}
+	dirs := slices.Sorted(maps.Keys(k.limits))
+	end()
+	var errs []error
+	for _, dir := range dirs {
+		if err := k.keepGroup(ctx, id, dir); err != nil {
+			errs = append(errs, fmt.Errorf("a limit is lost and could not be set again: %w", err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (k *kernel) keepGroup(ctx context.Context, id gpu.UUID, dir string) error {
+	end, err := k.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	l := k.limits[dir]
+	if !slices.Contains(l.gpus, id) {
+		return nil
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		delete(k.limits, dir)
+		return nil
+	}
+	soft, hard, ok, err := k.driver.Get(ctx, id, dir)
+	if err == nil && (!ok || !within(soft, l.bytes) || !within(hard, l.bytes)) {
+		err = k.set(ctx, id, dir, l.bytes)
+	}
+	return err
 }
 
 // set gives a group one limit, soft and hard, and reads it back. A soft limit below the hard one
@@ -229,57 +273,123 @@ const (
 	// retest is after how long what was proven is proven again, retry what failed.
 	retest = time.Minute
 	retry  = 10 * time.Second
+	// testPatience bounds a test. What was proven before it stands until it ends.
+	testPatience = 30 * time.Second
 )
 
-// proven says why the driver does not hold control groups of pods to limits of these GPUs, as
-// found by a test of each. Where it does, containers that run are seen to have their limits, and
-// what ended ones have left is given back.
-func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device) error {
+// proven returns the GPUs on which the driver does not hold control groups of pods to limits, as
+// found by a test of each, or an error when that is all of them. Where the driver does, containers that run are seen to have
+// their limits, and what ended ones have left is given back. The context ends the wait, and not the test: nobody takes one
+// that was cut short for an answer.
+func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device) (map[gpu.UUID]error, error) {
 	words := []string{driver}
 	for _, d := range devices {
 		words = append(words, string(d.UUID))
 	}
 	of := strings.Join(words, " ")
+	for {
+		last, ended := k.begun(ctx, of, devices)
+		if ended == nil {
+			return last.gpus, last.err
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			if last.of == of && time.Since(last.at) < retest+testPatience {
+				return last.gpus, last.err
+			}
+			return nil, errors.New("the test of the driver has not ended yet")
+		}
+	}
+}
+
+// begun returns the last result, and starts a test unless that result is new enough or a test runs. The channel is closed
+// when the test has ended.
+func (k *kernel) begun(ctx context.Context, of string, devices []gpu.Device) (last result, ended <-chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	good := retest
+	if k.tested.err != nil || len(k.tested.gpus) > 0 {
+		good = retry
+	}
+	switch {
+	case k.tested.of == of && time.Since(k.tested.at) < good:
+		return k.tested, nil
+	case k.testing == nil:
+		k.testing = make(chan struct{})
+		go k.run(context.WithoutCancel(ctx), of, devices)
+	}
+	return k.tested, k.testing
+}
+
+// run runs one test and records its result.
+func (k *kernel) run(ctx context.Context, of string, devices []gpu.Device) {
+	ctx, cancel := context.WithTimeout(ctx, testPatience)
+	defer cancel()
+	gpus, err := k.test(ctx, devices)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tested = result{of: of, at: time.Now(), err: err, gpus: gpus}
+	close(k.testing)
+	k.testing = nil
+}
+
+// test sets a limit of each GPU for a group next to those of pods, reads it back, and removes it.
+func (k *kernel) test(ctx context.Context, devices []gpu.Device) (failed map[gpu.UUID]error, err error) {
+	pods, err := k.cgroups.pods()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(pods, scratch)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { // of a test that was cut short
+		return nil, err
+	}
+	failed = make(map[gpu.UUID]error)
+	for _, d := range devices {
+		if err := k.testGPU(ctx, d.UUID, dir); err != nil {
+			failed[d.UUID] = fmt.Errorf("the driver limits no control group: %w", err)
+		}
+	}
+	if err := os.Remove(dir); err != nil {
+		return nil, err
+	}
+	if err := k.undo(ctx); err != nil {
+		return nil, err
+	}
+	var all []error
+	for _, d := range devices {
+		if failed[d.UUID] == nil {
+			if err := errors.Join(k.keep(ctx, d.UUID), k.settleGPU(ctx, d.UUID, pods)); err != nil {
+				failed[d.UUID] = err
+			}
+		}
+		all = append(all, failed[d.UUID])
+	}
+	if len(failed) == len(devices) {
+		return nil, errors.Join(all...)
+	}
+	return failed, nil
+}
+
+func (k *kernel) testGPU(ctx context.Context, id gpu.UUID, dir string) error {
 	end, err := k.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	good := retest
-	if k.tested.err != nil {
-		good = retry
+	err = k.set(ctx, id, dir, testBytes)
+	if cleared := k.driver.Set(ctx, id, dir, 0, unlimited); err == nil {
+		err = cleared
 	}
-	if k.tested.of != of || time.Since(k.tested.at) >= good {
-		k.tested.err = k.test(ctx, devices)
-		k.tested.of, k.tested.at = of, time.Now()
-	}
-	return k.tested.err
+	return err
 }
 
-// test sets a limit of each GPU for a group next to those of pods, reads it back, and removes it.
-func (k *kernel) test(ctx context.Context, devices []gpu.Device) (err error) {
-	pods, err := k.cgroups.pods()
+func (k *kernel) settleGPU(ctx context.Context, id gpu.UUID, pods string) error {
+	end, err := k.begin(ctx)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(pods, scratch)
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { // of a test that was cut short
-		return err
-	}
-	for _, d := range devices {
-		err = k.set(ctx, d.UUID, dir, testBytes)
-		if cleared := k.driver.Set(ctx, d.UUID, dir, 0, unlimited); err == nil {
-			err = cleared
-		}
-		if err != nil {
-			break
-		}
-	}
-	if removed := os.Remove(dir); err == nil {
-		err = removed
-	}
-	if err != nil {
-		return fmt.Errorf("the driver limits no control group: %w", err)
-	}
-	return errors.Join(k.keep(ctx, devices), k.settleAll(ctx, devices))
+	defer end()
+	_, err = k.settle(ctx, id, pods)
+	return err
 }

@@ -3,6 +3,7 @@ package enforcement
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
@@ -302,7 +304,10 @@ func TestWhoAsksForALimitWaitsNoLongerThanItSays(t *testing.T) {
 	devices := []gpu.Device{{UUID: "GPU-a"}}
 	testing, end := context.WithCancel(t.Context())
 	proven := make(chan error, 1)
-	go func() { proven <- k.proven(testing, "615", devices) }()
+	go func() {
+		_, err := k.proven(testing, "615", devices)
+		proven <- err
+	}()
 	<-d.asked
 	answered := make(chan error, 2)
 	go func() {
@@ -346,7 +351,7 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 			d.end(t, c1)
 			d.end(t, filepath.Dir(c1))
 			*k = *newKernel(d, k.cgroups)
-			if err := k.proven(t.Context(), "615", devices); err != nil {
+			if _, err := k.proven(t.Context(), "615", devices); err != nil {
 				t.Error(err)
 			}
 		},
@@ -411,7 +416,7 @@ func TestANodeIsKernelOnceALimitWasReadBack(t *testing.T) {
 					t.Errorf("the test has left %v, reserved %v", left, h.driver.reserved())
 				}
 				h.driver.change(func() { h.driver.refuses = errors.New("no more") })
-				time.Sleep(retest + interval)
+				time.Sleep(retest + 2*interval)
 				synctest.Wait()
 				if inv, _, _ := n.Inventory(); inv.Enforcement == gpu.EnforcementKernel {
 					t.Error("what was proven once is not proven again")
@@ -426,6 +431,170 @@ func TestWithin(t *testing.T) {
 	for read, want := range map[uint64]bool{set: true, set - 4096: true, set - maxPage: false, set + 1: false, 0: false, unlimited: false} {
 		if within(read, set) != want {
 			t.Errorf("%d for %d: want %t", read, uint64(set), want)
+		}
+	}
+}
+
+// timed is a driver each of whose calls takes some time.
+type timed struct {
+	*driver
+	takes time.Duration
+}
+
+func (t timed) wait(ctx context.Context) error {
+	select {
+	case <-time.After(t.takes):
+		return nil
+	case <-ctx.Done():
+		return errors.New("NVML does not answer")
+	}
+}
+
+func (t timed) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error {
+	if err := t.wait(ctx); err != nil {
+		return err
+	}
+	return t.driver.Set(ctx, id, dir, soft, hard)
+}
+
+func (t timed) Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard uint64, ok bool, err error) {
+	if err := t.wait(ctx); err != nil {
+		return 0, 0, false, err
+	}
+	return t.driver.Get(ctx, id, dir)
+}
+
+// TestATestThatIsCutShortSaysNothingOfTheDriver: on a node with 8 GPUs and 120 containers it takes longer than a container's
+// start may wait. Neither is that container refused, nor is another that needs its limit meanwhile, nor is the node weaker.
+func TestATestThatIsCutShortSaysNothingOfTheDriver(t *testing.T) {
+	h := newHost(t)
+	var devices []gpu.Device
+	for i := range 8 {
+		d := h.facts.Devices[0]
+		d.UUID, d.Index = gpu.UUID(fmt.Sprintf("GPU-%d", i)), i
+		devices = append(devices, d)
+	}
+	h.facts.Devices, h.facts.MPS = devices, errors.New("none")
+	const containers = 120
+	for i := range containers {
+		if err := os.MkdirAll(filepath.Join(h.driver.root, fmt.Sprintf("kubepods/burstable/pod%d/c", i)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(testPatience) })
+		probes := h.probes()
+		probes.Driver = timed{h.driver, time.Millisecond}
+		n := NewNode(Auto, interval, h, probes, zap.NewNop())
+		hold := func(i int) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+			defer cancel()
+			return n.Hold(ctx, fmt.Sprintf("/kubepods/burstable/pod%d/c", i), devices[i%8:i%8+1], 1024)
+		}
+		for i := range containers - 1 {
+			if err := hold(i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.look(t.Context())
+		wantLevel(t, n, gpu.EnforcementKernel, "", "")
+		time.Sleep(retest)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := n.Ready(ctx, gpu.EnforcementKernel, devices[:1]); err != nil {
+			t.Errorf("a container is refused, though the driver is well: %v", err)
+		}
+		if ctx.Err() == nil {
+			t.Error("the test has ended in time: it is no test of one that is cut short")
+		}
+		if err := hold(containers - 1); err != nil {
+			t.Errorf("a container has no limit while the driver is tested: %v", err)
+		}
+		n.look(t.Context())
+		wantLevel(t, n, gpu.EnforcementKernel, "", "")
+	})
+}
+
+// TestALimitThatNobodyWaitedFor is given back, unless the container has it after all; and it counts for no failure.
+func TestALimitThatNobodyWaitedFor(t *testing.T) {
+	for again, want := range map[bool]map[string]uint64{
+		false: {}, true: {"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			t.Cleanup(func() { time.Sleep(testPatience) })
+			h := newHost(t)
+			h.set(func(f *Facts) { f.MPS = errors.New("none") })
+			n := NewNode(Auto, interval, h, h.probes(), zap.NewNop())
+			hold := func(timeout time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), timeout)
+				defer cancel()
+				return n.Hold(ctx, "/"+c1, h.facts.Devices, 1024)
+			}
+			n.kernel.driver = late{h.driver}
+			if err := hold(time.Second); err == nil {
+				t.Fatal("the call was cut short")
+			}
+			n.kernel.driver = h.driver
+			if len(h.driver.reserved()) == 0 {
+				t.Fatal("the late call has reserved nothing")
+			}
+			if again {
+				if err := hold(time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.look(t.Context())
+			wantLevel(t, n, gpu.EnforcementKernel, "", "")
+			h.driver.wantReserved(t, want)
+		})
+	}
+}
+
+// late is a driver that sets limits after nobody waits for it.
+type late struct{ *driver }
+
+func (l late) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error {
+	<-ctx.Done()
+	_ = l.driver.Set(ctx, id, dir, soft, hard)
+	return errors.New("NVML does not answer")
+}
+
+// TestOneGPUThatIsNotLimited is unhealthy, and the others have their level: with the kernel and with MPS.
+func TestOneGPUThatIsNotLimited(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Facts)
+		level  gpu.Enforcement
+	}{
+		"the driver sets no limit on it": {func(f *Facts) { f.MPS = errors.New("none") }, gpu.EnforcementKernel},
+		"the MPS daemon does not serve it": {func(f *Facts) {
+			f.NRI, f.MPSGPUs = errors.New("no NRI"), []int{0}
+		}, gpu.EnforcementMPS},
+	} {
+		for _, mode := range []Mode{Auto, Mode(tc.level)} {
+			t.Run(name+" "+string(mode), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					h := newHost(t)
+					h.set(func(f *Facts) {
+						b := f.Devices[0]
+						b.UUID, b.Index = "GPU-b", 1
+						f.Devices = append(f.Devices, b)
+						tc.change(f)
+					})
+					probes := h.probes()
+					probes.Driver = failing{h.driver, "GPU-b"}
+					n := NewNode(mode, interval, h, probes, zap.NewNop())
+					n.look(t.Context())
+					inv, _, _ := n.Inventory()
+					if inv.Enforcement != tc.level || !inv.Devices[0].Status.TakesPods() || inv.Devices[1].Status.TakesPods() {
+						t.Errorf("level %s, GPUs %+v", inv.Enforcement, inv.Devices)
+					}
+					for i, d := range inv.Devices {
+						if err := n.Ready(t.Context(), tc.level, []gpu.Device{d}); (err == nil) != (i == 0) {
+							t.Errorf("GPU %d is ready: %v", i, err)
+						}
+					}
+				})
+			})
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package enforcement
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,6 +45,8 @@ type Facts struct {
 
 	MPS     error // the MPS daemon limits its clients
 	MPSGPUs []int // indexes of the GPUs on which it limits them; none: it does not say
+
+	Failed map[gpu.UUID]error // GPUs on which no limit was set and read back, where it was on others
 }
 
 // Verdict is what holds on a node.
@@ -52,11 +55,25 @@ type Verdict struct {
 	Kernel error // why the kernel does not hold containers to their grants; nil where it does
 	MPS    error // the same of MPS
 	Served bool  // containers are clients of the MPS daemon
+
+	Unserved, Failed map[gpu.UUID]error // GPUs on which MPS, and the kernel, limit nobody, where they do on others
+}
+
+// of returns the GPUs on which a level does not hold, where it does on others.
+func (v Verdict) of(level gpu.Enforcement) map[gpu.UUID]error {
+	switch level {
+	case gpu.EnforcementKernel:
+		return v.Failed
+	case gpu.EnforcementMPS:
+		return v.Unserved
+	default:
+		return nil
+	}
 }
 
 // Judge returns the strongest level that the facts prove.
 func Judge(f Facts) Verdict {
-	v := Verdict{Level: gpu.EnforcementAdvisory, Kernel: f.kernel(), MPS: f.mps()}
+	v := Verdict{Level: gpu.EnforcementAdvisory, Kernel: f.kernel(), MPS: f.mps(), Unserved: f.unserved(), Failed: f.Failed}
 	if v.MPS == nil {
 		v.Level, v.Served = gpu.EnforcementMPS, true
 	}
@@ -64,6 +81,17 @@ func Judge(f Facts) Verdict {
 		v.Level = gpu.EnforcementKernel
 	}
 	return v
+}
+
+// unserved returns the GPUs on which the MPS daemon limits no client.
+func (f Facts) unserved() map[gpu.UUID]error {
+	out := make(map[gpu.UUID]error)
+	for _, d := range f.Devices {
+		if len(f.MPSGPUs) > 0 && !slices.Contains(f.MPSGPUs, d.Index) {
+			out[d.UUID] = errors.New("the MPS daemon was not seen to limit a client on it. If the GPU was added, came back, or left MIG mode after the daemon had started, delete the daemon's pod, with which its clients end")
+		}
+	}
+	return out
 }
 
 // Weaker says why the level is no stronger; it is empty for the strongest.
@@ -100,10 +128,9 @@ func (f Facts) mps() error {
 	if f.MPS != nil {
 		return f.MPS
 	}
-	for _, d := range healthy(f.Devices) {
-		if len(f.MPSGPUs) > 0 && !slices.Contains(f.MPSGPUs, d.Index) {
-			return fmt.Errorf("GPU %d (%s) was added, or left MIG mode, after the MPS daemon had started: delete the daemon's pod, with which its clients end", d.Index, d.Model)
-		}
+	works, unserved := healthy(f.Devices), f.unserved()
+	if len(works) > 0 && !slices.ContainsFunc(works, func(d gpu.Device) bool { return unserved[d.UUID] == nil }) {
+		return fmt.Errorf("GPU %d (%s): %w", works[0].Index, works[0].Model, unserved[works[0].UUID])
 	}
 	return nil
 }

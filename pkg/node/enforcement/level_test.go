@@ -47,12 +47,11 @@ func TestJudge(t *testing.T) {
 			"a GPU that was added after the MPS daemon had started", func(f *Facts) {
 				f.Devices = append(f.Devices, gpu.Device{Index: 1, Model: "NVIDIA H100", ComputeCapability: "9.0"})
 				f.Driver, f.MPSGPUs = "580.65.06", []int{0}
-			}, gpu.EnforcementAdvisory,
-			`mps: GPU 1 (NVIDIA H100) was added, or left MIG mode, after the MPS daemon had started: delete the daemon's pod, with which its clients end; kernel: the driver is "580.65.06", want 615 or newer`, false,
+			}, gpu.EnforcementMPS, `kernel: the driver is "580.65.06", want 615 or newer`, true,
 		},
 		{
 			"a GPU that left MIG mode after the MPS daemon had started", func(f *Facts) { f.NRI, f.MPSGPUs = absent("no NRI"), []int{1} },
-			gpu.EnforcementAdvisory, "mps: GPU 0 (NVIDIA H100) was added, or left MIG mode, after the MPS daemon had started: delete the daemon's pod, with which its clients end; kernel: no NRI", false,
+			gpu.EnforcementAdvisory, "mps: GPU 0 (NVIDIA H100): the MPS daemon was not seen to limit a client on it. If the GPU was added, came back, or left MIG mode after the daemon had started, delete the daemon's pod, with which its clients end; kernel: no NRI", false,
 		},
 		{"as many GPUs as the MPS daemon has", func(f *Facts) { f.NRI, f.MPSGPUs = absent("no NRI"), []int{0} }, gpu.EnforcementMPS, "kernel: no NRI", true},
 		{

@@ -1,6 +1,7 @@
 package enforcement
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func (n *Node) lastHeld() error {
 // What came of it counts for the node: while limits cannot be set, its level is not kernel.
 func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	err := n.kernel.hold(ctx, group, devices, limitMiB)
-	if errors.Is(err, errBusy) {
+	if errors.Is(err, errBusy) { // no answer
 		return err
 	}
 	n.mu.Lock()
@@ -134,24 +135,22 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 // apply writes a verdict into an inventory.
 func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 	inv.Enforcement, inv.Weaker, inv.MPS = v.Level, v.Weaker(), v.Served
-	if mode == Auto {
+	if mode != Auto {
+		inv.Enforcement, inv.Weaker = gpu.Enforcement(mode), ""
+	}
+	if inv.Enforcement == gpu.EnforcementAdvisory {
+		inv.MPS = inv.MPS && mode == Auto
 		return
 	}
-	told := gpu.Enforcement(mode)
-	inv.Enforcement, inv.Weaker = told, ""
-	if told == gpu.EnforcementAdvisory {
-		inv.MPS = false
-	}
-	lacks := v.lacks(told)
-	if lacks == nil {
-		return
-	}
-	inv.Enforcement = gpu.EnforcementAdvisory
-	inv.Weaker = fmt.Sprintf("%s: %v", told, lacks)
+	lacks := v.lacks(inv.Enforcement)
 	for i := range inv.Devices {
-		if d := &inv.Devices[i]; d.Status.TakesPods() {
-			d.Status = gpu.Unhealthy("enforcement " + inv.Weaker)
+		d := &inv.Devices[i]
+		if why := cmp.Or(lacks, v.of(inv.Enforcement)[d.UUID]); why != nil && d.Status.TakesPods() {
+			d.Status = gpu.Unhealthy(fmt.Sprintf("enforcement %s: %v", inv.Enforcement, why))
 		}
+	}
+	if lacks != nil {
+		inv.Enforcement, inv.Weaker = gpu.EnforcementAdvisory, fmt.Sprintf("%s: %v", inv.Enforcement, lacks)
 	}
 }
 
@@ -165,7 +164,7 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device)
 	} else if PartitionsMemory(f.Driver) && f.Cgroups == nil {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		f.Test = n.kernel.proven(ctx, f.Driver, devices)
+		f.Failed, f.Test = n.kernel.proven(ctx, f.Driver, devices)
 	}
 	return f
 }
@@ -185,7 +184,12 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.D
 	facts := n.facts(ctx, inv, asked)
 	facts.Devices = judged
 	facts.Held = nil // only the start of a container shows whether limits can be set again
-	if lacks := Judge(facts).lacks(level); lacks != nil {
+	verdict := Judge(facts)
+	lacks := verdict.lacks(level)
+	for _, d := range devices {
+		lacks = cmp.Or(lacks, verdict.of(level)[d.UUID])
+	}
+	if lacks != nil {
 		return fmt.Errorf("enforcement %s does not hold at present: %w", level, lacks)
 	}
 	return nil
