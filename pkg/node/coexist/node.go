@@ -49,7 +49,8 @@ func nvidiaGPU(resource string) bool {
 // Node is a prober's GPUs without those that are somebody else's.
 type Node struct {
 	selector Selector
-	memory   string // our resource
+	selected map[gpu.UUID]bool // by the index that a GPU had first: indexes move
+	memory   string            // our resource
 	interval time.Duration
 	prober   inventory.Source
 	users    Users
@@ -77,7 +78,7 @@ func NewNode(selector Selector, memory string, interval time.Duration, prober in
 	inv, reason, _ := prober.Inventory()
 	return &Node{
 		selector: selector, memory: memory, interval: interval, prober: prober, users: users, events: events, log: log,
-		said: make(map[gpu.UUID]bool), latest: inventory.NewLatest(inv, reason),
+		said: make(map[gpu.UUID]bool), selected: make(map[gpu.UUID]bool), latest: inventory.NewLatest(inv, reason),
 	}
 }
 
@@ -93,10 +94,20 @@ func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan str
 	return n.latest.Inventory()
 }
 
+// selects reports whether a GPU is gpumem's. It stays so, or another's, for as long as the process runs.
+func (n *Node) selects(d gpu.Device) bool {
+	is, known := n.selected[d.UUID]
+	if !known {
+		is = n.selector.Selects(d)
+		n.selected[d.UUID] = is
+	}
+	return is
+}
+
 // ours returns what is left of the prober's GPUs for gpumem.
 func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	all := len(inv.Devices)
-	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !n.selector.Selects(d) })
+	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !n.selects(d) })
 	inv.Links = slices.DeleteFunc(slices.Clone(inv.Links), func(l gpu.Link) bool {
 		_, a := inv.Device(l.A)
 		_, b := inv.Device(l.B)

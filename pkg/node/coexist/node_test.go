@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 const memory = "gpumem.dev/gpu-mem"
@@ -289,4 +290,48 @@ func TestGPUsWithRetiredClientsAreNotOffered(t *testing.T) {
 			t.Errorf("pods %v: offered %q, want %q", tc.held, got, tc.want)
 		}
 	}
+}
+
+// TestAGPUInReplicasHasOneUser in every look: the order of a map must not change the inventory.
+func TestAGPUInReplicasHasOneUser(t *testing.T) {
+	users := map[string]map[string]string{"nvidia.com/gpu.shared": {}}
+	for i := range 8 {
+		users["nvidia.com/gpu.shared"][fmt.Sprint("GPU-a::", i)] = fmt.Sprint("ml/p", i)
+	}
+	for range 100 {
+		if got := takenBy(users)["GPU-a"]; got != "ml/p7" {
+			t.Fatalf("its user is %s, want ml/p7", got)
+		}
+	}
+}
+
+// changing is a prober whose GPUs a test changes.
+type changing struct{ *inventory.Latest }
+
+// TestAnIndexSelectsTheGPUThatHadItFirst: when GPU 0 falls off the bus, another owner's GPU gets its index.
+func TestAnIndexSelectsTheGPUThatHadItFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		selector, err := ParseSelector("0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := changing{inventory.NewLatest(machine(2), "")}
+		n := NewNode(selector, memory, 5*time.Second, p, &kubelet{}, &events{}, zaptest.NewLogger(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
+		<-n.Looked()
+		moved := machine(2)
+		moved.Devices[0].Index, moved.Devices[1].Index = 1, 0
+		moved.Devices[0].Status = gpu.Unhealthy("the driver no longer lists it")
+		p.Set(moved, "")
+		synctest.Wait()
+		if got := offered(n); got != "1 the driver no longer lists it;" {
+			t.Errorf("offered: %s", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

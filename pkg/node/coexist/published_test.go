@@ -28,14 +28,16 @@ func TestGPUsThatAnotherDriverPublishes(t *testing.T) {
 			slice("gpumem.dev", "uuid", string(uuid(0))), slice("gpu.nvidia.com", "gpu.nvidia.com/uuid", string(uuid(1))),
 			slice("mig.nvidia.com", "parentUUID", string(uuid(2))), slice("example.com", "serial", string(uuid(3))),
 		)
-		n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(4)), &kubelet{}, &events{}, zaptest.NewLogger(t))
+		gpus := machine(5)
+		gpus.Devices[4].Parent = uuid(1) // a MIG instance of it
+		n := NewNode(Selector{}, memory, 5*time.Second, prober(gpus), &kubelet{}, &events{}, zaptest.NewLogger(t))
 		n.Heed(NewPublished(client, "n1", "gpumem.dev"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- n.Run(ctx) }()
 		<-n.Looked()
 		const by = " published by driver "
-		if got, want := offered(n), "0;1"+by+"gpu.nvidia.com, which hands it out;2"+by+"mig.nvidia.com, which hands it out;3;"; got != want {
+		if got, want := offered(n), "0;1"+by+"gpu.nvidia.com, which hands it out;2"+by+"mig.nvidia.com, which hands it out;3;4"+by+"gpu.nvidia.com, which hands it out;"; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 		for _, driver := range []string{"gpu.nvidia.com", "mig.nvidia.com"} {
