@@ -195,3 +195,24 @@ func TestDrainAsksAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestDrainEvictsAPodThatCameMeanwhile: its binding was under way when the GPU was cordoned.
+func TestDrainEvictsAPodThatCameMeanwhile(t *testing.T) {
+	here := clitest.UUID("gpu-a", 0)
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
+		clitest.With(clitest.Pod(t, "ml/first", "gpu-a", 4, here), clitest.Controlled("ReplicaSet")))
+	evicted := clitest.Evicting(client)
+	late := clitest.With(clitest.Pod(t, "ml/late", "gpu-a", 4, here), clitest.Controlled("ReplicaSet"))
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if err := client.Tracker().Add(late); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Error(err)
+		}
+		return false, nil, nil
+	})
+	if stdout, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err != nil || !strings.HasSuffix(stdout, "drained\n") {
+		t.Fatalf("%v\n%s%s", err, stdout, stderr)
+	}
+	if diff := cmp.Diff(map[string]bool{"ml/first": true, "ml/late": true}, setOf(*evicted)); diff != "" {
+		t.Errorf("evicted (-want +got):\n%s", diff)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
@@ -37,6 +38,7 @@ type Options struct {
 	dryRun  bool
 	node    string
 	which   []string // GPUs
+	warned  []string
 }
 
 // NewCommand returns the command drain.
@@ -132,11 +134,26 @@ func (o *Options) empty(ctx context.Context, nodeName string, id gpu.UUID) error
 	if err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)
 	}
-	err = o.evict(ctx, pods)
-	if ctx.Err() == nil {
-		return err
+	known := make(map[types.UID]bool)
+	for {
+		err := o.evict(ctx, pods)
+		switch {
+		case ctx.Err() != nil:
+			return o.interrupted(ctx, pods)
+		case err != nil:
+			return err
+		}
+		for _, pod := range pods {
+			known[pod.UID] = true
+		}
+		// A binding that was under way when the GPU was cordoned may have come meanwhile.
+		if pods, err = o.evictable(ctx, nodeName, id); err != nil {
+			return err
+		}
+		if pods = slices.DeleteFunc(pods, func(pod v1.Pod) bool { return known[pod.UID] }); len(pods) == 0 {
+			return nil
+		}
 	}
-	return o.interrupted(ctx, pods)
 }
 
 // interrupted says which of the pods are still there.
@@ -170,12 +187,12 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 		switch {
 		case pod.Spec.NodeName != nodeName || api.Terminal(&pod):
 		case len(on) == 0 && o.cluster.Names.Holds(&pod):
-			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is on no known GPU of the node, and is left\n", pod.Namespace, pod.Name)
+			o.warn("warning: pod %s/%s is on no known GPU of the node, and is left\n", pod.Namespace, pod.Name)
 		case !slices.Contains(on, id):
 		case pod.Annotations[v1.MirrorPodAnnotationKey] != "":
-			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is static, which its node alone can end, and is left\n", pod.Namespace, pod.Name)
+			o.warn("warning: pod %s/%s is static, which its node alone can end, and is left\n", pod.Namespace, pod.Name)
 		case owner != nil && owner.Kind == "DaemonSet" && o.ignoreDaemonSets:
-			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is of a DaemonSet and is left\n", pod.Namespace, pod.Name)
+			o.warn("warning: pod %s/%s is of a DaemonSet and is left\n", pod.Namespace, pod.Name)
 		case owner != nil && owner.Kind == "DaemonSet":
 			errs = append(errs, fmt.Errorf("pod %s/%s is of a DaemonSet, which would make it again: --ignore-daemonsets leaves it", pod.Namespace, pod.Name))
 		case owner == nil && !o.force:
@@ -185,6 +202,16 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+// warn prints a warning once.
+func (o *Options) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if slices.Contains(o.warned, text) {
+		return
+	}
+	o.warned = append(o.warned, text)
+	fmt.Fprint(o.ErrOut, text)
 }
 
 // read reads what a node offers, and its pods.
