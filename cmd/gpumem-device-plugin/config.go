@@ -112,9 +112,9 @@ func parseXIDs(list string) ([]uint64, error) {
 }
 
 // evictor returns what evicts pods that use too much; nil when nothing does.
-func (c config) evictor(client kubernetes.Interface) usage.Evictor {
+func (c config) evictor(client kubernetes.Interface, pods *nodepods.Pods) usage.Evictor {
 	if c.onOveruse != overuseEvict {
 		return nil
 	}
-	return nodepods.NewEvictor(client)
+	return nodepods.NewEvictor(client, pods)
 }

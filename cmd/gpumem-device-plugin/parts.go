@@ -82,7 +82,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	cfg.plugin.Levels = filepath.Join(dir, "gpumem-levels.json") // goes with the kubelet's checkpoint
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.ours.Retire(p.plugin.State.RetiredClients)
-	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client), log.Named("usage"))
+	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client, p.pods), log.Named("usage"))
 	p.cdi = cfg.describer(log, p.prober)
 	if cfg.nriSocket != "" {
 		p.nri = nri.New(cfg.nriSocket, p.plugin.Containers, log.Named("nri"))

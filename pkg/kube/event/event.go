@@ -25,6 +25,7 @@ const (
 	OverUse
 	WithinGrant
 	Evicted
+	NotEvicted
 	LevelLowered
 	LevelRaised
 	NotEnforced
@@ -59,6 +60,7 @@ var onPods = [...]Row{
 	OverUse:      {"GPUMemoryOverUse", v1.EventTypeWarning, "the container that uses more memory than its grant"},
 	WithinGrant:  {"GPUMemoryWithinGrant", v1.EventTypeNormal, "the container that uses no more than its grant again"},
 	Evicted:      {"GPUMemoryEvicted", v1.EventTypeWarning, "the container whose use evicted the pod"},
+	NotEvicted:   {"GPUMemoryNotEvicted", v1.EventTypeWarning, "the container that uses more than its grant in a static pod, which the API server cannot evict"},
 	LevelLowered: {"GPUMemoryEnforcement", v1.EventTypeWarning, "the [level](limits.md) that limits the pod, weaker than at its binding"},
 	LevelRaised:  {"GPUMemoryEnforcement", v1.EventTypeNormal, "the level that limits the pod, stronger than at its binding"},
 	NotEnforced:  {"GPUMemoryNotEnforced", v1.EventTypeWarning, "the reason why a container waits, does not start, or runs without its limit"},

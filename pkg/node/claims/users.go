@@ -63,7 +63,7 @@ func trimUser(obj any) (any, error) {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		out.Spec.Containers = append(out.Spec.Containers, v1.Container{Name: c.Name, Resources: v1.ResourceRequirements{Claims: c.Resources.Claims}})
 	}
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
 		out.Status.ContainerStatuses = append(out.Status.ContainerStatuses, v1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID})
 	}
 	return out, nil

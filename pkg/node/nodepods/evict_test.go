@@ -1,6 +1,7 @@
 package nodepods
 
 import (
+	"errors"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
 // Who asked would report an eviction that has not been.
@@ -19,9 +21,22 @@ func TestAPodThatIsGoneWasNotEvicted(t *testing.T) {
 		client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			return a.GetSubresource() == "eviction", nil, answer
 		})
-		err := NewEvictor(client).Evict(t.Context(), placement.PodRef{Namespace: "ml", Name: "p", UID: "one"})
+		err := NewEvictor(client, nil).Evict(t.Context(), placement.PodRef{Namespace: "ml", Name: "p", UID: "one"})
 		if (err == nil) != (want == "") || err != nil && err.Error() != want {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// TestAStaticPodIsNotEvicted: its eviction would only remove its mirror.
+func TestAStaticPodIsNotEvicted(t *testing.T) {
+	mirror := pod("a", "u1", 3)
+	mirror.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "0123456789abcdef0123456789abcdef"}
+	client := fake.NewClientset(mirror, pod("b", "u2", 3))
+	e := NewEvictor(client, watching(t, client))
+	for uid, static := range map[string]bool{"u1": true, "u2": false, "gone": false} {
+		if err := e.Evict(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: uid}); errors.Is(err, usage.ErrStatic) != static {
+			t.Errorf("%s: %v", uid, err)
 		}
 	}
 }

@@ -144,6 +144,7 @@ func (p *Pods) trim(obj any) (any, error) {
 	if p.names.Holds(pod) {
 		out.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
 		out.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
+		out.Status.EphemeralContainerStatuses = trimStatuses(pod.Status.EphemeralContainerStatuses)
 	}
 	return out, nil
 }
@@ -220,7 +221,7 @@ func starting(pod *v1.Pod) bool {
 // their IDs. The status has these with the runtime's name: "containerd://ID".
 func ContainerNames(pod *v1.Pod) map[string]string {
 	out := make(map[string]string)
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
 		if _, id, ok := strings.Cut(s.ContainerID, "://"); ok {
 			out[id] = s.Name
 		}
@@ -249,6 +250,21 @@ func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool)
 		}
 	}
 	return placement.PodRef{}, "", false
+}
+
+// isStatic reports whether a pod mirrors a static pod of the kubelet.
+func (p *Pods) isStatic(uid string) bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.pods {
+		if e.pod.Pod.UID == uid {
+			return e.static != ""
+		}
+	}
+	return false
 }
 
 // Holds reports whether the pod with that UID, or the static pod to which the kubelet gave it,

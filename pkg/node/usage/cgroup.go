@@ -61,8 +61,10 @@ func parseCgroups(text string) Owner {
 //	cgroupfs  /kubepods/burstable/pod<UID>/<ID>
 //	systemd   /kubepods.slice/…/kubepods-burstable-pod<UID, with _>.slice/cri-containerd-<ID>.scope
 //	          (crio-<ID>.scope, docker-<ID>.scope)
+//	both      /…/kubepods-burstable-pod<UID, with _>.slice:cri-containerd:<ID>, where the kubelet has the driver
+//	          systemd, and the runtime takes its path for a folder
 func parsePath(path string) (o Owner) {
-	for element := range strings.SplitSeq(path, "/") {
+	for element := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == ':' }) {
 		if o.Pod == "" {
 			o.Pod = podOf(element)
 			continue

@@ -32,6 +32,8 @@ func TestParseCgroups(t *testing.T) {
 		"v2, systemd, CRI-O, one deeper": {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + slicUID + ".slice/crio-" + containerID + ".scope/container\n", in},
 		"CRI-O's monitor":                {"0::/kubepods.slice/kubepods-pod" + slicUID + ".slice/crio-conmon-" + containerID + ".scope\n", Owner{Pod: podUID}},
 		"v2, systemd, cri-dockerd":       {"0::/kubepods.slice/kubepods-pod" + slicUID + ".slice/docker-" + containerID + ".scope\n", in},
+		"the runtime has another driver": {"0::/system.slice/kubepods-burstable-pod" + slicUID + ".slice:cri-containerd:" + containerID + "\n", in},
+		"no hexadecimal name":            {"0::/kubepods/pod" + podUID + "/" + strings.Repeat("x", 64) + "\n", Owner{Pod: podUID}},
 		"below a root of the kubelet's":  {"0::/clusters/e2e/node1/kubepods/besteffort/pod" + podUID + "/" + containerID + "\n", in},
 		"systemd, below a root":          {"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + slicUID + ".slice/cri-containerd-" + containerID + ".scope\n", in},
 		"a group of the container's own": {"0::/kubepods/pod" + podUID + "/" + containerID + "/init/worker\n", in},

@@ -18,7 +18,7 @@
 //   - Every process is in exactly one of: a container with a grant, a pod with a
 //     grant whose container is not known yet, an MPS server of gpumem, foreign.
 //   - What foreign programs use is not offered to pods. Foreign are processes of no
-//     pod, and of pods that hold no GPU memory: no one has counted theirs.
+//     pod, of pods that hold no GPU memory, and of containers without a grant: no one has counted theirs.
 //   - A pod is evicted by the eviction API, so that disruption budgets hold. One
 //     that a budget keeps is tried again after the next probe.
 //

@@ -49,6 +49,9 @@ type Grants interface {
 	Grants(ctx context.Context) ([]Grant, error)
 }
 
+// ErrStatic is the error that a pod is static, which only a change on the node ends.
+var ErrStatic = errors.New("it is a static pod: remove its manifest from the node")
+
 // Evictor asks for the eviction of a pod.
 type Evictor interface {
 	Evict(ctx context.Context, ref placement.PodRef) error
@@ -70,7 +73,7 @@ type Watch struct {
 
 	// Used by Run only.
 	tracker tracker
-	evicted map[string]bool // UIDs of pods whose eviction was granted
+	evicted map[string]bool // UIDs of pods whose eviction was granted, or is never asked for again
 	peaks   map[key]uint64
 	known   map[int]bool // MPS servers at the last look
 
@@ -208,6 +211,10 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		asking, cancel := context.WithTimeout(ctx, callTimeout)
 		err := w.evictor.Evict(asking, s.Pod)
 		cancel()
+		if errors.Is(err, ErrStatic) {
+			w.evicted[s.Pod.UID] = true // nobody is asked again
+			w.events.Pod(s.Pod, event.NotEvicted, fmt.Sprintf("not evicted: %v; container %s uses %d MiB of GPU %s and was granted %d MiB", ErrStatic, s.Container, s.Used/mib, s.Device, s.Granted/mib))
+		}
 		if err != nil {
 			w.log.Warn("pod not evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID), zap.Error(err))
 			continue
@@ -251,14 +258,16 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 				continue
 			}
 			pod, name, ok := w.pods.Container(owner.Container)
+			s := Sample{Pod: pod, Container: name, Device: device}
+			granted := false
+			s.Granted, granted = grantOf(grants, s)
 			switch {
-			case !ok && (owner.Pod == "" || !w.pods.Holds(owner.Pod)):
+			case !ok && owner.Pod != "" && w.pods.Holds(owner.Pod):
+				continue // it has just started, and its status is not known yet
+			case !ok || !granted:
 				foreign[device] += p.Bytes
 				continue
-			case !ok:
-				continue // it has just started, and its status is not known yet
 			}
-			s := Sample{Pod: pod, Container: name, Device: device}
 			before, several := used[s.key()]
 			s.Used, s.SM = before.Used+p.Bytes, p.SM
 			if several {
@@ -268,10 +277,7 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 		}
 	}
 	for _, s := range used {
-		if granted, ok := grantOf(grants, s); ok {
-			s.Granted = granted
-			samples = append(samples, s)
-		}
+		samples = append(samples, s)
 	}
 	slices.SortFunc(samples, compareSamples)
 	if all > 0 && unseen == all {

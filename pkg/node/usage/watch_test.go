@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,10 +22,12 @@ type world struct {
 	owners  map[int]Owner
 	grants  []Grant
 	deaf    bool // the kubelet does not answer
+	sidecar bool // the other container is known, and has no grant
 	foreign map[gpu.UUID]uint64
 	events  []string
 	evicted []string
 	budget  error // why nobody is evicted
+	asked   int   // evictions
 }
 
 func (w *world) Processes() (map[gpu.UUID][]inventory.Process, <-chan struct{}) { return nil, nil }
@@ -40,6 +43,9 @@ func (w *world) Owner(pid int) (Owner, error) {
 func (w *world) Container(id string) (placement.PodRef, string, bool) {
 	if id == containerID {
 		return placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}, "main", true
+	}
+	if w.sidecar && id == otherID {
+		return placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}, "sidecar", true
 	}
 	return placement.PodRef{}, "", false
 }
@@ -60,6 +66,7 @@ func (w *world) Pod(ref placement.PodRef, e event.OnPod, note string) {
 func (w *world) Node(event.OnNode, string) {}
 
 func (w *world) Evict(_ context.Context, ref placement.PodRef) error {
+	w.asked++
 	if w.budget != nil {
 		return w.budget
 	}
@@ -227,12 +234,13 @@ func TestAStaticPodIsNotForeign(t *testing.T) {
 	}
 }
 
-func TestAContainerWithoutAGrantIsNotJudged(t *testing.T) {
+// TestAContainerWithoutAGrantIsForeign: nobody has counted its memory, though its pod has GPU memory.
+func TestAContainerWithoutAGrantIsForeign(t *testing.T) {
 	w, watch := newWorld()
-	w.grants = nil // of a container that asks for nothing
-	watch.look(t.Context(), on("GPU-a", process(inPod, 5000)))
-	if len(watch.Samples()) != 0 || len(w.foreign) != 0 {
-		t.Errorf("samples %v, foreign %v", watch.Samples(), w.foreign)
+	w.sidecar = true
+	watch.look(t.Context(), on("GPU-a", process(inPod, 500), process(started, 9000)))
+	if got := watch.Samples(); len(got) != 1 || got[0].Used != 500*mib || w.foreign["GPU-a"] != 9000*mib {
+		t.Errorf("samples %v, foreign %v", got, w.foreign)
 	}
 }
 
@@ -294,6 +302,22 @@ func TestEviction(t *testing.T) {
 	}
 	if len(w.evicted) != 1 {
 		t.Errorf("evicted again: %v", w.evicted)
+	}
+}
+
+// TestAStaticPodIsNotEvicted: its owner is told once, and the API server is not asked again.
+func TestAStaticPodIsNotEvicted(t *testing.T) {
+	w, _ := newWorld()
+	watch := New(100, w, w, w, w, w, w, zap.NewNop())
+	w.budget = fmt.Errorf("pod ns/p: %w", ErrStatic)
+	for range 3 * Looks {
+		watch.look(t.Context(), on("GPU-a", process(inPod, 3000)))
+	}
+	told := slices.DeleteFunc(w.takeEvents(), func(e string) bool {
+		return !strings.Contains(e, "GPUMemoryNotEvicted: not evicted: it is a static pod")
+	})
+	if len(told) != 1 || w.asked != 1 {
+		t.Errorf("told %q, and asked %d times", told, w.asked)
 	}
 }
 
