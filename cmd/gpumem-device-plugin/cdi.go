@@ -41,9 +41,9 @@ func (c config) describer(log *zap.Logger, gpus *nvml.Prober) *cdi.Writer {
 	if c.cdi.hook == "" {
 		return nil
 	}
-	return &cdi.Writer{
+	return cdi.NewWriter(cdi.Writer{
 		Domain: c.names.Domain(), Dir: c.cdi.dir, Hook: c.cdi.hook,
 		DriverRoot: cmp.Or(c.cdi.driverRoot, c.driverRoot), NodeRoot: c.cdi.driverRootOnNode,
 		Open: nvml.Opener(c.nvmlLibrary, c.driverRoot), Source: gpus, Log: log.Named("cdi"),
-	}
+	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
@@ -52,7 +53,12 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	object := nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node"))
 	object.Serve(api.ByClaims, cfg.apis())
 	prober := newProber(log, cfg, object)
-	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))
+	var source inventory.Source = prober
+	described := cfg.describer(log, prober)
+	if described != nil {
+		source = described
+	}
+	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, source, kubelet, events, log.Named("coexist"))
 	ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	var asks *nri.Plugin // nil where the runtime is not to call us
 	level := newLevel(log, cfg, ours, func() error { return connected(asks) }, func() error { return late(asks) })
@@ -77,7 +83,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	used.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })
 	metrics.RegisterContainers(registry, used.Samples, used.ServerMemory)
 	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object, users: users, usage: used}
-	if described := cfg.describer(log, prober); described != nil {
+	if described != nil {
 		group.Go(func() error { return described.Run(ctx) })
 	}
 	for _, run := range p.runs(listener, metrics.Handler(registry)) {

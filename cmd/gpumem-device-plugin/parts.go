@@ -74,7 +74,11 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	registry := metrics.NewRegistry(version)
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
-	p.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
+	var described inventory.Source = p.prober
+	if p.cdi = cfg.describer(log, p.prober); p.cdi != nil {
+		described = p.cdi
+	}
+	p.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, described, kubelet, events, log.Named("coexist"))
 	p.level = newLevel(log, cfg, p.ours, func() error { return connected(p.nri) }, func() error { return late(p.nri) })
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
@@ -83,7 +87,6 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.ours.Retire(p.plugin.State.RetiredClients)
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client, p.pods), log.Named("usage"))
-	p.cdi = cfg.describer(log, p.prober)
 	if cfg.nriSocket != "" {
 		p.nri = nri.New(cfg.nriSocket, p.plugin.Containers, log.Named("nri"))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
@@ -49,7 +50,7 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 		version <- v
 		source.Set(gpu.Inventory{DriverVersion: v, Devices: []gpu.Device{{UUID: "GPU-a"}}}, "")
 	}
-	w := &Writer{Domain: "gpumem.dev", Dir: t.TempDir(), Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: root, NodeRoot: root, Source: source, Log: zap.NewNop()}
+	w := Writer{Domain: "gpumem.dev", Dir: t.TempDir(), Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: root, NodeRoot: root, Source: source, Log: zap.NewNop()}
 	w.Open = func() (nvml.Interface, string) {
 		server := dgxa100.New()
 		server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS } // they have too few methods
@@ -61,18 +62,19 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 		return server, ""
 	}
 	drive("550.54.15")
+	writer := NewWriter(w)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
+	go func() { done <- writer.Run(ctx) }()
 	for _, v := range []string{"550.54.15", "580.65.06"} {
 		synctest.Wait()
 		drive(v)
 		has := func() bool {
-			text, err := os.ReadFile(w.file())
+			text, err := os.ReadFile(w.path())
 			return err == nil && strings.Contains(string(text), "libcuda.so."+v)
 		}
 		if synctest.Wait(); !has() {
-			text, err := os.ReadFile(w.file())
+			text, err := os.ReadFile(w.path())
 			t.Fatalf("driver %s is not described: %s, %v", v, text, err)
 		}
 	}
@@ -80,4 +82,77 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAGPUIsOfferedOnceItIsDescribed: a container that names a device without a description does not start.
+func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root, dir := t.TempDir(), filepath.Join(t.TempDir(), "cdi")
+		install(t, root, "580.65.06")
+		if err := os.WriteFile(dir, nil, 0o644); err != nil { // where the directory should be
+			t.Fatal(err)
+		}
+		source := inventory.NewLatest(gpu.Inventory{}, "not yet")
+		server := dgxa100.New()
+		server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS }
+		server.SystemGetDriverVersionFunc = func() (string, nvml.Return) { return "580.65.06", nvml.SUCCESS }
+		w := NewWriter(Writer{
+			Domain: "gpumem.dev", Dir: dir, Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: root, NodeRoot: root, Source: source, Log: zap.NewNop(),
+			Open: func() (nvml.Interface, string) { return server, "" },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		want := func(reasons ...string) {
+			t.Helper()
+			synctest.Wait()
+			inv, _, _ := w.Inventory()
+			if len(inv.Devices) != len(reasons) {
+				t.Fatalf("%d GPUs", len(inv.Devices))
+			}
+			for i, d := range inv.Devices {
+				if d.Status.Unhealthy != (reasons[i] != "") || !strings.Contains(d.Status.Reason, reasons[i]) {
+					t.Errorf("GPU %s: %+v, want %q", d.UUID, d.Status, reasons[i])
+				}
+			}
+		}
+		set := func(uuids ...gpu.UUID) {
+			inv := gpu.Inventory{DriverVersion: "580.65.06"}
+			for _, id := range uuids {
+				inv.Devices = append(inv.Devices, gpu.Device{UUID: id})
+			}
+			source.Set(inv, "")
+		}
+		want()
+		set("GPU-a")
+		want("the container runtime does not know it: ")
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(retry)
+		want("")
+		if err := os.Remove(w.path()); err != nil { // somebody cleans up
+			t.Fatal(err)
+		}
+		time.Sleep(retry)
+		want("")
+		if _, err := os.Stat(w.path()); err != nil {
+			t.Errorf("the file is not written again: %v", err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dir, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		set("GPU-a", "GPU-b")
+		want("does not know it", "does not know it")
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
