@@ -1,6 +1,7 @@
 // Command gpumem-device-plugin offers the GPU memory of its node to the kubelet,
 // tells containers which GPU they got, and keeps what is written of both true.
-// Called as "gpumem-device-plugin mps", it keeps NVIDIA's MPS daemon running.
+// Called as "gpumem-device-plugin mps", it keeps NVIDIA's MPS daemon running, and as "gpumem-device-plugin was-reset", it
+// returns GPUs to use.
 package main
 
 import (
@@ -32,6 +33,9 @@ func main() { os.Exit(daemon.Main("gpumem-device-plugin", run)) }
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == mpsCommand {
 		return runMPS(ctx, args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == resetCommand {
+		return runReset(args[1:], stdout)
 	}
 	opts := defaultOptions()
 	switch err := opts.parse(args, stdout); {

@@ -50,7 +50,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		return err
 	}
 	machine := nvml.Machine{Open: nvml.Opener(o.nvmlLibrary, o.driverRoot)}
-	driver, limits, ok := o.waitForGPUs(ctx, machine, log)
+	driver, gpus, instances, ok := o.waitForGPUs(ctx, machine, log)
 	if !ok {
 		return nil
 	}
@@ -64,19 +64,16 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		return err
 	}
 	cfg := mps.Config{
-		Dir: o.dir, Shm: filepath.Join(o.dir, "shm"), Program: control, Settings: mps.Settings{PinnedMiB: limits}, Mounts: &mps.Kernel{}, Probe: o.probe,
-		Free:      func() ([]int64, error) { return machine.Free(o.ours.Selects) },
+		Dir: o.dir, Shm: filepath.Join(o.dir, "shm"), Program: control, Mounts: &mps.Kernel{}, Probe: o.probe,
 		Exclusive: o.exclusive, Interval: mpsInterval, Timeout: mpsTimeout, Backoff: mpsBackoff, Drain: o.drain, Quit: mpsQuit,
 	}
-	daemons := []mps.Config{cfg}
-	if o.mig {
-		if daemons, err = o.withInstances(cfg, machine); err != nil {
-			return err
-		}
-	}
+	daemons := daemonsOf(cfg, gpus, instances, func() ([]nvml.Part, []nvml.Part, int, error) {
+		_, gpus, instances, lost, err := machine.Parts(o.reserveMiB, o.ours.Selects)
+		return gpus, instances, lost, err
+	})
 	group, ctx := errgroup.WithContext(ctx)
 	for _, cfg := range daemons {
-		log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Strings("devices", cfg.Only))
+		log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.String("dir", cfg.Dir))
 		group.Go(func() error { return mps.New(cfg, machine, log.Named("mps")).Run(ctx) })
 	}
 	return group.Wait()
@@ -109,13 +106,17 @@ func (o *mpsOptions) cuda() string {
 	return nvml.FindInDriver(name, o.driverRoot)
 }
 
-// waitForGPUs waits for the driver, which may come later. Not ok is a context that
-// is done.
-func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log *zap.Logger) (driver string, limits []int64, ok bool) {
+// waitForGPUs waits for the driver, which may come later, and returns its version, the GPUs that answer, and the MIG
+// instances that are to have a daemon. Not ok is a context that is done.
+func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log *zap.Logger) (driver string, gpus, instances []nvml.Part, ok bool) {
 	for said := ""; ; {
-		driver, limits, err := machine.Limits(o.reserveMiB)
-		if err == nil {
-			return driver, limits, true
+		driver, gpus, instances, _, err := machine.Parts(o.reserveMiB, o.ours.Selects)
+		switch {
+		case err != nil:
+		case o.mig:
+			return driver, gpus, instances, true
+		default:
+			return driver, gpus, nil, true
 		}
 		if err.Error() != said {
 			log.Info("waiting for a GPU", zap.Error(err))
@@ -123,7 +124,7 @@ func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log 
 		said = err.Error()
 		select {
 		case <-ctx.Done():
-			return "", nil, false
+			return "", nil, nil, false
 		case <-time.After(probeRetry):
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,33 +13,32 @@ import (
 
 // TestDaemonsOfANodeWithInstances: each has its own devices, folder, limits and free memory.
 func TestDaemonsOfANodeWithInstances(t *testing.T) {
-	whole := mps.Config{Dir: "/mps", Shm: "/mps/shm", Exclusive: true, Settings: mps.Settings{PinnedMiB: []int64{40000, 14910}}}
-	gpus := []nvml.Part{{UUID: "GPU-b", Index: 1, MiB: 14910, Free: 14000}}
+	whole := mps.Config{Dir: "/mps", Shm: "/mps/shm", Exclusive: true}
+	gpus := []nvml.Part{{UUID: "GPU-a", MiB: 40000, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14910, Free: 14000}}
 	instances := []nvml.Part{{UUID: "MIG-a", Index: 2, MiB: 4852, Free: 4000}, {UUID: "MIG-c", Index: 4, MiB: 9700, Free: 9000}}
-	free := func(parts []nvml.Part) (out []int64, err error) {
-		for _, p := range parts {
-			out = append(out, p.Free)
-		}
-		return out, nil
-	}
+	const a, b = "{GPU-a 0 40000 0 true}", "{GPU-b 1 14910 14000 false}"
 	for name, tc := range map[string]struct {
 		gpus, instances []nvml.Part
+		lost            int
 		want            []string
 	}{
-		"no instance": {gpus, nil, []string{"/mps true [] [] [40000 14910]"}},
-		"instances alone": {nil, instances, []string{
-			"/mps/MIG-a false [MIG-a] [2] [4852] [4000]", "/mps/MIG-c false [MIG-c] [4] [9700] [9000]",
+		"no instance":     {gpus, nil, 0, []string{"/mps true [" + a + " " + b + "] true <nil>"}},
+		"one GPU is lost": {gpus[1:], nil, 1, []string{"/mps true [" + b + "] false <nil>"}},
+		"instances alone": {gpus[:1], instances, 0, []string{
+			"/mps/MIG-a false [{MIG-a 2 4852 4000 false}] false <nil>", "/mps/MIG-c false [{MIG-c 4 9700 9000 false}] false <nil>",
 		}},
-		"next to a GPU": {gpus, instances[:1], []string{"/mps true [GPU-b] [1] [14910] [14000]", "/mps/MIG-a false [MIG-a] [2] [4852] [4000]"}},
+		"next to a GPU": {gpus, instances[:1], 0, []string{
+			"/mps true [" + b + "] false <nil>", "/mps/MIG-a false [{MIG-a 2 4852 4000 false}] false <nil>",
+		}},
 	} {
+		look := func() ([]nvml.Part, []nvml.Part, int, error) {
+			return slices.Clone(tc.gpus), slices.Clone(tc.instances), tc.lost, nil
+		}
+		daemons := daemonsOf(whole, tc.gpus, tc.instances, look)
 		var got []string
-		for _, d := range daemonsOf(whole, tc.gpus, tc.instances, free) {
-			line := fmt.Sprint(d.Dir, " ", d.Exclusive, " ", d.Only, " ", d.Indexes, " ", d.Settings.PinnedMiB)
-			if d.Free != nil {
-				has, _ := d.Free()
-				line += fmt.Sprint(" ", has)
-			}
-			got = append(got, line)
+		for _, d := range daemons {
+			list, all, err := d.GPUs()
+			got = append(got, fmt.Sprint(d.Dir, " ", d.Exclusive, " ", list, " ", all, " ", err))
 			if d.Shm != "/mps/shm" {
 				t.Errorf("%s: %s has /dev/shm in %s", name, d.Dir, d.Shm)
 			}
@@ -46,5 +46,9 @@ func TestDaemonsOfANodeWithInstances(t *testing.T) {
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+	gone := func() ([]nvml.Part, []nvml.Part, int, error) { return gpus, nil, 0, nil }
+	if _, _, err := daemonsOf(whole, nil, instances, gone)[0].GPUs(); err == nil {
+		t.Error("an instance that is gone has a daemon")
 	}
 }

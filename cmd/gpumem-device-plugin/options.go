@@ -3,8 +3,6 @@ package main
 import (
 	"io"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -13,7 +11,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
-	"github.com/gpumem/gpumem/pkg/node/nvml"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
@@ -75,17 +72,12 @@ type options struct {
 }
 
 func defaultOptions() options {
-	var xids []string
-	for _, xid := range nvml.ApplicationXIDs() {
-		xids = append(xids, strconv.FormatUint(xid, 10))
-	}
 	return options{
 		nodeName:      os.Getenv("NODE_NAME"),
 		domain:        api.DefaultDomain,
 		unitMiB:       1024,
 		driverRoot:    "/",
 		probeInterval: 30 * time.Second,
-		ignoreXIDs:    strings.Join(xids, ","),
 		unassigned:    unassignedPlace,
 		policy:        string(placement.Binpack),
 		strategy:      string(containers.Envvar),
@@ -127,7 +119,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.nvmlLibrary, "nvml-library", o.nvmlLibrary, "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
 	f.StringVar(&o.driverRoot, "driver-root", o.driverRoot, "`directory` under which the NVIDIA driver is installed, for example /run/nvidia/driver")
 	f.DurationVar(&o.probeInterval, "probe-interval", o.probeInterval, "time between two looks at the health of the GPUs")
-	f.StringVar(&o.ignoreXIDs, "ignore-xids", o.ignoreXIDs, "`numbers` of GPU errors that are a program's fault and leave the GPU healthy")
+	f.StringVar(&o.ignoreXIDs, "ignore-xids", o.ignoreXIDs, "`numbers` of more GPU errors that leave the GPU healthy, next to those after which NVIDIA asks for a new start of the program, or for nothing")
 	f.StringVar(&o.unassigned, "unassigned", o.unassigned, "what to do with pods that gpumem's scheduler has not placed: place or refuse")
 	f.StringVar(&o.policy, "policy", o.policy, "`policy` to place them by, if they name none: "+placement.JoinPolicies(placement.ClusterPolicies()))
 	f.StringVar(&o.strategy, "device-list-strategy", o.strategy, "how to name GPUs to the container runtime: envvar, volume-mounts, cdi-annotations or cdi-cri")

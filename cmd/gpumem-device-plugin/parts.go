@@ -101,6 +101,11 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	return p
 }
 
+// resetsFile returns the file with the GPUs that need a reset. It goes with the kubelet's checkpoint.
+func resetsFile(kubeletDir string) string {
+	return filepath.Join(kubeletDir, "device-plugins", "gpumem-resets.json")
+}
+
 // newProber returns who looks for the node's GPUs.
 func newProber(log *zap.Logger, cfg config, node *nodepods.Node) *nvml.Prober {
 	return nvml.New(nvml.Config{
@@ -108,6 +113,7 @@ func newProber(log *zap.Logger, cfg config, node *nodepods.Node) *nvml.Prober {
 		UnitMiB: cfg.unitMiB, MIG: cfg.mig, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: node.Offered,
 		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
+		Host: nvml.Host{Sys: "/sys", Proc: "/proc"}, Resets: resetsFile(cfg.kubeletDir),
 	}, log.Named("nvml"))
 }
 

@@ -60,10 +60,10 @@ func TestAGPUThatReportsAnXIDIsNotOfferedUntilItIsWell(t *testing.T) {
 		return c == "True: all 2 GPUs are healthy", c
 	})
 	report(1, 31) // of a program
-	report(2, 79)
+	report(2, 74)
 	e.eventually("node1 says that it is not", func() (bool, string) {
 		events := e.nodeEvents("node1")
-		return strings.Contains(events, "GPUUnhealthy: GPU 1 ("+machine.GPUs[1].UUID+") is not healthy and takes no new pods: XID 79: the GPU has fallen off the bus"), events
+		return strings.Contains(events, "GPUUnhealthy: GPU 1 ("+machine.GPUs[1].UUID+") is not healthy and takes no new pods: XID 74: NVLink error"), events
 	})
 	e.eventually("its pod is told", func() (bool, string) {
 		events := strings.Join(e.events("on-it"), "\n")

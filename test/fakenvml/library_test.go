@@ -389,7 +389,7 @@ func TestLostAndBack(t *testing.T) {
 	f := start(t, m)
 	a, b := f.device(t, 0), f.device(t, 1)
 
-	for state, want := range map[State]nvml.Return{Lost: nvml.ERROR_GPU_IS_LOST, UnknownError: nvml.ERROR_UNKNOWN} {
+	for state, want := range map[State]nvml.Return{Lost: nvml.ERROR_GPU_IS_LOST, UnknownError: nvml.ERROR_UNKNOWN, NotSupported: nvml.ERROR_NOT_SUPPORTED} {
 		m.GPUs[1].State = state
 		f.write(t, m)
 		_, ret := b.GetMemoryInfo()

@@ -16,6 +16,7 @@ const (
 	Lost         State = "lost"          // every call answers GPU_IS_LOST
 	Hang         State = "hang"          // every call blocks for GPU.HangSeconds
 	UnknownError State = "unknown-error" // every call answers UNKNOWN
+	NotSupported State = "not-supported" // every call answers NOT_SUPPORTED
 )
 
 // Machine is a whole configuration file.

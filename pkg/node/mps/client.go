@@ -46,25 +46,33 @@ func DirOf(dir string, d gpu.Device) string {
 	return dir
 }
 
-// Check returns the indexes of the devices whose clients the node's daemons limit. It returns none for a supervisor
-// that does not report them, and an error when a daemon does not limit its clients.
+// Check returns the indexes of the devices whose clients the node's daemons limit, and an error when they limit none. It
+// returns no index for a supervisor that does not report them.
 func Check(ctx context.Context, dir string, devices []gpu.Device) (limited []int, err error) {
 	rest := len(devices)
+	var errs []error
 	for _, d := range devices {
 		if !d.MIG() {
 			continue
 		}
+		rest--
 		if _, err := NewClient(DirOf(dir, d)).Check(ctx); err != nil {
-			return nil, fmt.Errorf("GPU %d (%s): %w", d.Index, d.Model, err)
+			errs = append(errs, fmt.Errorf("GPU %d (%s): %w", d.Index, d.Model, err))
+			continue
 		}
 		limited = append(limited, d.Index)
-		rest--
 	}
-	if rest == 0 && len(limited) > 0 {
+	if rest > 0 || len(devices) == 0 {
+		gpus, err := NewClient(dir).Check(ctx)
+		if err == nil && len(limited) == 0 {
+			return gpus, nil
+		}
+		limited, errs = append(limited, gpus...), append(errs, err)
+	}
+	if len(limited) > 0 {
 		return limited, nil
 	}
-	gpus, err := NewClient(dir).Check(ctx)
-	return append(limited, gpus...), err
+	return nil, errors.Join(errs...)
 }
 
 // CheckAll says why the daemons of a node do not work, whatever they are for.

@@ -3,7 +3,6 @@ package mps
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -89,12 +88,12 @@ func (c control) check(ctx context.Context) error {
 }
 
 // apply gives a daemon its settings.
-func (c control) apply(ctx context.Context, s Settings) error {
+func (c control) apply(ctx context.Context, gpus []GPU) error {
 	if _, err := c.command(ctx, "set_default_active_thread_percentage", "100"); err != nil {
 		return err
 	}
-	for index, limit := range s.PinnedMiB {
-		if _, err := c.command(ctx, "set_default_device_pinned_mem_limit", strconv.Itoa(index), fmt.Sprintf("%dM", limit)); err != nil {
+	for index, g := range gpus {
+		if _, err := c.command(ctx, "set_default_device_pinned_mem_limit", strconv.Itoa(index), fmt.Sprintf("%dM", g.MiB)); err != nil {
 			return err
 		}
 	}
@@ -143,20 +142,3 @@ func (c control) quit(ctx context.Context) error {
 	_, err := c.command(ctx, "quit")
 	return err
 }
-
-// Settings are what every daemon is given.
-type Settings struct {
-	PinnedMiB []int64 // by index of the GPU: the most that a client may have of it
-}
-
-// validate says what of the settings no daemon can take.
-func (s Settings) validate() error {
-	for index, limit := range s.PinnedMiB {
-		if limit < 1 {
-			return fmt.Errorf("GPU %d is to have a limit of %d MiB: %w", index, limit, errNoLimit)
-		}
-	}
-	return nil
-}
-
-var errNoLimit = errors.New("want 1 or more")

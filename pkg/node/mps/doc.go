@@ -3,7 +3,7 @@
 //
 // # Protocol
 //
-//	           start            answers, settings taken, a client of each GPU was limited
+//	           start            answers, settings taken, a client of some GPU was limited
 //	ended ─────────────▶ starting ───────────────────▶ healthy
 //	  ▲                     │                             │ a question fails
 //	  │ exits, or MaxFailures questions in a row fail     ▼
@@ -28,7 +28,8 @@
 //
 // # Invariants
 //
-//   - A daemon that was started again has the settings of the one before it.
+//   - A daemon has the GPUs that answer when it is started. A GPU on which no client was limited yet keeps no other from
+//     its clients.
 //   - Compute modes are left as they were found, also by a supervisor that was
 //     killed: the next one puts them back.
 //   - Clients can neither take away the daemon's socket nor put another in its place: they

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,29 +19,25 @@ import (
 func TestADaemonIsHealthyOnceAClientWasLimited(t *testing.T) {
 	want := []string{"CUDA_VISIBLE_DEVICES=%d", "CUDA_MPS_PIPE_DIRECTORY=FOLDER/clients", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M"}
 	n := newNode(t)
-	limits := make(chan bool, 1)
-	limits <- false
 	var asked atomic.Int32
 	n.cfg.Probe = func(_ context.Context, env []string) error {
-		gpu := asked.Load() % 2
+		client := asked.Add(1) - 1
+		gpu := []int{0, 1, 0}[client] // the first fails
 		for _, variable := range want {
 			variable = strings.ReplaceAll(strings.ReplaceAll(variable, "FOLDER", n.cfg.Dir), "%d", fmt.Sprint(gpu))
 			if !slices.Contains(env, variable) {
-				t.Errorf("client %d: no %s", asked.Load(), variable)
+				t.Errorf("client %d: no %s", client, variable)
 			}
 		}
-		select {
-		case <-limits:
+		if client == 0 {
 			return errors.New("it got everything")
-		default:
-			asked.Add(1)
-			return nil
 		}
+		return nil
 	}
 	n.run()
-	n.eventually("it is healthy", healthy)
-	if asked.Load() != 2 {
-		t.Errorf("%d clients were limited, want one of each of two GPUs", asked.Load())
+	n.eventually("it limits clients of both", func(s Status, err error) bool { return healthy(s, err) && slices.Equal(s.Proven, []int{0, 1}) })
+	if asked.Load() != 3 {
+		t.Errorf("%d clients were started, want one for each of two GPUs and one that failed", asked.Load())
 	}
 	if err := n.end(); err != nil {
 		t.Error(err)
@@ -60,17 +57,23 @@ func TestADaemonThatLimitsNoClient(t *testing.T) {
 // TestGPUsOfOthersAreNotProbed: in MIG mode, or left to another device plugin.
 func TestGPUsOfOthersAreNotProbed(t *testing.T) {
 	for name, tc := range map[string]struct {
-		free  []int64
+		open  []bool
 		holds func(Status, error) bool
 		gpus  []string
 		says  []int
 	}{
-		"one of two": {[]int64{-1, 80896}, healthy, []string{"CUDA_VISIBLE_DEVICES=1"}, []int{1}},
-		"both":       {[]int64{-1, -1}, sick("no GPU is for clients"), nil, nil},
+		"one of two": {[]bool{false, true}, healthy, []string{"CUDA_VISIBLE_DEVICES=1"}, []int{1}},
+		"both":       {[]bool{false, false}, sick("no GPU is for clients"), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.cfg.Free = func() ([]int64, error) { return tc.free, nil }
+			n.cfg.GPUs = func() ([]GPU, bool, error) {
+				gpus := twoGPUs()
+				for i := range gpus {
+					gpus[i].Closed = !tc.open[i]
+				}
+				return gpus, true, nil
+			}
 			probed := make(chan string, 10)
 			n.cfg.Probe = func(_ context.Context, env []string) error {
 				probed <- env[slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })]
@@ -125,16 +128,84 @@ func TestProbesThatFailBecomeRare(t *testing.T) {
 	})
 }
 
-// TestAFullGPUProvesNoLimit: a client that gets nothing there may have met the end of the GPU.
+// TestAFullGPUProvesNoLimit: a client that gets nothing there may have met the end of the GPU. The other GPU has its proof.
 func TestAFullGPUProvesNoLimit(t *testing.T) {
 	n := newNode(t)
-	var free atomic.Int64
-	n.cfg.Free = func() ([]int64, error) { return []int64{14336, free.Load()}, nil }
-	free.Store(2047)
+	free := [2]atomic.Int64{}
+	n.cfg.GPUs = func() ([]GPU, bool, error) {
+		gpus := twoGPUs()
+		gpus[0].Free, gpus[1].Free = free[0].Load(), free[1].Load()
+		return gpus, true, nil
+	}
+	free[0].Store(2047)
+	free[1].Store(2047)
 	n.run()
-	n.eventually("a daemon with a full GPU is not healthy", sick("no client was seen to be limited: GPU 1 has less than 2048 MiB free"))
-	free.Store(2048)
-	n.eventually("it is healthy once memory is free", healthy)
+	n.eventually("a daemon with full GPUs is not healthy", sick("no client was seen to be limited: GPU 1 has less than 2048 MiB free"))
+	limits := func(gpus ...int) func(Status, error) bool {
+		return func(s Status, err error) bool { return healthy(s, err) && slices.Equal(s.Proven, gpus) }
+	}
+	free[0].Store(2048)
+	n.eventually("it limits clients of the GPU with free memory", limits(0))
+	free[1].Store(2048)
+	n.eventually("it limits clients of both", limits(0, 1))
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestALostGPUKeepsMPSFromNoOther: the daemon is for the GPUs that answer when it starts, and for the same ones while it runs.
+func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
+	n := newNode(t)
+	var lost atomic.Bool
+	lost.Store(true)
+	n.cfg.GPUs = func() ([]GPU, bool, error) {
+		if lost.Load() {
+			return twoGPUs()[1:], false, nil
+		}
+		return twoGPUs(), true, nil
+	}
+	probed := make(chan string, 10)
+	n.cfg.Probe = func(_ context.Context, env []string) error {
+		probed <- env[slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })]
+		return nil
+	}
+	n.run()
+	s := n.eventually("the other GPU has its proof", healthy)
+	if got := <-probed; !slices.Equal(s.Proven, []int{1}) || got != "CUDA_VISIBLE_DEVICES=GPU-b" {
+		t.Errorf("proven %v by %s", s.Proven, got)
+	}
+	if diff := cmp.Diff([]string{settings[0], settings[1], "set_default_device_pinned_mem_limit 0 80896M"}, n.told()); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	lost.Store(false)
+	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil { // it is started again
+		t.Fatal(err)
+	}
+	n.eventually("both have their proof", func(s Status, err error) bool { return healthy(s, err) && slices.Equal(s.Proven, []int{0, 1}) })
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestADrainGoesOnWhenOneQuestionFails: a daemon that does not list its clients may have some.
+func TestADrainGoesOnWhenOneQuestionFails(t *testing.T) {
+	n := newNode(t)
+	n.run()
+	n.eventually("it is healthy", healthy)
+	n.steer("clients", "17\n23\n")
+	n.eventually("two clients", func(s Status, err error) bool { return healthy(s, err) && s.Clients == 2 })
+	n.steer("broken", "client\n")
+	n.stop()
+	for range 50 { // questions
+		n.eventually("it drains", sick("about to end"))
+		select {
+		case err := <-n.ended:
+			t.Fatalf("the daemon was ended under its clients: %v", err)
+		case <-time.After(n.cfg.Interval):
+		}
+	}
+	n.steer("broken", "")
+	n.steer("clients", "")
 	if err := n.end(); err != nil {
 		t.Error(err)
 	}

@@ -26,20 +26,17 @@ import (
 
 // Config is what a Supervisor is to do. All fields are to be set.
 type Config struct {
-	Dir      string
-	Shm      string   // what clients have for /dev/shm: one for all daemons of a node, see Decisions
-	Only     []string // UUIDs of the GPUs that the daemon is for, or of one MIG instance, as it numbers them; none: all GPUs
-	Indexes  []int    // of Only, as NVML numbers them
-	Program  string   // nvidia-cuda-mps-control
-	Settings Settings
-	Mounts   Mounts
+	Dir     string
+	Shm     string // what clients have for /dev/shm: one for all daemons of a node, see Decisions
+	Program string // nvidia-cuda-mps-control
+	Mounts  Mounts
 
 	// Probe runs a program that uses one GPU, in an environment that makes it a client with a
 	// limit of 1 GiB, and says why that does not hold.
 	Probe func(ctx context.Context, env []string) error
-	// Free returns, by index, how many MiB of each GPU no program uses; less than 0 of one that
-	// clients are not to use, which is not probed.
-	Free func() ([]int64, error)
+	// GPUs returns the GPUs that the next daemon is for, or one MIG instance, in NVML's order. All reports that the machine
+	// has no other: the daemon then numbers them as NVML does.
+	GPUs func() (gpus []GPU, all bool, err error)
 
 	Exclusive bool          // no program may use the GPUs past the daemon
 	Interval  time.Duration // between two questions
@@ -47,6 +44,15 @@ type Config struct {
 	Backoff   time.Duration // before a daemon that has ended is started again
 	Drain     time.Duration // for clients to end, before the daemon does
 	Quit      time.Duration // for the daemon to end, before it is killed
+}
+
+// A GPU is one that a daemon is for.
+type GPU struct {
+	UUID   string
+	Index  int   // of NVML
+	MiB    int64 // the most that a client may have
+	Free   int64 // MiB that no program uses
+	Closed bool  // no client is to use it, so it is not probed
 }
 
 const (
@@ -66,8 +72,11 @@ type Supervisor struct {
 	cfg    Config
 	modes  exclusive
 	log    *zap.Logger
-	trial  trial // of Run, as is direct
+	trial  trial // of Run, as are the next four
 	direct bool  // NVIDIA's tool cannot use the read-only pipe directory
+	gpus   []GPU // of the daemon that was started last
+	all    bool  // see Config.GPUs
+	proven map[string]bool
 
 	mu     sync.Mutex // guards status
 	status Status
@@ -79,7 +88,7 @@ func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
 		cfg:    cfg,
 		modes:  exclusive{modes: modes, file: filepath.Join(cfg.Dir, modesFile), log: log},
 		log:    log,
-		status: Status{Reason: "it has not been started yet", Protocol: Protocol, GPUs: len(cfg.Settings.PinnedMiB)},
+		status: Status{Reason: "it has not been started yet", Protocol: Protocol},
 	}
 }
 
@@ -109,7 +118,7 @@ func (s *Supervisor) sick(reason string) {
 // Run keeps a daemon running until the context is done, and answers who asks for
 // it.
 func (s *Supervisor) Run(ctx context.Context) (err error) {
-	if err := errors.Join(s.cfg.Settings.validate(), s.makeDirs()); err != nil {
+	if err := s.makeDirs(); err != nil {
 		return err
 	}
 	listener, err := s.listen(ctx)
@@ -199,10 +208,22 @@ func (s *Supervisor) controlBy(pipe string) control {
 		// The order in which NVML has them, so that indexes are the same.
 		"CUDA_DEVICE_ORDER=PCI_BUS_ID",
 	)
-	if len(s.cfg.Only) > 0 {
-		env = append(env, visible+strings.Join(s.cfg.Only, ","))
+	if !s.all {
+		env = append(env, visible+strings.Join(s.visible(), ","))
 	}
 	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, env: env}
+}
+
+// visible returns the names by which CUDA finds the GPUs of the daemon: numbers where it sees all of them.
+func (s *Supervisor) visible() (names []string) {
+	for i, g := range s.gpus {
+		if name := g.UUID; s.all {
+			names = append(names, strconv.Itoa(i))
+		} else {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // visible is the variable that says which GPUs CUDA uses.
@@ -211,6 +232,15 @@ const visible = "CUDA_VISIBLE_DEVICES="
 // daemon runs one daemon from its start to its end, and says why it ended.
 func (s *Supervisor) daemon(ctx context.Context) error {
 	life := context.WithoutCancel(ctx) // it outlives the context by the time of its clients
+	gpus, all, err := s.cfg.GPUs()
+	if err != nil {
+		return fmt.Errorf("list its GPUs: %w", err)
+	}
+	if len(gpus) == 0 {
+		return errors.New("no GPU answers that it is for")
+	}
+	s.gpus, s.all, s.proven = gpus, all, make(map[string]bool)
+	s.update(func(st *Status) { st.GPUs, st.Proven = len(gpus), nil })
 	cmd, stdin, out, err := s.start(life)
 	if err != nil {
 		return err
@@ -286,7 +316,7 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 		case errors.Is(err, errUnreachable): // another daemon would be no better
 			failures = 0
 			s.sick(err.Error())
-		case unproven != nil: // it is not for want of a daemon
+		case unproven != nil && len(s.proven) == 0: // it is not for want of a daemon
 			failures = 0
 			s.sick(unproven.Error())
 		case err == nil:
@@ -333,7 +363,7 @@ func (s *Supervisor) sweepSince(last time.Time) time.Time {
 
 // apply gives a daemon its settings.
 func (s *Supervisor) apply(ctx context.Context, c control) error {
-	err := c.apply(ctx, s.cfg.Settings)
+	err := c.apply(ctx, s.gpus)
 	switch {
 	case err == nil:
 		s.trial.succeed()
@@ -397,41 +427,53 @@ func (p *proof) renew(first time.Duration, probe func() error) error {
 // is seen to have met that, and not the end of the GPU: the limit, and a context.
 const minFreeMiB = 2 * probe.LimitMiB
 
-// prove says why clients have no limit, as a client of each GPU finds. It has the pipe
-// directory that clients have.
+// prove probes each GPU as a client that has the pipe directory of clients, and returns why clients have no limit on some.
+// A GPU that no longer answers keeps no other from its proof.
 func (s *Supervisor) prove(ctx context.Context) error {
-	free, err := s.cfg.Free()
+	now, _, err := s.cfg.GPUs()
 	if err != nil {
 		return fmt.Errorf("no client was seen to be limited: %w", err)
 	}
-	if !slices.ContainsFunc(free, func(mib int64) bool { return mib >= 0 }) {
-		return errors.New("no client was seen to be limited: no GPU is for clients")
-	}
-	var proven []int
-	for i := range s.cfg.Settings.PinnedMiB {
+	names := s.visible()
+	var errs []error
+	for i, g := range s.gpus {
+		at := slices.IndexFunc(now, func(one GPU) bool { return one.UUID == g.UUID })
 		switch {
-		case i < len(free) && free[i] < 0:
+		case s.proven[g.UUID] || g.Closed:
 			continue
-		case i >= len(free) || free[i] < minFreeMiB:
-			return fmt.Errorf("no client was seen to be limited: GPU %d has less than %d MiB free", i, minFreeMiB)
+		case at < 0:
+			errs = append(errs, fmt.Errorf("no client was seen to be limited: GPU %d does not answer", g.Index))
+			continue
+		case now[at].Free < minFreeMiB:
+			errs = append(errs, fmt.Errorf("no client was seen to be limited: GPU %d has less than %d MiB free", g.Index, minFreeMiB))
+			continue
 		}
-		which, index := strconv.Itoa(i), i
-		if i < len(s.cfg.Only) {
-			which, index = s.cfg.Only[i], s.cfg.Indexes[i]
-		}
-		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", visible+which, "CUDA_MPS_PIPE_DIRECTORY="+s.path("clients"),
+		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", visible+names[i], "CUDA_MPS_PIPE_DIRECTORY="+s.path("clients"),
 			fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", probe.LimitMiB))
 		probing, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		err := s.cfg.Probe(probing, env)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("it does not limit GPU %d: %w", index, err)
+			errs = append(errs, fmt.Errorf("it does not limit GPU %d: %w", g.Index, err))
+			continue
 		}
-		proven = append(proven, index)
+		s.proven[g.UUID] = true
 	}
-	s.update(func(st *Status) { st.Proven = proven })
-	s.log.Info("MPS daemon is healthy, and limits its clients")
-	return nil
+	var proven []int
+	for _, g := range s.gpus {
+		if s.proven[g.UUID] {
+			proven = append(proven, g.Index)
+		}
+	}
+	err = errors.Join(errs...)
+	switch {
+	case len(proven) > 0:
+		s.update(func(st *Status) { st.Proven = proven })
+		s.log.Info("MPS daemon is healthy, and limits its clients", zap.Ints("gpus", proven), zap.Error(err))
+	case err == nil:
+		return errors.New("no client was seen to be limited: no GPU is for clients")
+	}
+	return err
 }
 
 // sweep removes what clients have left that have ended.
@@ -456,7 +498,7 @@ func (s *Supervisor) well(ctx context.Context, c control) {
 	})
 }
 
-// drain waits until no client is left, but not for ever.
+// drain waits until no client is left, but not for ever. A daemon that does not list its clients may have some.
 func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	s.sick("it is about to end")
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Drain)
@@ -464,17 +506,20 @@ func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	ticker := time.NewTicker(s.cfg.Interval)
 	defer ticker.Stop()
 	for {
-		n, _, err := s.control().clients(ctx)
-		if err != nil || n == 0 {
+		switch n, _, err := s.control().clients(ctx); {
+		case err == nil && n == 0:
 			return
+		case err == nil:
+			s.update(func(st *Status) { st.Clients = n })
+		default:
+			s.log.Debug("clients not counted", zap.Error(err))
 		}
-		s.update(func(st *Status) { st.Clients = n })
 		select {
 		case err := <-exited:
 			exited <- err // for end
 			return
 		case <-ctx.Done():
-			s.log.Warn("MPS daemon ends with clients", zap.Int("clients", n))
+			s.log.Warn("MPS daemon ends with clients", zap.Int("clients", s.Status().Clients))
 			return
 		case <-ticker.C:
 		}

@@ -110,10 +110,14 @@ func newNode(t *testing.T) *node {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return &node{T: t, log: zap.NewNop(), modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
-		Dir: dir, Shm: filepath.Join(dir, "shm"), Program: standin, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
-		Free:     func() ([]int64, error) { return []int64{14336, 80896}, nil },
+		Dir: dir, Shm: filepath.Join(dir, "shm"), Program: standin, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
+		GPUs:     func() ([]GPU, bool, error) { return twoGPUs(), true, nil },
 		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
 	}}
+}
+
+func twoGPUs() []GPU {
+	return []GPU{{UUID: "GPU-a", MiB: 14336, Free: 14336}, {UUID: "GPU-b", Index: 1, MiB: 80896, Free: 80896}}
 }
 
 // run starts a supervisor. The test ends it.
@@ -240,13 +244,15 @@ func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
 func TestADaemonOfAnInstance(t *testing.T) {
 	n := newNode(t)
 	dir, instance := n.cfg.Dir, gpu.Device{UUID: "MIG-a", Index: 2, Model: "A100 MIG 1g.5gb"}
-	n.cfg.Dir, n.cfg.Only, n.cfg.Indexes, n.cfg.Settings = DirOf(dir, instance), []string{string(instance.UUID)}, []int{instance.Index}, Settings{PinnedMiB: []int64{4852}}
+	n.cfg.Dir = DirOf(dir, instance)
 	if want := filepath.Join(dir, "MIG-a"); n.cfg.Dir != want {
 		t.Fatalf("its folder is %s, want %s", n.cfg.Dir, want)
 	}
 	probed := make(chan []string, 1)
 	n.cfg.Probe = func(_ context.Context, env []string) error { probed <- env; return nil }
-	n.cfg.Free = func() ([]int64, error) { return []int64{4852}, nil }
+	n.cfg.GPUs = func() ([]GPU, bool, error) {
+		return []GPU{{UUID: string(instance.UUID), Index: instance.Index, MiB: 4852, Free: 4852}}, false, nil
+	}
 	check := func(devices ...gpu.Device) string {
 		limited, err := Check(t.Context(), dir, devices)
 		return fmt.Sprint(limited, err)
@@ -261,15 +267,16 @@ func TestADaemonOfAnInstance(t *testing.T) {
 	if env := <-probed; !slices.Contains(env, "CUDA_VISIBLE_DEVICES=MIG-a") {
 		t.Errorf("the probe has %q", env)
 	}
-	if !slices.Contains(New(n.cfg, n.modes, zap.NewNop()).control().env, "CUDA_VISIBLE_DEVICES=MIG-a") {
-		t.Error("the daemon sees all GPUs")
+	pid := fmt.Sprintf("/proc/%d/environ", n.pid())
+	if env, err := os.ReadFile(pid); err != nil || !slices.Contains(strings.Split(string(env), "\x00"), "CUDA_VISIBLE_DEVICES=MIG-a") {
+		t.Errorf("the daemon sees all GPUs, %v", err)
 	}
 	for _, tc := range []struct {
 		devices []gpu.Device
 		want    string
 	}{
 		{[]gpu.Device{instance}, "[2] <nil>"},
-		{[]gpu.Device{instance, {UUID: "GPU-b", Index: 1}}, "[2] no MPS daemon runs on the node"},
+		{[]gpu.Device{instance, {UUID: "GPU-b", Index: 1}}, "[2] <nil>"}, // a daemon that is missing takes the level from its own GPUs alone
 	} {
 		if got := check(tc.devices...); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc.devices, got, tc.want)

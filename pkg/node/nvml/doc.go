@@ -12,6 +12,9 @@
 //	                        ▲    good probes, Config.Recovery in a row   │
 //	                        └────────────────────────────────────────────┘
 //
+// A GPU whose XID asks for a reset, by NVIDIA's catalog, stays unhealthy whatever NVML answers, until the driver is loaded
+// again, the machine boots, or a person has it removed from the file Config.Resets.
+//
 // # Invariants
 //
 //   - A GPU that was offered once is kept in the inventory, unhealthy when it is
@@ -19,7 +22,8 @@
 //     accounts with it.
 //   - A GPU is its UUID. When indexes move, devices keep their slots.
 //   - No call of the library is waited for longer than Config.Timeout. One that
-//     hangs is left behind, and its like is not started again until it returns.
+//     hangs is left behind, and its like is not started again until it returns. Its answer is used then: a session that
+//     opens late is the next one, and a GPU that is slow has the answers of the probe before.
 //   - No library, no driver and no GPU are states with a reason, not errors.
 //
 // # Decisions
@@ -28,8 +32,8 @@
 // program runs (go-nvml uses dlopen), so that one binary is for nodes with and without
 // a GPU; DCGM would be another daemon to install, and nvidia-smi's output is for people.
 //
-// The library is opened and initialised again while something is wrong: NVML
-// lists GPUs as they were when it was initialised, and a driver container may
+// The library is opened and initialised again when the kernel shows other GPUs or another load of the driver, and, more and
+// more rarely, while something is wrong: NVML lists GPUs as they were when it was initialised, and a driver container may
 // bring its library later than we start. It is left open while a call hangs in
 // it.
 //

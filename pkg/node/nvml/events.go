@@ -19,6 +19,7 @@ const eventWaitMS = 1000
 type event struct {
 	uuids  []gpu.UUID
 	reason string
+	reset  bool // the GPUs need a reset
 	probe  bool
 }
 
@@ -26,22 +27,42 @@ type event struct {
 // comes as an XID.
 const failures = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
 
-// meanings are what NVIDIA says of XIDs that a GPU itself is the cause of ("Xid
-// Errors").
-func meanings() map[uint64]string {
-	return map[uint64]string{
-		48: "double-bit ECC error", 62: "internal micro-controller halt", 63: "row remapping event", 64: "row remapping failure",
-		74: "NVLink error", 79: "the GPU has fallen off the bus", 92: "high rate of single-bit ECC errors", 94: "contained ECC error",
-		95: "uncontained ECC error", 119: "GSP firmware does not answer", 120: "GSP firmware error", 140: "unrecovered ECC error",
+// applicationXIDs are the errors after which NVIDIA's catalog of XIDs asks for a new start of the program, or for nothing.
+func applicationXIDs() []uint64 {
+	return []uint64{
+		8, 11, 13, 25, 31, 32, 37, 38, 39, 40, 41, 43, 44, 45, 60, 63, 66, 67, 68, 69, 70, 71, 72, 73, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88, 89,
+		92, 93, 94, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 121, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135, 137, 139,
+		141, 142, 152, 153, 157, 160, 161,
 	}
 }
 
-// xidReason says why a GPU is not healthy after an XID.
-func xidReason(xid uint64) string {
-	if meaning, ok := meanings()[xid]; ok {
-		return fmt.Sprintf("XID %d: %s", xid, meaning)
+// recoveryActionChanged is the XID that only announces another answer about the GPU's recovery (session.recovery).
+const recoveryActionChanged = 154
+
+// resetXIDs returns the errors after which the catalog asks for a reset of the GPU, or a restart of the machine.
+func resetXIDs() map[uint64]string {
+	return map[uint64]string{
+		46: "GPU stopped processing", 62: "internal micro-controller halt", 64: "row remapping failure", 79: "the GPU has fallen off the bus",
+		95: "uncontained ECC error", 109: "context switch timeout", 110: "security fault", 119: "GSP firmware does not answer",
+		120: "GSP firmware error", 136: "link training failed", 140: "unrecovered ECC error", 143: "GPU initialization failed",
+		151: "key rotation error", 155: "NVLink error", 156: "resource retirement", 158: "fatal timeout",
 	}
-	return fmt.Sprintf("XID %d", xid)
+}
+
+// meanings returns the other errors that have a name here. Good probes end them.
+func meanings() map[uint64]string {
+	return map[uint64]string{48: "double-bit ECC error", 74: "NVLink error"}
+}
+
+// xidEvent returns the event for an XID, and whether a GPU is out of use until it is reset.
+func xidEvent(xid uint64) (reason string, reset bool) {
+	if meaning, ok := resetXIDs()[xid]; ok {
+		return fmt.Sprintf("XID %d: %s: it %s", xid, meaning, needsReset), true
+	}
+	if meaning, ok := meanings()[xid]; ok {
+		return fmt.Sprintf("XID %d: %s", xid, meaning), false
+	}
+	return fmt.Sprintf("XID %d", xid), false
 }
 
 // watcher waits for NVML's events in a goroutine of its own, for the waiting is
@@ -111,7 +132,7 @@ func (p *Prober) unwatch() {
 	select {
 	case <-w.done:
 	case <-time.After(p.cfg.Timeout):
-		p.calls.hanging["events"] = w.done
+		p.calls.pending["events"] = &pending{done: w.done}
 	}
 }
 
@@ -141,12 +162,15 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 			w.send(event{probe: true})
 			return
 		case e.EventType == nvml.EventTypeDoubleBitEccError:
-			w.tell(e, "double-bit ECC error")
+			w.tell(e, "double-bit ECC error", false)
 		case e.EventType != nvml.EventTypeXidCriticalError:
-		case slices.Contains(ignore, e.EventData):
+		case e.EventData == recoveryActionChanged:
+			w.send(event{probe: true})
+		case slices.Contains(ignore, e.EventData), slices.Contains(applicationXIDs(), e.EventData):
 			log.Info("XID of a program", zap.Any("devices", devices(w.of[e.Device], e.GpuInstanceId)), zap.Uint64("xid", e.EventData))
 		default:
-			w.tell(e, xidReason(e.EventData))
+			reason, reset := xidEvent(e.EventData)
+			w.tell(e, reason, reset)
 		}
 	}
 }
@@ -160,9 +184,13 @@ func supported(handle nvml.Device) uint64 {
 }
 
 // tell reports what has happened to a GPU. One that is not known, or an instance, is looked for.
-func (w *watcher) tell(e nvml.EventData, reason string) {
-	if ids := devices(w.of[e.Device], e.GpuInstanceId); len(ids) > 0 {
-		w.send(event{uuids: ids, reason: reason})
+func (w *watcher) tell(e nvml.EventData, reason string, reset bool) {
+	instance := e.GpuInstanceId
+	if reset {
+		instance = wholeGPU // the others end with it
+	}
+	if ids := devices(w.of[e.Device], instance); len(ids) > 0 {
+		w.send(event{uuids: ids, reason: reason, reset: reset})
 		return
 	}
 	w.send(event{probe: true})

@@ -104,6 +104,11 @@ func (l *liar) device(uuid string) nvml.Device {
 		GetUtilizationRatesFunc:    func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: uint32(set)}, rets[4] },
 		GetSupportedEventTypesFunc: func() (uint64, nvml.Return) { return uint64(set), rets[5] },
 		RegisterEventsFunc:         func(uint64, nvml.EventSet) nvml.Return { return rets[7] },
+		GetFieldValuesFunc: func(values []nvml.FieldValue) nvml.Return {
+			values[0].Value[0] = byte(mig)
+			return rets[9]
+		},
+		GetRemappedRowsFunc: func() (int, int, bool, bool, nvml.Return) { return 0, 0, mig > 0, set > 1<<40, rets[10] },
 	}
 }
 

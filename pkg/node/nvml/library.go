@@ -1,8 +1,10 @@
 package nvml
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -18,6 +20,7 @@ var libraryDirs = [...]string{
 	"lib64",
 	"lib/x86_64-linux-gnu",
 	"lib/aarch64-linux-gnu",
+	"lib",
 }
 
 // FindLibrary returns the path to load NVML from: the one that is set, else the
@@ -47,6 +50,10 @@ func FindInDriver(name, driverRoot string) string {
 func Opener(path, driverRoot string) func() (nvml.Interface, string) {
 	return func() (nvml.Interface, string) {
 		found := FindLibrary(path, driverRoot)
-		return nvml.New(nvml.WithLibraryPath(found)), found
+		from := found
+		if found == libraryName && driverRoot != "" {
+			from += fmt.Sprintf(" (which is not in %s below %s)", strings.Join(libraryDirs[:], ", "), driverRoot)
+		}
+		return nvml.New(nvml.WithLibraryPath(found)), from
 	}
 }

@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"time"
@@ -36,6 +37,9 @@ type card struct {
 	instances          []*card // its MIG instances, by place; nil: none there
 	slices, ofSlices   uint32  // of an instance, and of the GPU instance that it is in if these are more
 	migRet             nvml.Return
+	acting             nvml.Return // what is answered about the action below
+	action             nvml.DeviceGpuRecoveryAction
+	unmapped           bool // an error of the memory could not be remapped
 }
 
 // nvlink is one of a card's links.
@@ -212,6 +216,14 @@ func (m *machine) device(c *card) nvml.Device {
 			return newer, nvml.SUCCESS
 		}
 	}
+	d.GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		values[0].NvmlReturn = uint32(c.acting)
+		binary.NativeEndian.PutUint32(values[0].Value[:], uint32(c.action))
+		return nvml.SUCCESS
+	}
+	d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) { return 0, 1, true, c.unmapped, nvml.SUCCESS }
 	d.GetNameFunc = func() (string, nvml.Return) { return "Tesla T4", nvml.SUCCESS }
 	d.GetCudaComputeCapabilityFunc = func() (int, int, nvml.Return) { return 7, 5, nvml.SUCCESS }
 	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {

@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -80,8 +81,8 @@ func TestErrorsOfInstances(t *testing.T) {
 		instance uint32
 		want     []string
 	}{
-		"an instance's":            {7, []string{"MIG-a: XID 79: the GPU has fallen off the bus", "MIG-b: healthy"}},
-		"the GPU's":                {all, []string{"MIG-a: XID 79: the GPU has fallen off the bus", "MIG-b: XID 79: the GPU has fallen off the bus"}},
+		"an instance's":            {7, []string{"MIG-a: XID 74: NVLink error", "MIG-b: healthy"}},
+		"the GPU's":                {all, []string{"MIG-a: XID 74: NVLink error", "MIG-b: XID 74: NVLink error"}},
 		"of one that is not known": {3, []string{"MIG-a: healthy", "MIG-b: healthy"}}, // it is looked for
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +93,7 @@ func TestErrorsOfInstances(t *testing.T) {
 				cfg := config(m.open)
 				cfg.MIG = true
 				p, _ := watched(t, cfg)
-				m.events <- nvml.EventData{Device: a.device, EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: tc.instance}
+				m.events <- nvml.EventData{Device: a.device, EventType: nvml.EventTypeXidCriticalError, EventData: 74, GpuInstanceId: tc.instance}
 				synctest.Wait()
 				wantHealth(t, p, tc.want...)
 			})
@@ -133,17 +134,11 @@ func TestInstancesOfAMachine(t *testing.T) {
 	m := newMachine(sliced("GPU-a"), t4("GPU-b"))
 	machine := Machine{Open: m.open}
 	all := func(gpu.Device) bool { return true }
-	gpus, instances, err := machine.Parts(100, all)
+	driver, gpus, instances, lost, err := machine.Parts(100, all)
 	want := []Part{{UUID: "MIG-a", Index: 2, MiB: 4764, Free: 4861}, {UUID: "MIG-b", Index: 4, MiB: 19868, Free: 19965}}
-	if diff := cmp.Diff([][]Part{want, {{UUID: "GPU-b", Index: 1, MiB: 14810, Free: 14907}}}, [][]Part{instances, gpus}); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	free, err := machine.FreeOf([]Part{{UUID: "MIG-b"}, {UUID: "GPU-b"}})
-	if diff := cmp.Diff([]int64{19965, 14907}, free); diff != "" || err != nil {
-		t.Errorf("free: %v (-want +got):\n%s", err, diff)
-	}
-	if _, err := machine.FreeOf([]Part{{UUID: "MIG-c"}}); err == nil {
-		t.Error("an instance that is not there has free memory")
+	whole := []Part{{UUID: "GPU-a", Index: 0, MiB: gpus[0].MiB, Free: gpus[0].Free, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14810, Free: 14907}}
+	if diff := cmp.Diff([][]Part{want, whole}, [][]Part{instances, gpus}); diff != "" || err != nil || driver != "580.65.06" || lost != 0 {
+		t.Errorf("%v, driver %s, %d lost (-want +got):\n%s", err, driver, lost, diff)
 	}
 	modes, err := machine.Modes()
 	if diff := cmp.Diff(map[string]int{"GPU-b": 0}, modes); diff != "" || err != nil {
@@ -151,16 +146,18 @@ func TestInstancesOfAMachine(t *testing.T) {
 	}
 }
 
-func TestFree(t *testing.T) {
-	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-split"), t4("GPU-others"))
-	m.gpus[1].reserved, m.gpus[2].mig = 1024, nvml.DEVICE_MIG_ENABLE
-	ours := func(d gpu.Device) bool { return d.UUID != "GPU-others" && d.Index < 3 }
-	free, err := Machine{Open: m.open}.Free(ours)
-	if diff := cmp.Diff([]int64{15360 - 450 - 3, 15360 - 1024 - 3, -1, -1}, free); err != nil || diff != "" {
-		t.Errorf("%v, free (-want +got):\n%s", err, diff)
+func TestPartsOfAMachine(t *testing.T) {
+	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-split"), t4("GPU-others"), sliced("GPU-lost"), sliced("GPU-sliced"))
+	m.gpus[1].reserved, m.gpus[2].mig, m.gpus[4].ret = 1024, nvml.DEVICE_MIG_ENABLE, nvml.ERROR_GPU_IS_LOST
+	ours := func(d gpu.Device) bool { return d.UUID != "GPU-others" && d.UUID != "MIG-b" }
+	_, gpus, instances, lost, err := Machine{Open: m.open}.Parts(0, ours)
+	var got []string
+	for _, p := range append(gpus, instances...) {
+		got = append(got, fmt.Sprint(p.UUID, " ", p.Index, " ", p.Closed))
 	}
-	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST
-	if _, err := (Machine{Open: m.open}).Free(ours); err == nil {
-		t.Error("a GPU that is lost has free memory")
+	// A lost GPU moves no index of an instance: the prober counts it, too.
+	want := []string{"GPU-a 0 false", "GPU-b 1 false", "GPU-split 2 true", "GPU-others 3 true", "GPU-sliced 5 true", fmt.Sprint("MIG-a ", 6+maxInstances*5, " false")}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" || lost != 1 {
+		t.Errorf("%v, %d lost (-want +got):\n%s", err, lost, diff)
 	}
 }

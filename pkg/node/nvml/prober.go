@@ -37,12 +37,11 @@ type Config struct {
 	Retry      time.Duration // the same while nothing is found
 	Timeout    time.Duration // of one probe of one GPU
 	Recovery   int           // good probes in a row that make a GPU healthy again
-	IgnoreXIDs []uint64      // errors of programs, not of the GPU
-}
+	IgnoreXIDs []uint64      // more errors that leave a GPU healthy
 
-// ApplicationXIDs are errors that a program causes, and that leave the GPU as
-// it was (NVIDIA, "Xid Errors").
-func ApplicationXIDs() []uint64 { return []uint64{13, 31, 43, 45, 68, 109} }
+	Host   Host
+	Resets string // the file with the GPUs that need a reset
+}
 
 // Prober finds GPUs and watches them.
 type Prober struct {
@@ -65,7 +64,30 @@ type Prober struct {
 	calls   calls
 	said    map[string]string // what was logged of a GPU that is not offered
 	watcher *watcher
+	woken   backoff // between probes that NVML asks for
+	reopen  reopen
+	resets  resets
 }
+
+// A backoff doubles from first to most, until it is reset.
+type backoff struct{ next, first, most time.Duration }
+
+func (b *backoff) pause() time.Duration {
+	pause := max(b.first, b.next)
+	b.next = min(2*pause, b.most)
+	return pause
+}
+
+func (b *backoff) reset() { b.next = 0 }
+
+// reopen decides when the library is opened again.
+type reopen struct {
+	bound, load string // of the driver, when it was opened
+	wait, every int    // probes until it is opened again, while something is wrong
+}
+
+// maxReopen is the most probes between two times that the library is opened again.
+const maxReopen = 20
 
 // tracked is one GPU or MIG instance that was offered once.
 type tracked struct {
@@ -83,8 +105,10 @@ func New(cfg Config, log *zap.Logger) *Prober {
 		latest:   inventory.NewLatest(gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}, "the GPUs have not been probed yet"),
 		measured: make(chan struct{}),
 		devices:  make(map[gpu.UUID]*tracked),
-		calls:    calls{timeout: cfg.Timeout, hanging: make(map[string]<-chan struct{})},
+		calls:    calls{timeout: cfg.Timeout, pending: make(map[string]*pending)},
 		said:     make(map[string]string),
+		woken:    backoff{first: min(time.Second, cfg.Interval), most: cfg.Interval},
+		resets:   resets{path: cfg.Resets},
 	}
 }
 
@@ -163,8 +187,10 @@ func (p *Prober) rest(ctx context.Context) bool {
 	if p.session == nil || len(p.devices) == 0 {
 		interval = min(interval, p.cfg.Retry)
 	}
+	next := time.Now().Add(interval)
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
+	woken := false
 	var events <-chan event
 	if p.watcher != nil {
 		events = p.watcher.events
@@ -174,10 +200,23 @@ func (p *Prober) rest(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		case <-timer.C:
+			if !woken {
+				p.woken.reset()
+			}
 			return true
 		case e, ok := <-events:
+			if !ok {
+				events = nil
+			}
 			if !ok || e.probe {
-				return true
+				if !woken {
+					timer.Reset(min(time.Until(next), p.woken.pause()))
+				}
+				woken = true
+				continue
+			}
+			if e.reset {
+				p.logResets(p.resets.add(e.reason, e.uuids...))
 			}
 			for _, uuid := range e.uuids {
 				if d := p.devices[uuid]; d != nil {
@@ -194,15 +233,17 @@ const maxGPUs = 1024
 
 // probe reads all GPUs and returns why there is none.
 func (p *Prober) probe(ctx context.Context) (reason string) {
-	if p.session != nil && !p.allWell() {
-		p.close(ctx)
+	load, bound := p.cfg.Host.Load(), p.cfg.Host.Bound()
+	p.logResets(p.resets.refresh(load))
+	if p.session != nil && p.reopens(load, bound) && !p.close(ctx) {
+		return p.lost("NVML does not answer")
 	}
 	if p.session == nil {
 		type opened struct {
 			session *session
 			err     error
 		}
-		o, ok := call(ctx, p.calls, "library", func() opened {
+		o, ok := call(ctx, p.calls, "open", func() opened {
 			s, err := open(p.cfg.Open)
 			return opened{s, err}
 		})
@@ -212,14 +253,14 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 		case o.err != nil:
 			return p.lost(o.err.Error())
 		}
-		p.session = o.session
+		p.session, p.reopen.load, p.reopen.bound = o.session, load, bound
 	}
 	s := p.session
 	type counted struct {
 		n   int
 		ret nvml.Return
 	}
-	count, ok := call(ctx, p.calls, "library", func() counted {
+	count, ok := renew(ctx, p.calls, "count", func() counted {
 		n, ret := s.lib.DeviceGetCount()
 		return counted{n, ret}
 	})
@@ -250,35 +291,49 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 	}
 }
 
-// readAll reads the GPUs side by side, so that one which hangs delays none.
+// readAll reads the GPUs side by side, so that one which hangs delays none. For a GPU that does not answer in time, the
+// late answer to the question of the last probe counts.
 func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 	readings := make([]reading, n)
-	pending := make([]<-chan reading, n)
+	pending := make([]*pending, n)
 	sampled := p.sampled
 	for i := range n {
+		late, ok := take[reading](p.calls, strconv.Itoa(i))
+		if readings[i] = late; !ok {
+			readings[i] = reading{index: i, failed: "does not answer"}
+		}
 		pending[i] = begin(p.calls, strconv.Itoa(i), func() reading { return s.read(i, sampled, p.cfg.MIG) })
 	}
 	deadline := time.NewTimer(p.cfg.Timeout)
 	defer deadline.Stop()
 	late := false
-	for i, answer := range pending {
-		if !late && answer != nil {
+	for i := range n {
+		if !late {
 			select {
-			case readings[i] = <-answer:
-				continue
+			case <-pending[i].done:
 			case <-deadline.C:
 				late = true
 			case <-ctx.Done():
 				late = true
 			}
 		}
-		select { // it may have answered while another was waited for
-		case readings[i] = <-answer:
-		default:
-			readings[i] = reading{index: i, failed: "does not answer"}
+		if r, ok := take[reading](p.calls, strconv.Itoa(i)); ok {
+			readings[i] = r
 		}
 	}
-	return flatten(readings)
+	return distinct(flatten(readings))
+}
+
+// distinct fails the readings whose UUID another has, too.
+func distinct(readings []reading) []reading {
+	seen := make(map[gpu.UUID]bool)
+	for i, r := range readings {
+		if r.failed == "" && seen[r.device.UUID] {
+			readings[i] = reading{index: r.index, failed: "another GPU has its UUID " + string(r.device.UUID)}
+		}
+		seen[r.device.UUID] = true
+	}
+	return readings
 }
 
 // merge brings the devices up to date with what the GPUs answered, by index.
@@ -312,9 +367,12 @@ func (p *Prober) merge(readings []reading) {
 		}
 	}
 	for uuid, d := range p.devices {
+		needed := p.needsReset(d)
 		switch reason, ok := failed[uuid]; {
 		case ok:
 			p.markUnhealthy(d, reason)
+		case needed != "":
+			p.markUnhealthy(d, needed)
 		case !seen[uuid]:
 			p.markUnhealthy(d, "the driver no longer lists it")
 		}
@@ -338,6 +396,11 @@ func (p *Prober) measure(readings []reading) {
 	p.sampled = sampled
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, r := range readings {
+		if was, ok := p.processes[r.device.UUID]; ok && r.failed == "" && r.unlisted {
+			processes[r.device.UUID] = was
+		}
+	}
 	p.usage, p.processes = measured, processes
 	close(p.measured)
 	p.measured = make(chan struct{})
@@ -421,6 +484,18 @@ func (p *Prober) markUnhealthy(d *tracked, reason string) {
 	d.Status, d.good = gpu.Unhealthy(reason), 0
 }
 
+// needsReset returns why a GPU stays out of use although NVML answers well about it. A MIG instance needs the reset of its
+// GPU.
+func (p *Prober) needsReset(d *tracked) string {
+	return cmp.Or(p.resets.of[d.UUID], p.resets.of[d.Parent])
+}
+
+func (p *Prober) logResets(err error) {
+	if err != nil {
+		p.sayOnce("resets", "the file of GPUs that need a reset", zap.String("error", err.Error()))
+	}
+}
+
 // separateIndexes moves devices that are gone behind those that are there, when
 // their index has become another's.
 func (p *Prober) separateIndexes(n int) {
@@ -456,13 +531,36 @@ func (p *Prober) lost(reason string) string {
 	return reason
 }
 
-// allWell reports whether the library need not be initialised again.
+// reopens reports whether to open the library again, which shows other GPUs and another driver: at once when the kernel
+// shows others, and more and more rarely while something is wrong.
+func (p *Prober) reopens(load, bound string) bool {
+	switch {
+	case load != p.reopen.load || bound != p.reopen.bound:
+		return true
+	case p.allWell():
+		p.reopen.wait, p.reopen.every = 0, 0
+		return false
+	case p.reopen.wait > 0:
+		p.reopen.wait--
+		return false
+	default:
+		p.reopen.wait, p.reopen.every = p.reopen.every, min(2*p.reopen.every+1, maxReopen-1)
+		return true
+	}
+}
+
+// allWell reports whether nothing is wrong that opening the library again could mend.
 func (p *Prober) allWell() bool {
 	if len(p.devices) == 0 || p.watcher == nil || p.watcher.ended() {
 		return false
 	}
 	for _, d := range p.devices {
-		if d.Status.Unhealthy && d.good == 0 {
+		of := d.Index
+		if d.instance != nil {
+			of = d.instance.of
+		}
+		late := p.calls.late(strconv.Itoa(of)) // another session would have no answer of it
+		if d.Status.Unhealthy && d.good == 0 && p.needsReset(d) == "" && !late {
 			return false
 		}
 	}
@@ -511,14 +609,17 @@ func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
 	p.log.Info(message, fields...)
 }
 
-// close ends the session, unless a call hangs in it.
-func (p *Prober) close(ctx context.Context) {
+// close ends the session, unless a call hangs in it. It returns false while the library does not end the session.
+func (p *Prober) close(ctx context.Context) bool {
 	p.unwatch()
-	if p.session == nil || p.calls.anyHanging() {
-		return
+	if p.calls.pending["shutdown"] == nil && (p.session == nil || p.calls.anyHanging()) {
+		return true
 	}
 	s := p.session
-	if _, ok := call(ctx, p.calls, "library", func() nvml.Return { return s.lib.Shutdown() }); ok {
-		p.session = nil
+	if _, ok := call(ctx, p.calls, "shutdown", func() nvml.Return { return s.lib.Shutdown() }); !ok {
+		return false
 	}
+	p.session = nil
+	clear(p.calls.pending) // of the session
+	return true
 }

@@ -26,9 +26,12 @@ const (
 	timeout  = 5 * time.Second
 )
 
+// resetsFile is below no directory: what is written there is lost with the process.
+const resetsFile = "/nowhere/resets.json"
+
 func config(open func() (nvml.Interface, string)) Config {
 	return Config{
-		Open: open, UnitMiB: 1024, Interval: interval, Retry: retry, Timeout: timeout, Recovery: 3, IgnoreXIDs: ApplicationXIDs(),
+		Open: open, UnitMiB: 1024, Interval: interval, Retry: retry, Timeout: timeout, Recovery: 3, Resets: resetsFile,
 		Offered: func(context.Context) gpu.Inventory { return gpu.Inventory{} },
 	}
 }
@@ -278,8 +281,8 @@ func TestProberHearsOfXIDs(t *testing.T) {
 		wantHealth(t, p, "GPU-a: healthy")
 		report(nvml.EventTypeSingleBitEccError, 0)
 		wantHealth(t, p, "GPU-a: healthy")
-		report(nvml.EventTypeXidCriticalError, 79)
-		wantHealth(t, p, "GPU-a: XID 79: the GPU has fallen off the bus")
+		report(nvml.EventTypeXidCriticalError, 48)
+		wantHealth(t, p, "GPU-a: XID 48: double-bit ECC error")
 		pass(4 * interval)
 		wantHealth(t, p, "GPU-a: healthy")
 		report(nvml.EventTypeDoubleBitEccError, 0)

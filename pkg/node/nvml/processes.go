@@ -13,10 +13,10 @@ import (
 // notAvailable is what NVML says of a process whose memory it does not know.
 const notAvailable = 1<<64 - 1
 
-// processes returns who uses a GPU, how much of its time since the last sample, and when the
+// processes reads which processes use a GPU, how much of its time since the last sample, and when the
 // newest was taken. A process is in several lists when it uses the GPU in several ways, with all
 // of its memory in each.
-func (s *session) processes(handle nvml.Device, since uint64) (out []inventory.Process, sampled uint64) {
+func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 	most := make(map[int]uint64)
 	clients := make(map[int]bool) // of MPS
 	for _, list := range []struct {
@@ -32,7 +32,8 @@ func (s *session) processes(handle nvml.Device, since uint64) (out []inventory.P
 			continue
 		}
 		found, ret := list.of()
-		if ret != nvml.SUCCESS {
+		if !r.answered(ret) {
+			r.unlisted = r.unlisted || ret != nvml.ERROR_NOT_SUPPORTED
 			continue
 		}
 		for _, p := range found {
@@ -50,9 +51,9 @@ func (s *session) processes(handle nvml.Device, since uint64) (out []inventory.P
 		} else if known && !clients[pid] {
 			p.SM = new(0) // NVML has no sample of a process that does nothing
 		}
-		out = append(out, p)
+		r.processes = append(r.processes, p)
 	}
-	return out, sampled
+	r.sampled = sampled
 }
 
 // sm returns the per cent of the time in which a GPU ran kernels of each process that has a

@@ -2,6 +2,8 @@ package nvml
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"strings"
@@ -18,7 +20,7 @@ type session struct {
 	driver string
 
 	// Calling a function that an old library lacks ends the process.
-	memoryV2, affinity, mig, instanced, utilization, compute, graphics, mps, samples, nvlink, nvlinkType bool
+	memoryV2, affinity, mig, instanced, utilization, compute, graphics, mps, samples, nvlink, nvlinkType, fields, rows bool
 }
 
 // open loads and initialises the library. The error is for people: it becomes
@@ -52,6 +54,9 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 
 		nvlink:     has("nvmlDeviceGetNvLinkState") && has("nvmlDeviceGetNvLinkRemotePciInfo_v2"),
 		nvlinkType: has("nvmlDeviceGetNvLinkRemoteDeviceType"),
+
+		fields: has("nvmlDeviceGetFieldValues"),
+		rows:   has("nvmlDeviceGetRemappedRows"),
 	}
 	if version, ret := lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
 		s.driver = version
@@ -75,6 +80,16 @@ type reading struct {
 	instance    *instance // nil of a GPU
 	handle      nvml.Device
 	failed      string // why there is no answer; the rest is then empty
+
+	unlisted bool // NVML did not list the processes now: those of the last probe count
+}
+
+// answered reports whether a call about the GPU succeeded that it can do without. A lost GPU has failed, whatever the call.
+func (r *reading) answered(ret nvml.Return) bool {
+	if ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED {
+		r.failed = cmp.Or(r.failed, failure(ret))
+	}
+	return ret == nvml.SUCCESS
 }
 
 // read asks one GPU everything, and its MIG instances where they are wanted. Only what the account
@@ -88,6 +103,9 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	if r.failed != "" {
 		return r
 	}
+	if reason := s.recovery(handle); reason != "" {
+		return reading{index: index, failed: reason}
+	}
 	if s.mig {
 		current, _, ret := handle.GetMigMode()
 		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED { // it might be in MIG mode
@@ -95,10 +113,10 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 		}
 		r.mig = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
 	}
-	if major, minor, ret := handle.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+	if major, minor, ret := handle.GetCudaComputeCapability(); r.answered(ret) {
 		r.device.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
 	}
-	if pci, ret := handle.GetPciInfo(); ret == nvml.SUCCESS {
+	if pci, ret := handle.GetPciInfo(); r.answered(ret) {
 		r.device.PCI = busID(pci)
 	}
 	if s.affinity {
@@ -109,6 +127,9 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	}
 	if r.mig && instances && s.instanced {
 		r.instances = s.instances(handle, r, sampled)
+	}
+	if r.failed != "" {
+		return reading{index: index, failed: r.failed}
 	}
 	return r
 }
@@ -124,20 +145,26 @@ func (s *session) ask(handle nvml.Device, index int, sampled map[gpu.UUID]uint64
 	}
 	r := reading{index: index, handle: handle, device: gpu.Device{UUID: gpu.UUID(uuid), Index: index, NUMANode: -1}}
 	total, reserved, used, ret := s.memory(handle)
-	if ret != nvml.SUCCESS {
+	switch {
+	case ret == nvml.ERROR_NOT_SUPPORTED:
+		return reading{index: index, failed: "it has no memory of its own: gpumem does not support GPUs that share the machine's memory"}
+	case ret != nvml.SUCCESS:
 		return reading{index: index, failed: failure(ret)}
 	}
 	r.device.MemoryMiB = int64(total / mib)
 	r.reservedMiB = int64((reserved + mib - 1) / mib)
 	r.usage = usage{usedBytes: used, busy: -1}
 	if s.utilization {
-		if rates, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS {
+		if rates, ret := handle.GetUtilizationRates(); r.answered(ret) {
 			r.usage.busy = float64(rates.Gpu) / 100
 		}
 	}
-	r.processes, r.sampled = s.processes(handle, sampled[r.device.UUID])
-	if name, ret := handle.GetName(); ret == nvml.SUCCESS {
+	s.processes(handle, sampled[r.device.UUID], &r)
+	if name, ret := handle.GetName(); r.answered(ret) {
 		r.device.Model = name
+	}
+	if r.failed != "" {
+		return reading{index: index, failed: r.failed}
 	}
 	return r
 }
@@ -153,12 +180,36 @@ func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret 
 	return m.Total, 0, m.Used, ret
 }
 
+// recovery returns why a GPU is of no use although it answers. Drivers before 565 do not report it: there only its XIDs do.
+func (s *session) recovery(handle nvml.Device) string {
+	if s.fields {
+		asked := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+		if handle.GetFieldValues(asked) == nvml.SUCCESS && nvml.Return(asked[0].NvmlReturn) == nvml.SUCCESS {
+			switch nvml.DeviceGpuRecoveryAction(binary.NativeEndian.Uint32(asked[0].Value[:])) {
+			case nvml.GPU_RECOVERY_ACTION_GPU_RESET, nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
+				return "by its driver, it " + needsReset
+			case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
+				return "by its driver, the machine must be rebooted"
+			case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
+				return "by its driver, programs that use several GPUs must end"
+			default: // none, or one that this version does not know
+			}
+		}
+	}
+	if s.rows {
+		if _, _, _, failed, ret := handle.GetRemappedRows(); ret == nvml.SUCCESS && failed {
+			return "its memory has an error that cannot be remapped"
+		}
+	}
+	return ""
+}
+
 func failure(ret nvml.Return) string {
 	switch ret {
 	case nvml.ERROR_GPU_IS_LOST:
 		return "the driver has lost it"
 	case nvml.ERROR_RESET_REQUIRED:
-		return "it must be reset"
+		return "it " + needsReset
 	default:
 		return "NVML: " + ret.Error()
 	}

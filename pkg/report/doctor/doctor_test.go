@@ -422,7 +422,7 @@ func TestExamine(t *testing.T) {
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
-		}, []string{"error|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79; cordoned|it returns after three good probes; nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain gpu-a 1 moves its pods, " +
+		}, []string{"error|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79; cordoned|it returns after three good probes, or after a reset if it needs one (docs/runbooks.md, GPUMemoryGPUUnhealthy); nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain gpu-a 1 moves its pods, " +
 			"which kube-scheduler counts against the node's other GPUs. It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon gpu-a 1"}},
 		"a cordon of no GPU": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "0" },
 			[]string{"note|node gpu-a|annotation gpumem.dev/cordoned-gpus names 0, which is the UUID of no GPU here"}},

@@ -211,7 +211,7 @@ func checkGPUs(s *State, _ installation) []Finding {
 			case d.Status.OnlyCordoned():
 				add(Warning, uncordon+", once it is to take pods again", "%s is %s: it takes no new pods", name, strings.TrimSpace("cordoned "+notes[d.UUID].String()))
 			case d.Status.Unhealthy:
-				add(Error, fmt.Sprintf("it returns after three good probes; nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain %s %d moves its pods, "+
+				add(Error, fmt.Sprintf("it returns after three good probes, or after a reset if it needs one (docs/runbooks.md, GPUMemoryGPUUnhealthy); nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain %s %d moves its pods, "+
 					"which kube-scheduler counts against the node's other GPUs%s", node.Name, d.Index, cordoned), "%s is unhealthy%s", name, because(reasons.Causes(d.Status)))
 			case !d.Status.Open():
 				add(Warning, "it takes pods again once the device plugin runs there: look at the plugin's pod, or at the reason why the node has none"+cordoned,

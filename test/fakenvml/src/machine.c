@@ -265,7 +265,8 @@ static void read_gpu(struct reader *r, const struct json *v, size_t index, struc
 		"computeMode", "temperature", "powerW", "powerLimitW", "serial", "vbios", "smCount", "migDevices", NULL,
 	};
 	static const struct word states[] = {
-		{"ok", GPU_OK}, {"lost", GPU_LOST}, {"hang", GPU_HANG}, {"unknown-error", GPU_UNKNOWN_ERROR}, {NULL, 0},
+		{"ok", GPU_OK}, {"lost", GPU_LOST}, {"hang", GPU_HANG}, {"unknown-error", GPU_UNKNOWN_ERROR},
+		{"not-supported", GPU_NOT_SUPPORTED}, {NULL, 0},
 	};
 	static const struct word brands[] = {
 		{"unknown", NVML_BRAND_UNKNOWN}, {"quadro", NVML_BRAND_QUADRO},         {"tesla", NVML_BRAND_TESLA},

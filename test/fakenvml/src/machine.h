@@ -7,7 +7,7 @@
 
 #include "nvml_abi.h"
 
-enum gpu_state { GPU_OK, GPU_LOST, GPU_HANG, GPU_UNKNOWN_ERROR };
+enum gpu_state { GPU_OK, GPU_LOST, GPU_HANG, GPU_UNKNOWN_ERROR, GPU_NOT_SUPPORTED };
 
 enum process_type { PROCESS_COMPUTE = 1, PROCESS_GRAPHICS = 2, PROCESS_MPS = 4 };
 

@@ -255,6 +255,8 @@ nvmlReturn_t call_begin_any(struct call *c, nvmlDevice_t device, const void *out
 			return call_end(c, NVML_ERROR_GPU_IS_LOST);
 		if (c->gpu->state == GPU_UNKNOWN_ERROR)
 			return call_end(c, NVML_ERROR_UNKNOWN);
+		if (c->gpu->state == GPU_NOT_SUPPORTED)
+			return call_end(c, NVML_ERROR_NOT_SUPPORTED);
 		if (c->gpu->state == GPU_OK)
 			return NVML_SUCCESS;
 		if (c->gpu->hang_seconds > 0 && monotonic_seconds() - began >= c->gpu->hang_seconds)

@@ -149,6 +149,8 @@ static nvmlReturn_t give_handle(const struct gpu *g, nvmlDevice_t *device)
 		return NVML_ERROR_GPU_IS_LOST;
 	if (g->state == GPU_UNKNOWN_ERROR)
 		return NVML_ERROR_UNKNOWN;
+	if (g->state == GPU_NOT_SUPPORTED)
+		return NVML_ERROR_NOT_SUPPORTED;
 	device->handle = handle_of(g->uuid);
 	return device->handle ? NVML_SUCCESS : NVML_ERROR_MEMORY;
 }

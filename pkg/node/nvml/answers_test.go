@@ -1,0 +1,530 @@
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// replace replaces one function of a mock: it returns ret, or its own answer after the delay.
+func replace(t *testing.T, of any, function string, ret nvml.Return, delay time.Duration) {
+	t.Helper()
+	field := reflect.ValueOf(of).Elem().FieldByName(function + "Func")
+	if !field.IsValid() || field.IsNil() {
+		t.Fatalf("%T has no %s", of, function)
+	}
+	was := reflect.ValueOf(field.Interface())
+	field.Set(reflect.MakeFunc(field.Type(), func(args []reflect.Value) (out []reflect.Value) {
+		time.Sleep(delay)
+		if ret == nvml.SUCCESS {
+			return was.Call(args)
+		}
+		for i := range field.Type().NumOut() - 1 {
+			out = append(out, reflect.Zero(field.Type().Out(i)))
+		}
+		return append(out, reflect.ValueOf(ret))
+	}))
+}
+
+// TestEachAnswerOfEachCall: success, not supported, unknown, lost and slow are five answers. A call that the account of
+// memory depends on makes its GPU unhealthy, and no other. A call that it can do without does so only where the GPU is
+// lost. The answer to a slow call counts at the next probe.
+func TestEachAnswerOfEachCall(t *testing.T) {
+	const lost, slow = "the driver has lost it", "does not answer"
+	notSupported, unknown := failure(nvml.ERROR_NOT_SUPPORTED), failure(nvml.ERROR_UNKNOWN)
+	for function, needed := range map[string]bool{
+		"GetUUID": true, "GetMemoryInfo": true, "GetMigMode": true, "GetName": false, "GetUtilizationRates": false, "GetPciInfo": false,
+		"GetCudaComputeCapability": false, "GetComputeRunningProcesses": false, "GetGraphicsRunningProcesses": false,
+		"GetMPSComputeRunningProcesses": false, "GetProcessUtilization": false, "GetMemoryAffinity": false, "GetNvLinkState": false,
+		"GetNvLinkRemoteDeviceType": false, "GetNvLinkRemotePciInfo": false, "GetFieldValues": false, "GetRemappedRows": false,
+		"GetSupportedEventTypes": false, "RegisterEvents": false,
+	} {
+		for _, answer := range []struct {
+			ret    nvml.Return
+			delay  time.Duration
+			reason string
+		}{
+			{nvml.SUCCESS, 0, ""},
+			{nvml.ERROR_NOT_SUPPORTED, 0, notSupported},
+			{nvml.ERROR_UNKNOWN, 0, unknown},
+			{nvml.ERROR_GPU_IS_LOST, 0, lost},
+			{nvml.SUCCESS, timeout + time.Second, slow},
+		} {
+			if function == "GetNvLinkState" { // one call for each link
+				answer.delay /= 10
+			}
+			t.Run(fmt.Sprint(function, " ", answer.ret, " ", answer.delay), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					t.Cleanup(func() { pass(time.Minute) })
+					m := newMachine(t4("GPU-a"), t4("GPU-b"))
+					device := m.gpus[1].device.(*mock.Device)
+					device.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{Total: 15360 << 20}, nvml.SUCCESS }
+					if m.gpus[1].nvlinks = []nvlink{{to: busOf(0)}}; function == "GetMemoryInfo" {
+						device.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return nvml.Memory_v2{}, nvml.ERROR_NOT_SUPPORTED }
+					}
+					p, _ := watched(t, config(m.open))
+					wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+					m.change(func() { replace(t, device, function, answer.ret, answer.delay) })
+					pass(interval)
+					reason := answer.reason
+					if function == "GetMemoryInfo" && reason == notSupported {
+						reason = "it has no memory of its own: gpumem does not support GPUs that share the machine's memory"
+					}
+					atGPU := function != "GetSupportedEventTypes" && function != "RegisterEvents" // these are calls of the watcher
+					ignored := !atGPU || !needed && answer.reason != lost && answer.reason != slow
+					mig := function == "GetMigMode" && answer.reason == notSupported // a GPU without the mode
+					quiet := slices.Contains([]string{"GetProcessUtilization", "GetMemoryAffinity", "GetNvLinkState", "GetNvLinkRemoteDeviceType", "GetNvLinkRemotePciInfo", "GetFieldValues", "GetRemappedRows"}, function)
+					if reason == "" || ignored || mig || quiet && answer.reason == lost {
+						reason = "healthy"
+					}
+					wantHealth(t, p, "GPU-a: healthy", "GPU-b: "+reason)
+					if answer.reason == slow {
+						pass(5 * interval)
+						wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+						pass(20 * interval)
+						wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestEachAnswerOfTheLibrary: while a call about all GPUs fails, each has the reason, and afterwards all are back.
+func TestEachAnswerOfTheLibrary(t *testing.T) {
+	for function, first := range map[string]bool{"DeviceGetCount": false, "Shutdown": false, "Init": true, "EventSetCreate": false, "SystemGetDriverVersion": true} {
+		for _, answer := range []struct {
+			ret   nvml.Return
+			delay time.Duration
+		}{
+			{nvml.ERROR_NOT_SUPPORTED, 0}, {nvml.ERROR_UNKNOWN, 0}, {nvml.ERROR_GPU_IS_LOST, 0}, {nvml.SUCCESS, timeout + time.Second},
+		} {
+			t.Run(fmt.Sprint(function, " ", answer.ret, " ", answer.delay), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					t.Cleanup(func() { pass(time.Minute) })
+					m := newMachine(t4("GPU-a"), t4("GPU-b"))
+					var opened, shut atomic.Int64
+					var failing atomic.Bool
+					failing.Store(first)
+					p, _ := watched(t, config(func() (nvml.Interface, string) {
+						lib, path := m.open()
+						mocked := lib.(*mock.Interface)
+						init, shutdown := mocked.InitFunc, mocked.ShutdownFunc
+						mocked.InitFunc = func() nvml.Return { opened.Add(1); return init() }
+						mocked.ShutdownFunc = func() nvml.Return { shut.Add(1); return shutdown() }
+						if failing.Load() {
+							replace(t, mocked, function, answer.ret, answer.delay)
+						}
+						return lib, path
+					}))
+					failing.Store(!first)
+					m.change(func() { m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST })
+					pass(10 * interval)
+					m.change(func() { m.gpus[1].ret = nvml.SUCCESS })
+					failing.Store(false)
+					pass((maxReopen + 6) * interval)
+					wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+					if inv, _, _ := p.Inventory(); inv.DriverVersion != "580.65.06" {
+						t.Errorf("the driver's version is %q", inv.DriverVersion)
+					}
+					if n := opened.Load() - shut.Load(); n > 2 && function != "Shutdown" {
+						t.Errorf("%d of %d sessions were not shut down", n, opened.Load())
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestASessionThatOpensLateIsUsed: NVML counts sessions, and lists other GPUs only once all have ended.
+func TestASessionThatOpensLateIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"), t4("GPU-b"))
+		var calls, refs, initialised atomic.Int64
+		cfg := config(func() (nvml.Interface, string) {
+			lib, path := m.open()
+			mocked := lib.(*mock.Interface)
+			mocked.InitFunc = func() nvml.Return {
+				if calls.Add(1) == 1 {
+					time.Sleep(timeout + time.Second)
+				}
+				if refs.Add(1) == 1 {
+					initialised.Add(1)
+				}
+				return nvml.SUCCESS
+			}
+			mocked.ShutdownFunc = func() nvml.Return { refs.Add(-1); return nvml.SUCCESS }
+			return lib, path
+		})
+		p, _ := watched(t, cfg)
+		pass(2 * interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+		before := initialised.Load()
+		m.change(func() { m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST })
+		pass(5 * interval)
+		if n := initialised.Load() - before; n < 2 {
+			t.Errorf("in five probes with a GPU that is lost NVML was initialised again %d times (%d calls of nvmlInit, %d not shut down)", n, calls.Load(), refs.Load())
+		}
+	})
+}
+
+// TestAWaitForEventsThatFailsMakesNoHotLoop: the prober probes at most once a second, and then at its interval.
+func TestAWaitForEventsThatFailsMakesNoHotLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"))
+		var waits atomic.Int64
+		p, _ := watched(t, config(func() (nvml.Interface, string) {
+			lib, path := m.open()
+			lib.(*mock.Interface).EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
+				return &mock.EventSet{
+					FreeFunc: func() nvml.Return { return nvml.SUCCESS },
+					WaitFunc: func(ms uint32) (nvml.EventData, nvml.Return) {
+						if waits.Add(1) > 200 { // let the test come to an end
+							time.Sleep(time.Duration(ms) * time.Millisecond)
+							return nvml.EventData{}, nvml.ERROR_TIMEOUT
+						}
+						return nvml.EventData{}, nvml.ERROR_UNKNOWN
+					},
+				}, nvml.SUCCESS
+			}
+			return lib, path
+		}))
+		if n := waits.Load(); n < 2 || n > 5 {
+			t.Errorf("it waited %d times in %s, want pauses of 1, 2, 4, ... seconds", n, interval/2)
+		}
+		pass(10 * time.Minute)
+		if n := waits.Load(); n > 30 {
+			t.Errorf("it waited %d times", n)
+		}
+		m.mu.Lock()
+		inits := m.inits
+		m.mu.Unlock()
+		if inits > 8 {
+			t.Errorf("NVML was initialised %d times in 10 minutes", inits)
+		}
+		wantHealth(t, p, "GPU-a: healthy")
+	})
+}
+
+// TestAUUIDThatIsListedTwice: one of the GPUs is offered, and the other is reported once.
+func TestAUUIDThatIsListedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"), t4("GPU-a"))
+		p, logs := watched(t, config(m.open))
+		pass(10 * interval)
+		if n := logs.FilterMessage("GPU has another index").Len(); n > 0 {
+			t.Errorf("in ten probes of two GPUs with the same UUID: %d times another index", n)
+		}
+		if n := logs.FilterMessage("GPU is not offered").Len(); n != 1 {
+			t.Errorf("%d lines about the second GPU", n)
+		}
+		wantHealth(t, p, "GPU-a: healthy")
+		m.change(func() { m.gpus[0].ret, m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST, nvml.ERROR_GPU_IS_LOST })
+		pass(interval)
+		m.change(func() { m.gpus[0].ret, m.gpus[1].ret = nvml.SUCCESS, nvml.SUCCESS })
+		pass(2 * interval)
+		wantHealth(t, p, "GPU-a: the driver has lost it")
+		pass(interval)
+		wantHealth(t, p, "GPU-a: healthy")
+	})
+}
+
+// host makes the files of a kernel with the driver loaded.
+func host(t *testing.T) Host {
+	t.Helper()
+	h := Host{Sys: t.TempDir(), Proc: t.TempDir()}
+	for _, dir := range []string{"module/nvidia", "bus/pci/drivers/nvidia/0000:3b:00.0", "bus/pci/drivers/nvidia/module"} {
+		if err := os.MkdirAll(filepath.Join(h.Sys, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.boot(t, "1")
+	return h
+}
+
+func (h Host) boot(t *testing.T, id string) {
+	t.Helper()
+	file := filepath.Join(h.Proc, "sys/kernel/random/boot_id")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(id+"\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reload makes the directory of the module anew, as the kernel does: no other had its inode number.
+func (h Host) reload(t *testing.T) {
+	t.Helper()
+	module := filepath.Join(h.Sys, "module/nvidia")
+	if err := errors.Join(os.Mkdir(module+"2", 0o755), os.Remove(module), os.Rename(module+"2", module)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAGPUThatNeedsAResetStaysOut: NVML answers well about it.
+func TestAGPUThatNeedsAResetStaysOut(t *testing.T) {
+	for xid, resets := range map[uint64]bool{46: true, 62: true, 64: true, 79: true, 95: true, 109: true, 119: true, 120: true, 140: true, 48: false, 74: false} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(t4("GPU-a"))
+			cfg := config(m.open)
+			cfg.Host, cfg.Resets = host(t), filepath.Join(t.TempDir(), "resets.json")
+			p, _ := watched(t, cfg)
+			m.events <- nvml.EventData{Device: m.gpus[0].device, EventType: nvml.EventTypeXidCriticalError, EventData: xid, GpuInstanceId: wholeGPU}
+			synctest.Wait()
+			if got := health(p); got[0] == "GPU-a: healthy" || strings.Contains(got[0], needsReset) != resets {
+				t.Errorf("after XID %d: %s", xid, got)
+			}
+			pass(20 * interval)
+			if got := health(p); strings.Contains(got[0], needsReset) != resets {
+				t.Errorf("20 probes after XID %d: %s", xid, got)
+			}
+			if !resets {
+				return
+			}
+			if m.inits != 1 {
+				t.Errorf("NVML was opened %d times for a GPU that answers", m.inits)
+			}
+			next, _ := watched(t, cfg)
+			if got := health(next); !strings.Contains(got[0], needsReset) {
+				t.Errorf("the next process after XID %d: %s", xid, got)
+			}
+			switch xid {
+			case 95:
+				if unknown, err := ClearResets(cfg.Resets, "GPU-a", "GPU-x"); err != nil || !slices.Equal(unknown, []gpu.UUID{"GPU-x"}) {
+					t.Errorf("not in the file: %v, %v", unknown, err)
+				}
+			case 119:
+				cfg.Host.boot(t, "2")
+			default:
+				cfg.Host.reload(t)
+			}
+			pass(4 * interval)
+			for _, p := range []*Prober{p, next} {
+				wantHealth(t, p, "GPU-a: healthy")
+			}
+			last, _ := watched(t, cfg)
+			wantHealth(t, last, "GPU-a: healthy")
+		})
+	}
+}
+
+// TestAResetThatCannotBeWrittenDown: the process keeps it, and writes it when it can.
+func TestAResetThatCannotBeWrittenDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"), t4("GPU-b"))
+		dir := filepath.Join(t.TempDir(), "d")
+		cfg := config(m.open)
+		cfg.Resets = filepath.Join(dir, "resets.json")
+		p, logs := watched(t, cfg)
+		report := func(card int, xid uint64) {
+			m.events <- nvml.EventData{Device: m.gpus[card].device, EventType: nvml.EventTypeXidCriticalError, EventData: xid, GpuInstanceId: wholeGPU}
+			synctest.Wait()
+		}
+		report(0, 95)
+		pass(5 * interval)
+		want := "XID 95: uncontained ECC error: it needs a reset"
+		wantHealth(t, p, "GPU-a: "+want, "GPU-b: healthy")
+		if n := logs.FilterMessage("the file of GPUs that need a reset").Len(); n != 1 {
+			t.Errorf("%d lines about one file", n)
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		pass(interval)
+		report(0, 119) // of the same cause
+		if f, err := readResets(cfg.Resets); err != nil || !maps.Equal(f.GPUs, map[gpu.UUID]string{"GPU-a": want}) {
+			t.Errorf("the file has %v, %v", f, err)
+		}
+		if err := os.WriteFile(cfg.Resets, []byte("{"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		pass(5 * interval)
+		wantHealth(t, p, "GPU-a: "+want, "GPU-b: healthy")
+	})
+}
+
+// TestProgramsXIDsTakeNoGPUOut, and the XID that announces an action changes nothing by itself.
+func TestProgramsXIDsTakeNoGPUOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"))
+		cfg := config(m.open)
+		cfg.IgnoreXIDs = []uint64{1000}
+		p, _ := watched(t, cfg)
+		for _, xid := range append(applicationXIDs(), recoveryActionChanged, 1000) {
+			if _, reset := xidEvent(xid); reset {
+				t.Errorf("XID %d is of a program, and needs a reset", xid)
+			}
+			m.events <- nvml.EventData{Device: m.gpus[0].device, EventType: nvml.EventTypeXidCriticalError, EventData: xid, GpuInstanceId: wholeGPU}
+			synctest.Wait()
+			wantHealth(t, p, "GPU-a: healthy")
+		}
+	})
+}
+
+// TestTheDriverSaysWhatAGPUNeeds: NVML's other answers are good.
+func TestTheDriverSaysWhatAGPUNeeds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*card)
+		want   string
+	}{
+		"reset":           {func(c *card) { c.action = nvml.GPU_RECOVERY_ACTION_GPU_RESET }, "by its driver, it needs a reset"},
+		"drain and reset": {func(c *card) { c.action = nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET }, "by its driver, it needs a reset"},
+		"reboot":          {func(c *card) { c.action = nvml.GPU_RECOVERY_ACTION_NODE_REBOOT }, "by its driver, the machine must be rebooted"},
+		"drain":           {func(c *card) { c.action = nvml.GPU_RECOVERY_ACTION_DRAIN_P2P }, "by its driver, programs that use several GPUs must end"},
+		"none":            {func(*card) {}, "healthy"},
+		"not told": {func(c *card) {
+			c.action, c.acting = nvml.GPU_RECOVERY_ACTION_GPU_RESET, nvml.ERROR_NOT_SUPPORTED
+		}, "healthy"},
+		"rows": {func(c *card) { c.unmapped = true }, "its memory has an error that cannot be remapped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(t4("GPU-a"), t4("GPU-b"))
+				p, _ := watched(t, config(m.open))
+				m.change(func() { tc.change(m.gpus[1]) })
+				m.events <- nvml.EventData{Device: m.gpus[1].device, EventType: nvml.EventTypeXidCriticalError, EventData: recoveryActionChanged, GpuInstanceId: wholeGPU}
+				pass(2 * time.Second)
+				wantHealth(t, p, "GPU-a: healthy", "GPU-b: "+tc.want)
+				m.change(func() { m.gpus[1].action, m.gpus[1].unmapped = nvml.GPU_RECOVERY_ACTION_NONE, false })
+				pass(6 * interval)
+				wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+			})
+		})
+	}
+}
+
+// TestAGPUThatIsPluggedIn is found although all others are well.
+func TestAGPUThatIsPluggedIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"))
+		cfg := config(func() (nvml.Interface, string) {
+			lib, path := m.open()
+			n := len(m.gpus) // NVML lists GPUs as they were when it was initialised
+			lib.(*mock.Interface).DeviceGetCountFunc = func() (int, nvml.Return) { return n, nvml.SUCCESS }
+			return lib, path
+		})
+		cfg.Host = host(t)
+		p, _ := watched(t, cfg)
+		pass(3 * interval)
+		b := t4("GPU-b")
+		m.change(func() { b.device = m.device(b); m.gpus = append(m.gpus, b) })
+		if err := os.Mkdir(filepath.Join(cfg.Host.Sys, "bus/pci/drivers/nvidia/0000:3c:00.0"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		pass(interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+		if m.inits != 2 {
+			t.Errorf("NVML was opened %d times", m.inits)
+		}
+	})
+}
+
+// TestAGPUThatIsGoneCostsLittle: it stays in the list, and NVML is opened again more and more rarely.
+func TestAGPUThatIsGoneCostsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := t4("GPU-a"), t4("GPU-b")
+		m := newMachine(a, b)
+		p, _ := watched(t, config(m.open))
+		m.change(func() { m.gpus = []*card{a} })
+		pass(100 * interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: the driver no longer lists it")
+		if m.inits > 12 {
+			t.Errorf("NVML was opened %d times in 100 probes", m.inits)
+		}
+	})
+}
+
+// TestAGPUThatMovedIsNotTakenForOneThatFails: the index at which nothing answers was its index before.
+func TestAGPUThatMovedIsNotTakenForOneThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := t4("GPU-a"), t4("GPU-b"), t4("GPU-c")
+		m := newMachine(a, b)
+		p, _ := watched(t, config(m.open))
+		c.ret = nvml.ERROR_UNKNOWN
+		m.change(func() { c.device = m.device(c); m.gpus = []*card{c, a, b} })
+		pass(interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+	})
+}
+
+// TestTheDriversVersionOutlivesNVML: pods that want a driver, and the level, are not to change with it.
+func TestTheDriversVersionOutlivesNVML(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"))
+		cfg := config(m.open)
+		cfg.Host = host(t)
+		p, _ := watched(t, cfg)
+		m.change(func() { m.init = nvml.ERROR_DRIVER_NOT_LOADED })
+		cfg.Host.reload(t)
+		pass(2 * interval)
+		wantHealth(t, p, "GPU-a: the NVIDIA driver is not loaded")
+		if inv, _, _ := p.Inventory(); inv.DriverVersion != "580.65.06" {
+			t.Errorf("the driver's version is %q", inv.DriverVersion)
+		}
+	})
+}
+
+// TestReservedMemoryIsRoundedUp, so that no MiB is offered that the driver uses a part of.
+func TestReservedMemoryIsRoundedUp(t *testing.T) {
+	c := t4("GPU-a")
+	m := newMachine(c)
+	c.device.(*mock.Device).GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
+		return nvml.Memory_v2{Total: 15360 << 20, Reserved: 450<<20 + 1}, nvml.SUCCESS
+	}
+	s, err := open(m.open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := s.read(0, nil, false); r.reservedMiB != 451 {
+		t.Errorf("%d MiB are reserved, want 451", r.reservedMiB)
+	}
+}
+
+// TestProcessesThatCannotBeListed are those of the last probe: nobody's memory is offered for want of an answer.
+func TestProcessesThatCannotBeListed(t *testing.T) {
+	for ret, want := range map[nvml.Return]int{nvml.ERROR_UNKNOWN: 1, nvml.ERROR_NOT_SUPPORTED: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			c := t4("GPU-a")
+			c.processes[0] = []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 1 << 30}}
+			m := newMachine(c)
+			p, _ := watched(t, config(m.open))
+			m.change(func() { replace(t, c.device, "GetComputeRunningProcesses", ret, 0) })
+			pass(3 * interval)
+			if of, _ := p.Processes(); len(of["GPU-a"]) != want {
+				t.Errorf("after %v: %v, want %d", ret, of, want)
+			}
+		})
+	}
+}
+
+// TestOneLostGPUOfAMachine: the calls about the others go on.
+func TestOneLostGPUOfAMachine(t *testing.T) {
+	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-c"))
+	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST
+	machine := Machine{Open: m.open}
+	all := func(gpu.Device) bool { return true }
+	_, gpus, _, lost, err := machine.Parts(100, all)
+	if diff := cmp.Diff([]Part{{"GPU-a", 0, 14810, 14907, false}, {"GPU-c", 2, 14810, 14907, false}}, gpus); diff != "" || err != nil || lost != 1 {
+		t.Errorf("%v, %d lost (-want +got):\n%s", err, lost, diff)
+	}
+	if modes, err := machine.Modes(); err != nil || len(modes) != 2 {
+		t.Errorf("modes %v, %v", modes, err)
+	}
+	m.gpus[0].ret, m.gpus[2].ret = nvml.ERROR_GPU_IS_LOST, nvml.ERROR_GPU_IS_LOST
+	if _, _, _, _, err := machine.Parts(100, all); err == nil || !strings.Contains(err.Error(), "GPU 0: the driver has lost it") {
+		t.Errorf("all are lost: %v", err)
+	}
+}
