@@ -535,6 +535,9 @@ func TestExamine(t *testing.T) {
 		"a version apart": {func(s *State) { s.Deployments[0].Labels[version] = "0.2.0" }, []string{
 			"warning|cluster|device plugin has version 0.1.0, and scheduler has 0.2.0", "warning|cluster|scheduler has version 0.2.0, and this command has v0.1.0",
 		}},
+		"another major version": {func(s *State) { s.ClientVersion = "v1.1.0" }, []string{
+			"error|cluster|device plugin has version 0.1.0, and this command has v1.1.0", "error|cluster|scheduler has version 0.1.0, and this command has v1.1.0",
+		}},
 		"two versions apart": {func(s *State) { s.ClientVersion = "v0.3.1" }, []string{
 			"error|cluster|device plugin has version 0.1.0, and this command has v0.3.1", "error|cluster|scheduler has version 0.1.0, and this command has v0.3.1",
 		}},

@@ -118,18 +118,24 @@ func checkVersions(s *State, in installation) (found []Finding) {
 	parts := slices.Sorted(maps.Keys(versions))
 	for i, a := range parts {
 		for _, b := range parts[i+1:] {
-			apart := minor(versions[a]) - minor(versions[b])
-			if minor(versions[a]) < 0 || minor(versions[b]) < 0 || apart == 0 {
+			apart, majors := minor(versions[a])-minor(versions[b]), major(versions[a]) != major(versions[b])
+			if minor(versions[a]) < 0 || minor(versions[b]) < 0 || apart == 0 && !majors {
 				continue
 			}
 			severity := Warning
-			if apart > 1 || apart < -1 {
+			if apart > 1 || apart < -1 || majors {
 				severity = Error
 			}
 			found = append(found, Finding{Severity: severity, Object: "cluster", Wrong: fmt.Sprintf("%s has version %s, and %s has %s", a, versions[a], b, versions[b])})
 		}
 	}
 	return found
+}
+
+// major returns the major number of "v1.36.3".
+func major(version string) string {
+	number, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	return number
 }
 
 // minor returns the minor number of "v1.36.3", or -1.
