@@ -273,14 +273,13 @@ const (
 	// retest is after how long what was proven is proven again, retry what failed.
 	retest = time.Minute
 	retry  = 10 * time.Second
-	// testPatience bounds a test. What was proven before it stands until it ends.
+	// testPatience bounds a test. The result before it stands until it ends.
 	testPatience = 30 * time.Second
 )
 
-// proven returns the GPUs on which the driver does not hold control groups of pods to limits, as
-// found by a test of each, or an error when that is all of them. Where the driver does, containers that run are seen to have
-// their limits, and what ended ones have left is given back. The context ends the wait, and not the test: nobody takes one
-// that was cut short for an answer.
+// proven tests each GPU, and returns those on which the driver does not hold control groups of pods to limits, or an error
+// when it does so on none. The test also restores lost limits of containers, and gives back the reservations of ended
+// ones. The context ends the wait, and not the test: an interrupted wait is no answer.
 func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device) (map[gpu.UUID]error, error) {
 	words := []string{driver}
 	for _, d := range devices {

@@ -435,7 +435,7 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// timed is a driver each of whose calls takes some time.
+// timed is a driver that takes some time for each call.
 type timed struct {
 	*driver
 	takes time.Duration

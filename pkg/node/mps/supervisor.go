@@ -214,7 +214,7 @@ func (s *Supervisor) controlBy(pipe string) control {
 	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, env: env}
 }
 
-// visible returns the names by which CUDA finds the GPUs of the daemon: numbers where it sees all of them.
+// visible returns CUDA's names for the daemon's GPUs: numbers where the daemon sees all GPUs.
 func (s *Supervisor) visible() (names []string) {
 	for i, g := range s.gpus {
 		if name := g.UUID; s.all {

@@ -83,7 +83,7 @@ func TestEachAnswerOfEachCall(t *testing.T) {
 					pass(interval)
 					reason := answer.reason
 					if function == "GetMemoryInfo" && reason == notSupported {
-						reason = "it has no memory of its own: gpumem does not support GPUs that share the machine's memory"
+						reason = "it shares the machine's memory, which gpumem does not support"
 					}
 					atGPU := function != "GetSupportedEventTypes" && function != "RegisterEvents" // these are calls of the watcher
 					ignored := !atGPU || !needed && answer.reason != lost && answer.reason != slow
@@ -493,7 +493,7 @@ func TestReservedMemoryIsRoundedUp(t *testing.T) {
 	}
 }
 
-// TestProcessesThatCannotBeListed are those of the last probe: nobody's memory is offered for want of an answer.
+// TestProcessesThatCannotBeListed: the list of the last probe counts, so that no used memory is offered for want of an answer.
 func TestProcessesThatCannotBeListed(t *testing.T) {
 	for ret, want := range map[nvml.Return]int{nvml.ERROR_UNKNOWN: 1, nvml.ERROR_NOT_SUPPORTED: 0} {
 		synctest.Test(t, func(t *testing.T) {

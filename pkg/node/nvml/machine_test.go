@@ -37,7 +37,7 @@ type card struct {
 	instances          []*card // its MIG instances, by place; nil: none there
 	slices, ofSlices   uint32  // of an instance, and of the GPU instance that it is in if these are more
 	migRet             nvml.Return
-	acting             nvml.Return // what is answered about the action below
+	acting             nvml.Return // the answer about the action below
 	action             nvml.DeviceGpuRecoveryAction
 	unmapped           bool // an error of the memory could not be remapped
 }

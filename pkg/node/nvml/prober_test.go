@@ -26,7 +26,7 @@ const (
 	timeout  = 5 * time.Second
 )
 
-// resetsFile is below no directory: what is written there is lost with the process.
+// resetsFile is below no directory, so no process writes it.
 const resetsFile = "/nowhere/resets.json"
 
 func config(open func() (nvml.Interface, string)) Config {

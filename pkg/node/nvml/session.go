@@ -81,7 +81,7 @@ type reading struct {
 	handle      nvml.Device
 	failed      string // why there is no answer; the rest is then empty
 
-	unlisted bool // NVML did not list the processes now: those of the last probe count
+	unlisted bool // NVML did not list the processes: the list of the last probe counts
 }
 
 // answered reports whether a call about the GPU succeeded that it can do without. A lost GPU has failed, whatever the call.
@@ -147,7 +147,7 @@ func (s *session) ask(handle nvml.Device, index int, sampled map[gpu.UUID]uint64
 	total, reserved, used, ret := s.memory(handle)
 	switch {
 	case ret == nvml.ERROR_NOT_SUPPORTED:
-		return reading{index: index, failed: "it has no memory of its own: gpumem does not support GPUs that share the machine's memory"}
+		return reading{index: index, failed: "it shares the machine's memory, which gpumem does not support"}
 	case ret != nvml.SUCCESS:
 		return reading{index: index, failed: failure(ret)}
 	}

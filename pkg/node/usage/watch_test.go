@@ -305,7 +305,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestAStaticPodIsNotEvicted: its owner is told once, and the API server is not asked again.
+// TestAStaticPodIsNotEvicted: one event tells its owner, and the API server gets one request.
 func TestAStaticPodIsNotEvicted(t *testing.T) {
 	w, _ := newWorld()
 	watch := New(100, w, w, w, w, w, w, zap.NewNop())
