@@ -31,6 +31,8 @@ var goTypes = map[string]reflect.Type{
 	"nvmlProcessUtilizationSample_t": reflect.TypeFor[nvml.ProcessUtilizationSample](),
 	"nvmlUtilization_t":              reflect.TypeFor[nvml.Utilization](),
 	"nvmlTemperature_v1_t":           reflect.TypeFor[nvml.Temperature_v1](),
+	"nvmlSetMemoryLimits_v1_t":       reflect.TypeFor[nvml.SetMemoryLimits_v1](),
+	"nvmlGetMemoryLimits_v1_t":       reflect.TypeFor[nvml.GetMemoryLimits_v1](),
 }
 
 // TestPrototypes compiles the sources against NVIDIA's declarations.

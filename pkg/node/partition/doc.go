@@ -3,7 +3,7 @@
 //
 // # Decisions
 //
-// The calls are those of NVML that go-nvml 0.13.3-1 does not have. They are looked up in the library, and
-// are an error with a library that has none. One call at a time: one that hangs in the driver is left
-// behind, and no other is made.
+// Each call initialises NVML anew: it may be in use already, and counts its users. Calling a function that an older library
+// lacks ends the process, so the library is asked for it first. One call at a time: one that hangs in the driver is left
+// behind, and no other is made until it returns. Its effect may come late: package enforcement undoes it.
 package partition

@@ -1,142 +1,117 @@
 package partition
 
-/*
-#cgo LDFLAGS: -ldl
-#include <dlfcn.h>
-#include <stdlib.h>
-
-// As in nvml.h of CUDA 13.4: what is set has no last field.
-typedef struct {
-	const char *nameSpace;
-	unsigned long long softLimit, hardLimit, currentUsed;
-} memory_limits;
-
-typedef int (*call_none)(void);
-typedef int (*call_uuid)(const char *, void **);
-typedef int (*call_limits)(void *, memory_limits *);
-
-enum {
-	NVML_SUCCESS = 0,
-	NVML_ERROR_NOT_SUPPORTED = 3,
-	NVML_ERROR_NO_PERMISSION = 4,
-	NVML_ERROR_NOT_FOUND = 6,
-	LIBRARY_NOT_FOUND = 12,
-	FUNCTION_NOT_FOUND = 13,
-};
-
-// Sets or reads the limits of a control group by a library that may be in use already: NVML
-// counts who has initialised it, and the linker who has loaded it.
-static int memory_limits_call(const char *library, const char *function, const char *uuid, memory_limits *limits)
-{
-	void *lib = dlopen(library, RTLD_LAZY), *device = NULL;
-	if (!lib)
-		return LIBRARY_NOT_FOUND;
-	call_none init = (call_none)dlsym(lib, "nvmlInit_v2"), shutdown = (call_none)dlsym(lib, "nvmlShutdown");
-	call_uuid find = (call_uuid)dlsym(lib, "nvmlDeviceGetHandleByUUID");
-	call_limits call = (call_limits)dlsym(lib, function);
-	int r = init && shutdown && find && call ? init() : FUNCTION_NOT_FOUND;
-	if (r == 0) {
-		r = find(uuid, &device);
-		if (r == 0)
-			r = call(device, limits);
-		shutdown();
-	}
-	dlclose(lib);
-	return r;
-}
-*/
-import "C"
-
 import (
 	"context"
 	"errors"
 	"fmt"
-	"unsafe"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/node/nvml"
+	node "github.com/gpumem/gpumem/pkg/node/nvml"
 )
 
 // errNone is of a control group that has no limits, or cannot have any: it has no files of the dmem
 // controller, or the driver limits none. The driver's answer does not tell which.
 var errNone = errors.New("the control group has no limits, and can have none where +dmem is missing from cgroup.subtree_control above it")
 
-// Limits are what control groups may have of the GPUs' memory, as the driver enforces it
-// (nvmlDeviceSetMemoryLimits_v1 of CUDA 13.4, which go-nvml 0.13.3-1 does not have).
+var errOld = errors.New("the driver's NVML has no limits of memory")
+
+// Limits are what control groups may have of the GPUs' memory, as the driver enforces it.
 type Limits struct {
-	library func() string
-	turn    chan struct{} // one call at a time; taken for good by one that hangs in the driver
+	open func() (nvml.Interface, string)
+	turn chan struct{} // one call at a time; a call that hangs in the driver keeps it
 }
 
 // New returns limits that look for the library at each call.
 func New(path, driverRoot string) *Limits {
-	return &Limits{library: func() string { return nvml.FindLibrary(path, driverRoot) }, turn: make(chan struct{}, 1)}
+	return &Limits{open: node.Opener(path, driverRoot), turn: make(chan struct{}, 1)}
 }
 
 // Set gives a control group, by the full path of its directory, its soft and hard limits of one
 // GPU in bytes. It takes the right to administrate the machine (CAP_SYS_ADMIN).
 func (l *Limits) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error {
-	_, _, err := l.call(ctx, "nvmlDeviceSetMemoryLimits_v1", id, dir, soft, hard)
+	_, err := l.call(ctx, "nvmlDeviceSetMemoryLimits_v1", id, dir, func(d nvml.Device) (nvml.MemoryLimits_v1, nvml.Return) {
+		return nvml.MemoryLimits_v1{}, d.SetMemoryLimits_v1(dir, soft, hard)
+	})
 	return err
 }
 
 // Get reads them. It is not ok where there are none.
 func (l *Limits) Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard uint64, ok bool, err error) {
-	soft, hard, err = l.call(ctx, "nvmlDeviceGetMemoryLimits_v1", id, dir, 0, 0)
+	limits, err := l.call(ctx, "nvmlDeviceGetMemoryLimits_v1", id, dir, func(d nvml.Device) (nvml.MemoryLimits_v1, nvml.Return) {
+		return d.GetMemoryLimits_v1(dir)
+	})
 	if errors.Is(err, errNone) {
 		return 0, 0, false, nil
 	}
-	return soft, hard, err == nil, err
+	return limits.SoftLimit, limits.HardLimit, err == nil, err
+}
+
+type ask func(nvml.Device) (nvml.MemoryLimits_v1, nvml.Return)
+
+type answer struct {
+	limits nvml.MemoryLimits_v1
+	err    error
 }
 
 // call waits no longer for the driver than its context.
-func (l *Limits) call(ctx context.Context, function string, id gpu.UUID, dir string, soft, hard uint64) (uint64, uint64, error) {
+func (l *Limits) call(ctx context.Context, function string, id gpu.UUID, dir string, f ask) (nvml.MemoryLimits_v1, error) {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return 0, 0, fmt.Errorf("%s: NVML does not answer", function)
-	}
-	type answer struct {
-		ret        int
-		soft, hard uint64
+		return nvml.MemoryLimits_v1{}, fmt.Errorf("%s: NVML does not answer", function)
 	}
 	answered := make(chan answer, 1)
-	library := l.library()
 	go func() {
-		words := []*C.char{C.CString(library), C.CString(function), C.CString(string(id)), C.CString(dir)}
-		limits := C.memory_limits{nameSpace: words[3], softLimit: C.ulonglong(soft), hardLimit: C.ulonglong(hard)}
-		ret := C.memory_limits_call(words[0], words[1], words[2], &limits) //nolint:gocritic // it is of what cgo writes
-		for _, word := range words {
-			C.free(unsafe.Pointer(word))
-		}
-		answered <- answer{int(ret), uint64(limits.softLimit), uint64(limits.hardLimit)}
+		limits, err := l.ask(function, id, f)
+		answered <- answer{limits, err}
 		<-l.turn
 	}()
 	select {
 	case a := <-answered:
-		if err := limitsError(a.ret); err != nil {
-			return 0, 0, fmt.Errorf("%s, GPU %s, %s: %w", function, id, dir, err)
+		if a.err != nil {
+			return a.limits, fmt.Errorf("%s, GPU %s, %s: %w", function, id, dir, a.err)
 		}
-		return a.soft, a.hard, nil
+		return a.limits, nil
 	case <-ctx.Done():
-		return 0, 0, fmt.Errorf("%s: NVML does not answer", function)
+		return nvml.MemoryLimits_v1{}, fmt.Errorf("%s: NVML does not answer", function)
 	}
 }
 
-// limitsError says what NVML's answer means of limits.
-func limitsError(ret int) error {
-	switch ret {
-	case C.NVML_SUCCESS:
-		return nil
-	case C.NVML_ERROR_NOT_SUPPORTED, C.NVML_ERROR_NOT_FOUND:
-		return errNone
-	case C.NVML_ERROR_NO_PERMISSION:
-		return errors.New("no permission: it takes CAP_SYS_ADMIN")
-	case C.LIBRARY_NOT_FOUND:
-		return errors.New("NVIDIA's library cannot be loaded")
-	case C.FUNCTION_NOT_FOUND:
-		return errors.New("the driver's NVML has no limits of memory")
+// ask calls a function of the library about one GPU.
+func (l *Limits) ask(function string, id gpu.UUID, f ask) (limits nvml.MemoryLimits_v1, err error) {
+	lib, path := l.open()
+	switch ret := lib.Init(); ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return limits, fmt.Errorf("NVIDIA's library cannot be loaded from %s", path)
 	default:
-		return fmt.Errorf("NVML error %d", ret)
+		return limits, fmt.Errorf("NVML does not start: %s", ret.Error())
+	}
+	defer func() {
+		if ret := lib.Shutdown(); ret != nvml.SUCCESS {
+			err = errors.Join(err, fmt.Errorf("shut NVML down: %s", ret.Error()))
+		}
+	}()
+	if lib.Extensions().LookupSymbol(function) != nil {
+		return limits, errOld
+	}
+	device, ret := lib.DeviceGetHandleByUUID(string(id))
+	if ret != nvml.SUCCESS {
+		return limits, fmt.Errorf("NVML does not find the GPU: %s", ret.Error())
+	}
+	limits, ret = f(device)
+	switch ret {
+	case nvml.SUCCESS:
+		return limits, nil
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_FOUND:
+		return limits, errNone
+	case nvml.ERROR_FUNCTION_NOT_FOUND:
+		return limits, errOld
+	case nvml.ERROR_NO_PERMISSION:
+		return limits, errors.New("no permission: it takes CAP_SYS_ADMIN")
+	default:
+		return limits, fmt.Errorf("NVML: %s", ret.Error())
 	}
 }

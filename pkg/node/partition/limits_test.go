@@ -2,26 +2,46 @@ package partition
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 )
 
-// library compiles testdata/limits.c, which remembers limits as long as it is loaded: for good.
-func library(t *testing.T, flags ...string) string {
+// given is the library that a child process of the test uses: go-nvml binds the functions of one library only.
+const given = "GPUMEM_TEST_LIBRARY"
+
+// inChild runs the test again in a process with a library that is compiled from testdata/limits.c, and returns true there.
+func inChild(t *testing.T, flags ...string) bool {
 	t.Helper()
-	out := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	args := append([]string{"-shared", "-fPIC", "-Wl,-z,nodelete", "-o", out, "testdata/limits.c"}, flags...)
+	if os.Getenv(given) != "" {
+		return true
+	}
+	library := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	args := append([]string{"-shared", "-fPIC", "-Wl,-z,nodelete", "-o", library, "testdata/limits.c"}, flags...)
 	if text, err := exec.CommandContext(t.Context(), "cc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, text)
 	}
-	return out
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	child.Env = append(os.Environ(), given+"="+library)
+	if text, err := child.CombinedOutput(); err != nil {
+		t.Errorf("with %s: %v\n%s", library, err, text)
+	}
+	return false
 }
 
 func TestLimitsOfControlGroups(t *testing.T) {
-	l := New(library(t), "")
+	if !inChild(t) {
+		return
+	}
+	l := New(os.Getenv(given), "")
 	if _, _, ok, err := l.Get(t.Context(), "GPU-a", "/g"); ok || err != nil {
 		t.Errorf("before they are set: %t, %v", ok, err)
 	}
@@ -34,30 +54,116 @@ func TestLimitsOfControlGroups(t *testing.T) {
 	if err := l.Set(t.Context(), "GPU-a", "/foreign", 1, 1); err == nil || !strings.Contains(err.Error(), "CAP_SYS_ADMIN") {
 		t.Errorf("without the right to: %v", err)
 	}
-	if err := l.Set(t.Context(), "GPU-b", "/g", 1, 1); err == nil {
-		t.Error("a GPU that is not there has limits")
+	if err := l.Set(t.Context(), "GPU-b", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), "does not find the GPU") {
+		t.Errorf("a GPU that is not there has limits: %v", err)
 	}
-}
-
-func TestLimitsOfAnOlderDriver(t *testing.T) {
-	for path, says := range map[string]string{
-		library(t, "-DOLD"): "the driver's NVML has no limits of memory",
-		"/nowhere.so":       "cannot be loaded",
-	} {
-		if err := New(path, "").Set(t.Context(), "GPU-a", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want %q in it", path, err, says)
-		}
-	}
-}
-
-// TestLimitsDoNotWaitForADriverThatHangs: neither the call that hangs nor the next is waited for.
-func TestLimitsDoNotWaitForADriverThatHangs(t *testing.T) {
-	l := New(library(t), "")
+	// Neither the call that hangs nor the next is waited for.
 	for _, dir := range []string{"/hangs", "/g"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if err := l.Set(ctx, "GPU-a", dir, 1, 1); err == nil || !strings.Contains(err.Error(), "does not answer") {
 			t.Errorf("%s: %v", dir, err)
 		}
 		cancel()
+	}
+}
+
+// TestLimitsOfAnOlderDriver: its library has no such functions, and to call one would end the process.
+func TestLimitsOfAnOlderDriver(t *testing.T) {
+	if !inChild(t, "-DOLD") {
+		return
+	}
+	l := New(os.Getenv(given), "")
+	const want = "the driver's NVML has no limits of memory"
+	if err := l.Set(t.Context(), "GPU-a", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("set: %v", err)
+	}
+	if _, _, ok, err := l.Get(t.Context(), "GPU-a", "/g"); ok || err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("get: %v", err)
+	}
+}
+
+func TestLimitsWithoutADriver(t *testing.T) {
+	if err := New("/nowhere.so", "").Set(t.Context(), "GPU-a", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), "cannot be loaded from /nowhere.so") {
+		t.Error(err)
+	}
+}
+
+// TestEachAnswerOfEachCall: that there are no limits, that NVML fails, and that it is slow are different answers, and each
+// session is shut down.
+func TestEachAnswerOfEachCall(t *testing.T) {
+	for _, tc := range []struct {
+		call string
+		ret  nvml.Return
+		slow time.Duration
+		want string
+	}{
+		{"set", nvml.SUCCESS, 0, ""},
+		{"set", nvml.ERROR_NOT_SUPPORTED, 0, errNone.Error()},
+		{"set", nvml.ERROR_FUNCTION_NOT_FOUND, 0, errOld.Error()},
+		{"set", nvml.ERROR_UNKNOWN, 0, "NVML: ERROR_UNKNOWN"},
+		{"set", nvml.ERROR_GPU_IS_LOST, 0, "NVML: ERROR_GPU_IS_LOST"},
+		{"set", nvml.SUCCESS, time.Minute, "does not answer"},
+		{"get", nvml.SUCCESS, 0, ""},
+		{"get", nvml.ERROR_NOT_SUPPORTED, 0, "none"},
+		{"get", nvml.ERROR_UNKNOWN, 0, "NVML: ERROR_UNKNOWN"},
+		{"get", nvml.ERROR_GPU_IS_LOST, 0, "NVML: ERROR_GPU_IS_LOST"},
+		{"get", nvml.SUCCESS, time.Minute, "does not answer"},
+		{"find", nvml.ERROR_NOT_FOUND, 0, "does not find the GPU: ERROR_NOT_FOUND"},
+		{"find", nvml.ERROR_GPU_IS_LOST, 0, "does not find the GPU: ERROR_GPU_IS_LOST"},
+		{"init", nvml.ERROR_DRIVER_NOT_LOADED, 0, "NVML does not start: ERROR_DRIVER_NOT_LOADED"},
+		{"init", nvml.SUCCESS, time.Minute, "does not answer"},
+	} {
+		t.Run(fmt.Sprint(tc.call, " ", tc.ret, " ", tc.slow), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sessions := 0
+				of := func(call string) nvml.Return {
+					if call != tc.call {
+						return nvml.SUCCESS
+					}
+					time.Sleep(tc.slow)
+					return tc.ret
+				}
+				device := &mock.Device{
+					SetMemoryLimits_v1Func: func(string, uint64, uint64) nvml.Return { return of("set") },
+					GetMemoryLimits_v1Func: func(string) (nvml.MemoryLimits_v1, nvml.Return) {
+						return nvml.MemoryLimits_v1{SoftLimit: 1, HardLimit: 2}, of("get")
+					},
+				}
+				lib := &mock.Interface{
+					InitFunc: func() nvml.Return {
+						ret := of("init")
+						if ret == nvml.SUCCESS {
+							sessions++
+						}
+						return ret
+					},
+					ShutdownFunc:              func() nvml.Return { sessions--; return nvml.SUCCESS },
+					DeviceGetHandleByUUIDFunc: func(string) (nvml.Device, nvml.Return) { return device, of("find") },
+					ExtensionsFunc: func() nvml.ExtendedInterface {
+						return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+					},
+				}
+				l := &Limits{open: func() (nvml.Interface, string) { return lib, "" }, turn: make(chan struct{}, 1)}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				err := l.Set(ctx, "GPU-a", "/g", 1, 2)
+				if tc.call == "get" {
+					var ok bool
+					if _, _, ok, err = l.Get(ctx, "GPU-a", "/g"); !ok && err == nil {
+						err = fmt.Errorf("none")
+					}
+				}
+				if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+					t.Errorf("%v, want %q", err, tc.want)
+				}
+				time.Sleep(2 * time.Minute)
+				if sessions != 0 {
+					t.Errorf("%d sessions are left", sessions)
+				}
+				if err := l.Set(t.Context(), "GPU-a", "/g", 1, 2); tc.slow > 0 && err != nil {
+					t.Errorf("after the slow call: %v", err)
+				}
+			})
+		})
 	}
 }

@@ -1,5 +1,5 @@
 // The part of NVML's binary interface that this library implements, written anew from the
-// documented layout (NVML API reference; go-nvml v0.13.3-1, pkg/node/nvml/types_gen.go).
+// documented layout (NVML API reference; go-nvml v0.13.4-1, pkg/node/nvml/types_gen.go).
 // Names are NVML's own, so that a test can compile every source of this folder a second time
 // with NVIDIA's header in place of these declarations (-DFAKENVML_NVML_HEADER='"…/nvml.h"'):
 // the compiler then compares each prototype, and a generated program each size and offset.
@@ -234,6 +234,19 @@ typedef struct {
 	unsigned int gpu;
 	unsigned int memory;
 } nvmlUtilization_t;
+
+typedef struct {
+	const char *nameSpace; // full path of the control group's folder
+	unsigned long long softLimit; // bytes
+	unsigned long long hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
+	const char *nameSpace;
+	unsigned long long softLimit;
+	unsigned long long hardLimit;
+	unsigned long long currentUsed;
+} nvmlGetMemoryLimits_v1_t;
 
 typedef struct {
 	unsigned int version;

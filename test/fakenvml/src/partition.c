@@ -33,7 +33,7 @@ static bool privileged(void)
 	return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & 1U << CAP_SYS_ADMIN) != 0;
 }
 
-nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const nvmlDeviceSetMemoryLimits_t *set)
+nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *set)
 {
 	struct call c;
 	struct cgroup group;
@@ -47,7 +47,7 @@ nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const nvmlDeviceS
 	return call_end(&c, memory_set_limits(c.gpu, &group, set->softLimit, set->hardLimit));
 }
 
-nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlDeviceGetMemoryLimits_t *get)
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *get)
 {
 	struct call c;
 	struct cgroup group;
