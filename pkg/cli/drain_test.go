@@ -216,3 +216,17 @@ func TestDrainEvictsAPodThatCameMeanwhile(t *testing.T) {
 		t.Errorf("evicted (-want +got):\n%s", diff)
 	}
 }
+
+// TestDrainWarnsOfTheNeighbours where they are clients of the same MPS server.
+func TestDrainWarnsOfTheNeighbours(t *testing.T) {
+	for _, served := range []bool{false, true} {
+		inv := clitest.Inventory("gpu-a", 16)
+		inv.MPS = served
+		client := fake.NewClientset(clitest.Node(t, "gpu-a", inv),
+			clitest.With(clitest.Pod(t, "ml/on-it", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("ReplicaSet")))
+		clitest.Evicting(client)
+		if _, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err != nil || strings.Count(stderr, "use MPS") != map[bool]int{true: 1}[served] {
+			t.Errorf("with MPS %t: %v\n%s", served, err, stderr)
+		}
+	}
+}

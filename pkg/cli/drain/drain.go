@@ -201,6 +201,9 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 			out = append(out, pod)
 		}
 	}
+	if inv.MPS && len(out) > 0 {
+		o.warn("warning: containers on node %s use MPS: if one outlives its grace period and is killed, programs on the node's other GPUs may fail\n", nodeName)
+	}
 	return out, errors.Join(errs...)
 }
 

@@ -221,8 +221,16 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		}
 		w.evicted[s.Pod.UID] = true
 		w.log.Info("pod evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID))
-		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
+		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: container %s uses %d MiB of GPU %s and was granted %d MiB%s", s.Container, s.Used/mib, s.Device, s.Granted/mib, w.neighbours()))
 	}
+}
+
+// neighbours warns of the other clients of an MPS server (NVIDIA, "Multi-Process Service", Limitations).
+func (w *Watch) neighbours() string {
+	if len(w.known) == 0 {
+		return ""
+	}
+	return "; MPS runs on the node: if the container outlives its grace period and is killed, other programs that use MPS may fail"
 }
 
 // withoutServers returns the processes that are no MPS servers, and how much memory of each GPU NVML counts as a server's,

@@ -305,6 +305,27 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// TestAnEvictionWarnsOfTheNeighbours where they are clients of the same MPS server.
+func TestAnEvictionWarnsOfTheNeighbours(t *testing.T) {
+	for _, served := range []bool{false, true} {
+		w, _ := newWorld()
+		watch := New(100, w, w, w, w, w, w, zap.NewNop())
+		watch.Except(func(context.Context) (map[int]bool, error) {
+			if served {
+				return map[int]bool{99: true}, nil
+			}
+			return nil, nil
+		})
+		for range Looks {
+			watch.look(t.Context(), on("GPU-a", process(inPod, 3000)))
+		}
+		told := strings.Join(w.takeEvents(), "\n")
+		if !strings.Contains(told, "GPUMemoryEvicted: ") || strings.Contains(told, "other programs that use MPS may fail") != served {
+			t.Errorf("with MPS %t: %s", served, told)
+		}
+	}
+}
+
 // TestAStaticPodIsNotEvicted: one event tells its owner, and the API server gets one request.
 func TestAStaticPodIsNotEvicted(t *testing.T) {
 	w, _ := newWorld()
