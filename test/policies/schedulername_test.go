@@ -57,6 +57,25 @@ func TestAnnotationsBesideTheTemplate(t *testing.T) {
 	check(t, p, request{resource: "deployments", is: deployment}, "")
 }
 
+// TestWarningsAboutSmallGrants: a CUDA context can take all of them.
+func TestWarningsAboutSmallGrants(t *testing.T) {
+	const small = "a container asks for 512 MiB of GPU memory or less"
+	for golden, grants := range map[string]map[string]string{
+		"units256": {"1": small, "2": small, "3": "", "0": ""},
+		"default":  {"1": ""},
+	} {
+		p := policy(t, golden, "gpumem-names")
+		for amount, want := range grants {
+			spec := v1.PodSpec{SchedulerName: "gpumem-scheduler", Containers: []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{
+				Limits: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse(amount)},
+			}}}}
+			t.Run(golden+" "+amount, func(t *testing.T) {
+				check(t, p, request{resource: "pods", is: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"}, Spec: spec}}, want)
+			})
+		}
+	}
+}
+
 // The policy that writes the scheduler's name is about pods that ask for GPU memory and name
 // neither a scheduler nor a node. It stops none, not even where it cannot be evaluated.
 func TestSettingTheSchedulersNameStopsNoPod(t *testing.T) {

@@ -88,7 +88,7 @@ func TestAClientOnAMIGInstance(t *testing.T) {
 // variable. That total is the GPU's, and at the level kernel the grant (NVIDIA, "MPS v3 Memory
 // Partitioning": cuMemGetInfo is capped to the hard limit).
 func TestFrameworksTakeTheirGrant(t *testing.T) {
-	const physicalMiB, unitMiB = 15360, 1024
+	const physicalMiB, unitMiB, context = 15360, 1024, 132 // of a T4
 	variables := []string{"GPUMEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF", "FLAGS_fraction_of_gpu_memory_to_use"}
 	cfg := DefaultConfig()
 	cfg.Frameworks = []Framework{"jax", "pytorch", "paddle"}
@@ -102,7 +102,7 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 	} {
 		for _, units := range []int{1, 3, 15} {
 			t.Run(fmt.Sprintf("%s, %d GiB", tc.level, units), func(t *testing.T) {
-				grant := allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: physicalMiB}}, Each: units}
+				grant := allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", Model: "Tesla T4", MemoryMiB: physicalMiB}}, Each: units}
 				env := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: unitMiB, Enforcement: tc.level}).GetEnvs()
 				shares := map[string]float64{}
 				for _, name := range variables {
@@ -110,11 +110,56 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 				}
 				granted := float64(units) * unitMiB
 				for name, share := range shares {
-					if part := share * tc.total(granted) / granted; part < 0.9 || part > 1 {
+					takes := share * tc.total(granted)
+					if name != "GPUMEM_FRACTION" {
+						takes += context // on top
+					}
+					if part := takes / granted; part < 0.9 || part > 1 {
 						t.Errorf("by %s=%g a framework takes %.3f of its grant, want 0.9 to 1", name, share, part)
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestSmallGrantsFillAGPU: 26 programs with 3 GiB each, and a context on top, fit on an H100 of 81559 MiB.
+func TestSmallGrantsFillAGPU(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Frameworks = []Framework{"jax"}
+	d := gpu.Device{UUID: "GPU-a", Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559}
+	for _, level := range []gpu.Enforcement{gpu.EnforcementAdvisory, gpu.EnforcementMPS} {
+		for each, programs := range map[int]float64{3: 26, 1: 79, 10: 7} {
+			env := cfg.Response(gpu.Memory, allocation.Grant{Devices: []gpu.Device{d}, Each: each}, gpu.Inventory{UnitMiB: 1024, Enforcement: level}).GetEnvs()
+			takes := number(t, env["XLA_PYTHON_CLIENT_MEM_FRACTION"])*81559 + 132*3.3
+			if takes > float64(each)*1024 || programs*takes > 81559-551 {
+				t.Errorf("%s: each of %g programs takes %.0f MiB of %d GiB", level, programs, takes, each)
+			}
+		}
+	}
+}
+
+// TestTheSizeOfAContext by model. Of an unknown model it is what NVIDIA's measurements leave room for.
+func TestTheSizeOfAContext(t *testing.T) {
+	for model, want := range map[string]int64{
+		"Tesla T4": 132, "NVIDIA H100 80GB HBM3": 436, "NVIDIA RTX 6000 Ada Generation": 469, "NVIDIA A100-SXM4-40GB": 357, "NVIDIA A10G": 264,
+		"NVIDIA A100-SXM4-40GB MIG 1g.5gb": 53, "NVIDIA A100-SXM4-40GB MIG 7g.40gb": 357, "NVIDIA Rubin": 512, "": 512,
+	} {
+		if got := contextMiB(gpu.Device{Model: model}); got != want {
+			t.Errorf("%s: %d MiB, want %d", model, got, want)
+		}
+	}
+}
+
+// TestAGrantNoLargerThanAContext: frameworks get a tenth of it, for none starts with nothing.
+func TestAGrantNoLargerThanAContext(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Frameworks = []Framework{"jax"}
+	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", Model: "NVIDIA H100", MemoryMiB: 81559}}, Each: 1}
+	for level, want := range map[gpu.Enforcement]string{gpu.EnforcementAdvisory: "0.0003", gpu.EnforcementKernel: "0.1000"} {
+		env := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: 256, Enforcement: level}).GetEnvs()
+		if got := env["XLA_PYTHON_CLIENT_MEM_FRACTION"]; got != want {
+			t.Errorf("%s: %s, want %s", level, got, want)
 		}
 	}
 }

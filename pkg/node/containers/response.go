@@ -169,22 +169,24 @@ func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateRespo
 	return out
 }
 
-// What a framework may take of the total that it sees leaves memory for CUDA's context, which
-// counts as the container's at every level: it is within the limit at mps and kernel, and over
-// the grant at advisory. So it is a bit less of the GPU than was granted. At the level kernel the
-// total is the grant itself, and a share of the GPU would count twice; it is the less there by
-// what CUDA reports less than NVML of a whole GPU, too.
+// The share of a container (GPUMEM_FRACTION) is a bit less of the GPU than was granted: CUDA's context counts as the
+// container's at every level. It is within the limit at mps and kernel, and over the grant at advisory. At the level kernel the
+// total that CUDA reports is the grant itself, and a share of the GPU would count twice. It is smaller there by the difference
+// between CUDA's and NVML's total of a whole GPU. A framework that does not count its context gets the share less a context,
+// but no less than a tenth of the grant: at less, JAX does not start.
 const (
 	percentOfGrant = 95
-	shareOfLimit   = "0.9200"
+	percentOfLimit = 92
+	leastPercent   = 10
 )
 
 // environment returns the numbers of a grant, lists in the order of the GPUs'
 // indexes.
 func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) map[string]string {
 	var indexes, uuids, sizes []string
-	var largest int64
+	var largest, context int64
 	for _, d := range g.Devices {
+		context = max(context, contextMiB(d))
 		indexes = append(indexes, strconv.Itoa(d.Index))
 		uuids = append(uuids, string(d.UUID))
 		sizes = append(sizes, strconv.FormatInt(d.MemoryMiB, 10))
@@ -192,10 +194,11 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 	}
 	limit := LimitMiB(g, inv)
 	// One fraction stands for all GPUs, so it is that of the largest.
-	share := fraction(limit*percentOfGrant, largest*100)
+	part, whole := limit*percentOfGrant, largest*100
 	if inv.Enforcement == gpu.EnforcementKernel && limit > 0 {
-		share = shareOfLimit
+		part, whole = limit*percentOfLimit, limit*100
 	}
+	share, withoutContext := fraction(part, whole), fraction(max(part-context*100, limit*leastPercent), whole)
 	env := map[string]string{
 		"GPUMEM_GPU_INDEX": strings.Join(indexes, ","),
 		"GPUMEM_GPU_UUID":  strings.Join(uuids, ","),
@@ -204,11 +207,11 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		"GPUMEM_FRACTION":  share,
 		enforcementLevel:   string(cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)),
 	}
-	if share == fraction(0, 1) {
+	if withoutContext == fraction(0, 1) {
 		return env // to a framework, nothing means no limit, or no start
 	}
 	for _, f := range frameworks {
-		if name, value, ok := f.knob(share); ok {
+		if name, value, ok := f.knob(withoutContext); ok {
 			env[name] = value
 		}
 	}

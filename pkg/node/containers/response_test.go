@@ -13,7 +13,7 @@ import (
 )
 
 func TestResponse(t *testing.T) {
-	t4 := gpu.Device{UUID: "GPU-a", Index: 2, MemoryMiB: 15360}
+	t4 := gpu.Device{Model: "Tesla T4", UUID: "GPU-a", Index: 2, MemoryMiB: 15360}
 	a100 := gpu.Device{UUID: "GPU-b", Index: 3, MemoryMiB: 81920}
 	numbers := map[string]string{
 		"GPUMEM_GPU_INDEX": "2", "GPUMEM_GPU_UUID": "GPU-a", "GPUMEM_GPU_MIB": "15360",
@@ -38,9 +38,9 @@ func TestResponse(t *testing.T) {
 			strategy: Envvar, frameworks: "jax,pytorch,paddle",
 			want: &pluginapi.ContainerAllocateResponse{Envs: with(map[string]string{
 				"NVIDIA_VISIBLE_DEVICES":              "GPU-a",
-				"XLA_PYTHON_CLIENT_MEM_FRACTION":      "0.1266",
-				"PYTORCH_ALLOC_CONF":                  "per_process_memory_fraction:0.1266",
-				"FLAGS_fraction_of_gpu_memory_to_use": "0.1266",
+				"XLA_PYTHON_CLIENT_MEM_FRACTION":      "0.1180",
+				"PYTORCH_ALLOC_CONF":                  "per_process_memory_fraction:0.1180",
+				"FLAGS_fraction_of_gpu_memory_to_use": "0.1180",
 			})},
 		},
 		{
@@ -55,7 +55,7 @@ func TestResponse(t *testing.T) {
 			name: "by CDI", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
 			strategy: CDICRI, frameworks: "jax",
 			want: &pluginapi.ContainerAllocateResponse{
-				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1266"}),
+				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1180"}),
 				CdiDevices: []*pluginapi.CDIDevice{{Name: "nvidia.com/gpu=GPU-a"}},
 			},
 		},

@@ -71,8 +71,7 @@ func (a *Announcer) AnnounceHealth(ctx context.Context) error {
 	}
 }
 
-// wordsInterval is the time between two events about a GPU of which only the reason's words change: they can contain a
-// program's output.
+// wordsInterval is the time between two events about a GPU whose reason alone changes: it can contain a program's output.
 const wordsInterval = 5 * time.Minute
 
 type announced struct {
