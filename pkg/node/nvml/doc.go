@@ -41,7 +41,8 @@
 // the node's inventory tells. The memory that the driver reserves varies by some MiB
 // while programs run, and units must not come and go with it: the kubelet would not start
 // a container again whose slots are gone. A difference of more than 32 MiB is taken in
-// when the process starts, and when a GPU comes back: its driver may be another then. So
+// when the process starts, and when a GPU comes back: its driver may be another then. One unit
+// less counts as foreign use: no pod gets it, and a container that holds it starts again. So
 // is, at any time, another size of the whole memory: what is not there cannot be given.
 //
 // GPUs that NVSwitches join count as linked each with each, by as many lanes as

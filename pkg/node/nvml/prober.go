@@ -454,7 +454,8 @@ func (p *Prober) found(r reading) {
 const variation = 32
 
 // size gives the GPU its memory and its capacity: what there is, or what was offered of it, where
-// a variation accounts for the difference.
+// a variation accounts for the difference. One unit that the driver needs now stays in the capacity, as foreign: without its
+// slot the kubelet would not start a container again that holds it.
 func (d *tracked) size(cfg Config, r reading, offered gpu.Device, heed bool) {
 	total := r.device.MemoryMiB
 	of := func(reserved int64) gpu.Device { return inventory.Size(total, reserved, cfg.ReserveMiB, cfg.UnitMiB) }
@@ -465,6 +466,9 @@ func (d *tracked) size(cfg Config, r reading, offered gpu.Device, heed bool) {
 	}
 	d.MemoryMiB, d.Allocatable, d.ShareMiB = total, now.Allocatable, now.ShareMiB
 	d.reservedMiB = min(r.reservedMiB, total-cfg.ReserveMiB-mib(now))
+	if heed && now.ShareMiB == offered.ShareMiB && now.Allocatable == offered.Allocatable-1 && mib(offered) <= total {
+		d.Allocatable, d.reservedMiB = offered.Allocatable, r.reservedMiB
+	}
 }
 
 // resize is size of a GPU that was offered before.

@@ -318,14 +318,15 @@ func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 	for name, tc := range map[string]struct {
 		offered           gpu.Inventory
 		reserved, reserve int64
-		want              gpu.Units // of 15360 MiB, which are 15 units
+		want, foreign     gpu.Units // of 15360 MiB, which are 15 units
 	}{
 		"nothing was told":            {offered: gpu.Inventory{}, reserved: 1030, want: 13},
 		"the driver keeps more":       {offered: offered(14, nil), reserved: 1024 + 32, want: 14},
 		"it keeps less":               {offered: offered(13, nil), reserved: 1024 - 31, want: 13},
-		"it keeps much more":          {offered: offered(14, nil), reserved: 1024 + 33, want: 13},
+		"it keeps a unit more":        {offered: offered(14, nil), reserved: 1024 + 33, want: 14, foreign: 1},
+		"it keeps two units more":     {offered: offered(14, nil), reserved: 2048 + 33, want: 12},
 		"it keeps much less":          {offered: offered(13, nil), reserved: 1024 - 32, want: 14},
-		"the reserve is larger":       {offered: offered(14, nil), reserved: 1000, reserve: 200, want: 13},
+		"the reserve is larger":       {offered: offered(14, nil), reserved: 1000, reserve: 200, want: 14, foreign: 1},
 		"the reserve counts too":      {offered: offered(14, nil), reserved: 830, reserve: 200, want: 14},
 		"more than the GPU has":       {offered: offered(16, nil), reserved: 0, want: 15},
 		"the unit was another":        {offered: offered(14, func(inv *gpu.Inventory) { inv.UnitMiB = 512 }), reserved: 1030, want: 13},
@@ -342,8 +343,8 @@ func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 				cfg.Offered = func(context.Context) gpu.Inventory { return tc.offered }
 				p, _ := watched(t, cfg)
 				inv, _, _ := p.Inventory()
-				if d := inv.Devices[0]; d.Allocatable != tc.want || d.Foreign != 0 {
-					t.Errorf("%d units, %d of them in foreign use; want %d and none", d.Allocatable, d.Foreign, tc.want)
+				if d := inv.Devices[0]; d.Allocatable != tc.want || d.Foreign != tc.foreign {
+					t.Errorf("%d units, %d of them in foreign use; want %d and %d", d.Allocatable, d.Foreign, tc.want, tc.foreign)
 				}
 				if err := api.ValidateInventory(inv); err != nil {
 					t.Error(err)
@@ -353,20 +354,41 @@ func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 	}
 }
 
+// TestTheLastUnitOfAnH100: after an update the driver reserves 150 MiB more. The GPU keeps its 79 slots, and gives 78 units.
+func TestTheLastUnitOfAnH100(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h100 := &card{uuid: "GPU-a", totalMiB: 81559, reserved: 551}
+		m := newMachine(h100)
+		cfg := config(m.open)
+		before, _ := watched(t, cfg)
+		was, _, _ := before.Inventory()
+		m.change(func() { h100.reserved = 701 })
+		cfg.Offered = func(context.Context) gpu.Inventory { return was }
+		for range 2 { // the second process follows the first
+			p, _ := watched(t, cfg)
+			inv, _, _ := p.Inventory()
+			if d := inv.Devices[0]; was.Devices[0].Allocatable != 79 || d.Allocatable != 79 || d.Foreign != 1 {
+				t.Errorf("%d units before; then %d, %d of them foreign; want 79, and 79 with one foreign", was.Devices[0].Allocatable, d.Allocatable, d.Foreign)
+			}
+			cfg.Offered = func(context.Context) gpu.Inventory { return inv }
+		}
+	})
+}
+
 // A driver that is replaced, or ECC that is switched on, leaves a GPU less memory.
 func TestProberReadsAGPUThatComesBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fails           bool // in between
 		total, reserved uint64
 		memory          int64
-		want            gpu.Units
+		want, foreign   gpu.Units
 	}{
-		"smaller":                          {true, 13000, 700, 13000, 12},
-		"smaller, and it was never missed": {false, 13000, 700, 13000, 12},
-		"larger":                           {true, 16384, 450, 16384, 15},
-		"the driver keeps more of it":      {true, 15360, 1100, 15360, 13},
-		"the driver keeps a little more":   {true, 15360, 460, 15360, 14},
-		"while it works nothing changes":   {false, 15360, 1100, 15360, 14},
+		"smaller":                          {true, 13000, 700, 13000, 12, 0},
+		"smaller, and it was never missed": {false, 13000, 700, 13000, 12, 0},
+		"larger":                           {true, 16384, 450, 16384, 15, 0},
+		"the driver keeps more of it":      {true, 15360, 1100, 15360, 14, 1},
+		"the driver keeps a little more":   {true, 15360, 460, 15360, 14, 0},
+		"while it works nothing changes":   {false, 15360, 1100, 15360, 14, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -381,8 +403,8 @@ func TestProberReadsAGPUThatComesBack(t *testing.T) {
 				pass(5 * interval)
 				wantHealth(t, p, "GPU-a: healthy")
 				inv, _, _ := p.Inventory()
-				if d := inv.Devices[0]; d.Allocatable != tc.want || d.MemoryMiB != tc.memory || d.Foreign != 0 {
-					t.Errorf("%d units in %d MiB, %d of them in foreign use; want %d in %d MiB", d.Allocatable, d.MemoryMiB, d.Foreign, tc.want, tc.memory)
+				if d := inv.Devices[0]; d.Allocatable != tc.want || d.MemoryMiB != tc.memory || d.Foreign != tc.foreign {
+					t.Errorf("%d units in %d MiB, %d of them in foreign use; want %d in %d MiB, %d foreign", d.Allocatable, d.MemoryMiB, d.Foreign, tc.want, tc.memory, tc.foreign)
 				}
 				if got, want := logs.FilterMessage("GPU offers another amount").Len(), min(1, max(tc.want-14, 14-tc.want)); got != int(want) {
 					t.Errorf("%d logs of another amount, want %d", got, want)
