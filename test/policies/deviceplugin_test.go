@@ -49,6 +49,11 @@ func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 		change(p)
 		return p
 	}
+	const startup = "startup-taint.cluster-autoscaler.kubernetes.io/gpumem"
+	other := v1.Taint{Key: "team", Effect: v1.TaintEffectNoSchedule}
+	tainted := func(taints ...v1.Taint) func(*v1.Node) {
+		return func(n *v1.Node) { n.Spec.Taints = taints }
+	}
 	label := func(p *v1.Pod, keys ...string) {
 		for _, key := range keys {
 			p.Labels[key] = "new"
@@ -126,7 +131,14 @@ func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 		"its runtime's handlers": {
 			request: nodes("status", func(n *v1.Node) { n.Status.RuntimeHandlers = []v1.NodeRuntimeHandler{{Name: "kata"}} }), want: status,
 		},
-		"its features":     {request: nodes("status", func(n *v1.Node) { n.Status.DeclaredFeatures = []string{"Any"} }), want: status},
+		"its features":               {request: nodes("status", func(n *v1.Node) { n.Status.DeclaredFeatures = []string{"Any"} }), want: status},
+		"the startup taint, removed": {request: request{"nodes", "", node(tainted(v1.Taint{Key: startup}, other)), node(tainted(other)), account}},
+		"the startup taint, added":   {request: request{"nodes", "", node(tainted(other)), node(tainted(v1.Taint{Key: startup}, other)), account}, want: more},
+		"another taint, removed":     {request: request{"nodes", "", node(tainted(v1.Taint{Key: startup}, other)), node(tainted(v1.Taint{Key: startup})), account}, want: more},
+		"all taints, removed":        {request: request{"nodes", "", node(tainted(v1.Taint{Key: startup}, other)), node(tainted()), account}, want: more},
+		"the startup taint, removed by uncordoning": {
+			request: request{"nodes", "", node(func(n *v1.Node) { n.Spec.Unschedulable = true; tainted(v1.Taint{Key: startup})(n) }), node(tainted()), account}, want: more,
+		},
 		"a label":          {request: nodes("", func(n *v1.Node) { n.Labels = map[string]string{"a": "b"} }), want: more},
 		"a label of a pod": {request: pods(func(p *v1.Pod) { label(p, "gpumem.dev/assigned-model") }), want: more},
 		"its labels of a pod": {values: "units256", request: pods(func(p *v1.Pod) {

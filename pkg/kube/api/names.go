@@ -65,6 +65,11 @@ func (k Keys) GPUCore() v1.ResourceName { return v1.ResourceName(k.domain + "/gp
 // API is the label of nodes that says how their GPUs are handed out; without it, by the amount.
 func (k Keys) API() string { return k.key("api") }
 
+// StartupTaint is the key of the taint that a node group can add to new nodes, and that the device
+// plugin removes once its node offers GPU memory. The Cluster Autoscaler treats each taint with this
+// prefix as a startup taint: it waits for such a node instead of adding another.
+const StartupTaint = "startup-taint.cluster-autoscaler.kubernetes.io/gpumem"
+
 // ByClaims is a value of the label API.
 const ByClaims = "claims"
 

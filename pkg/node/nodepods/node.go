@@ -237,7 +237,7 @@ func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory)
 	if err != nil {
 		return fmt.Errorf("encode the inventory: %w", err)
 	}
-	return errors.Join(n.ensureAnnotation(ctx, node, value, inv), n.ensureCondition(ctx, node, healthy))
+	return errors.Join(n.ensureAnnotation(ctx, node, value, inv), n.ensureCondition(ctx, node, healthy), n.removeStartupTaint(ctx, node))
 }
 
 func (n *Node) ensureAnnotation(ctx context.Context, node *v1.Node, value string, inv gpu.Inventory) error {
@@ -295,6 +295,11 @@ func (n *Node) trim(obj any) (any, error) {
 	}
 	if c := conditionOf(node); c != nil {
 		out.Status.Conditions = []v1.NodeCondition{*c}
+	}
+	out.Spec.Taints = node.Spec.Taints
+	out.Status.Allocatable = make(v1.ResourceList)
+	for _, name := range []v1.ResourceName{n.names.GPUMem(), n.names.GPUShares()} {
+		out.Status.Allocatable[name] = node.Status.Allocatable[name]
 	}
 	return out, nil
 }
