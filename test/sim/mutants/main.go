@@ -109,6 +109,7 @@ func readPatches(ctx context.Context, dir string) (out []mutant, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var errs []error
 	for _, patch := range patches {
 		text, err := os.ReadFile(patch)
 		if err != nil {
@@ -120,11 +121,11 @@ func readPatches(ctx context.Context, dir string) (out []mutant, err error) {
 		}
 		m := mutant{name: string(parts[1]), test: string(parts[2]), dir: string(parts[3]), file: string(parts[4])}
 		if m.content, err = applyPatch(ctx, dir, m.file, text); err != nil {
-			return nil, fmt.Errorf("%s does not apply; adapt it to %s: %w", patch, m.file, err)
+			errs = append(errs, fmt.Errorf("%s does not apply; adapt it to %s: %w", patch, m.file, err))
 		}
 		out = append(out, m)
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // applyPatch returns the content of a file after a patch. One line of context has to match on each
