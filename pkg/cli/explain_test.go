@@ -31,7 +31,7 @@ func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
 	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod)
 	_, stderr, err := clirun.Inspect(client, "explain", "ml/waits")
 	const want = "warning: annotation gpumem.dev/gpu-core has no effect, because gpumem does not know it: it is a resource: request it in the limits of a container, and remove the annotation\n" +
-		"warning: annotation gpumem.dev/gpu-cuont has no effect, because gpumem does not know it: correct its name, or remove it\n"
+		"warning: annotation gpumem.dev/gpu-cuont has no effect, because gpumem does not know it: did you mean gpumem.dev/gpu-count?\n"
 	if err != nil || stderr != want {
 		t.Errorf("error %v, want %q, got %q", err, want, stderr)
 	}

@@ -140,9 +140,10 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events say what else it waits for"},
 		"scheduler does not run":    {scheduler: "gpumem-scheduler", units: 3, want: `no scheduler has looked at it yet: does its own, "gpumem-scheduler", run?`},
 		"gated":                     {scheduler: "gpumem-scheduler", gated: true, seen: true, units: 3, want: "it has scheduling gates: no scheduler looks at it before they are taken away"},
-		"misspelt":                  {scheduler: "gpumem-schedular", units: 3, want: `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
-		"misspelt, and no room":     {scheduler: "gpumem-schedular", units: 300, want: `; its schedulerName is "gpumem-schedular", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
-		"misspelt, not to be known": {scheduler: "gpumem-schedular", units: 3, unread: true, want: `no scheduler has looked at it yet: does its own, "gpumem-schedular", run?`},
+		"misspelt":                  {scheduler: "gpumem-schedular", units: 3, want: `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`},
+		"misspelt, and no room":     {scheduler: "gpumem-schedular", units: 300, want: `; its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`},
+		"misspelt, not to be known": {scheduler: "gpumem-schedular", units: 3, unread: true, want: `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`},
+		"none of that name":         {scheduler: "volcano", units: 3, want: `its schedulerName is "volcano", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
 		"another":                   {seen: true, units: 3, want: `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is gpumem-scheduler`},
 		"another, not to be known":  {seen: true, units: 3, unread: true, want: "its events say what else it waits for"},
 	} {
@@ -177,7 +178,7 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
 	for resourceName, why := range map[v1.ResourceName]string{
 		"gpumem.dev/gpu-core":   `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem too`,
-		"gpumem.dev/gpu-memory": "asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it",
+		"gpumem.dev/gpu-memory": "asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it (did you mean gpumem.dev/gpu-mem?)",
 	} {
 		pod := clitest.With(clitest.Pod(t, "ml/odd", "", 0), func(p *v1.Pod) {
 			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{resourceName: resource.MustParse("30")}
@@ -201,7 +202,7 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 	others.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("0")}
 	offers := clitest.Node(t, "cpu-0", gpu.Inventory{})
 	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("3")}
-	const vain = "asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it; it has scheduling gates: no scheduler looks at it before they are taken away"
+	const vain = "asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it (did you mean gpumem.dev/gpu-core?); it has scheduling gates: no scheduler looks at it before they are taken away"
 	for name, tc := range map[string]struct {
 		client *fake.Clientset
 		args   []string

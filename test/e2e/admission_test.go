@@ -138,6 +138,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 	always := func(pod *v1.Pod) { pod.Spec.RestartPolicy = v1.RestartPolicyAlways }
 	unnamed := func(pod *v1.Pod) { pod.Spec.SchedulerName = "" }
 	const bypasses = "gpumem.dev/gpu-mem without schedulerName gpumem-scheduler: the cluster's own scheduler knows the sum of a node's GPUs alone, and the pod may fail on its node"
+	const misspelt = "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect; did you mean gpumem.dev/gpu-count?"
 	const noResource = "resource gpumem.dev/gpu-memory is none that gpumem offers: the pod will wait for ever; ask for gpumem.dev/gpu-mem"
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	warns := func(name, policy string, object any, want string) {
@@ -165,7 +166,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"a template with what gpumem writes": {
 			deployment(nil, always, annotated("gpu-index", "1")), "annotation gpumem.dev/gpu-index is written by gpumem, and pods with it are refused: gpumem.dev/gpu-uuid chooses a GPU",
 		},
-		"a pod with a misspelt name":   {e.pod("p", 1, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect"},
+		"a pod with a misspelt name":   {e.pod("p", 1, annotated("gpu-cuont", "2")), misspelt},
 		"one that a controller makes":  {e.pod("p", 1, annotated("gpu-cuont", "2"), owned), ""},
 		"an annotation and no request": {e.pod("p", 0, annotated("policy", "exclusive")), "annotation gpumem.dev/policy has no effect: no container asks for gpumem.dev/gpu-mem"},
 		"a label":                      {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
@@ -182,7 +183,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"one without GPU memory":      {e.pod("p", 0, unnamed), ""},
 		"a deployment that is right":  {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
 		"a template with a misspelt name": {
-			deployment(nil, always, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect",
+			deployment(nil, always, annotated("gpu-cuont", "2")), misspelt,
 		},
 		"an annotation beside the template": {
 			deployment(map[string]string{"gpumem.dev/gpu-count": "2"}, always),

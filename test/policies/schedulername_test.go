@@ -1,7 +1,10 @@
 package policies
 
 import (
+	"encoding/json"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -43,6 +46,28 @@ func TestWarningsAboutSchedulers(t *testing.T) {
 					Spec:       appsv1.DeploymentSpec{Template: v1.PodTemplateSpec{Spec: tc.spec}},
 				}}, tc.template)
 			})
+		}
+	}
+}
+
+// The policy and pkg/kube/api find the same name for a misspelt one.
+func TestDidYouMean(t *testing.T) {
+	text, err := os.ReadFile("../../pkg/kube/api/testdata/meant.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases map[string]string
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	p := policy(t, "default", "gpumem-names")
+	for misspelt, meant := range cases {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p", Annotations: map[string]string{"gpumem.dev/" + misspelt: "1"}}}
+		pod.Spec.Containers = []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("1")}}}}
+		pod.Spec.SchedulerName = "gpumem-scheduler"
+		said := refusal(t, p, request{resource: "pods", is: pod})
+		if want := "did you mean gpumem.dev/" + meant + "?"; meant != "" && !strings.HasSuffix(said, want) || meant == "" && !strings.HasSuffix(said, "has no effect") {
+			t.Errorf("%s: %q, want %q", misspelt, said, meant)
 		}
 	}
 }

@@ -75,9 +75,11 @@ func (p *Places) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 // WaitsInVain describes the fault of a pod that waits for a resource that gpumem does not
 // know and no node offers, and the remedy.
 func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, fix string) {
-	meant := fmt.Sprintf("request %s in the pod's template", names.GPUMem())
+	meant := names.GPUMem()
+	fix = fmt.Sprintf("request %s in the pod's template", meant)
 	if _, base, _ := strings.Cut(string(resource), "/"); strings.Contains(base, "core") {
-		meant = fmt.Sprintf("request %s, and %s, in the pod's template", names.GPUCore(), names.GPUMem())
+		meant = names.GPUCore()
+		fix = fmt.Sprintf("request %s, and %s, in the pod's template", meant, names.GPUMem())
 	}
-	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", resource), meant
+	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it (did you mean %s?)", resource, meant), fix
 }

@@ -15,9 +15,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// usual is what gpumem's scheduler is called unless the chart is given another name.
-const usual = "gpumem-scheduler"
-
 // consider looks at every node as it is now, for a pod that waits.
 func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, all bool) {
 	switch {
@@ -66,8 +63,8 @@ func (e *explanation) repeat(pod inspect.WaitFacts, facts inspect.Facts) {
 	if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
 		e.Summary += "; " + unserved
 	}
-	if len(facts.Schedulers) == 0 && pod.Scheduler != usual {
-		e.Advice = fmt.Sprintf("see that its schedulerName, %s, is one that asks gpumem: the chart's is %s", cmp.Or(pod.Scheduler, v1.DefaultSchedulerName), usual)
+	if len(facts.Schedulers) == 0 && pod.Scheduler != inspect.DefaultScheduler {
+		e.Advice = fmt.Sprintf("see that its schedulerName, %s, is one that asks gpumem: the chart's is %s", cmp.Or(pod.Scheduler, v1.DefaultSchedulerName), inspect.DefaultScheduler)
 	}
 }
 

@@ -101,5 +101,8 @@ func correct(names api.Names, key string) string {
 	if slices.Contains([]string{string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())}, key) {
 		return "it is a resource: request it in the limits of a container, and remove the annotation"
 	}
+	if meant := names.MeantAnnotation(key); meant != "" {
+		return "did you mean " + meant + "?"
+	}
 	return "correct its name, or remove it"
 }

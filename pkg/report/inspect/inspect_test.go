@@ -208,7 +208,11 @@ func TestUnserved(t *testing.T) {
 		"not known whose":   {inspect.WaitFacts{Scheduler: "default-scheduler"}, nil, ""},
 		"gated":             {inspect.WaitFacts{Gated: true, Unseen: true, Scheduler: "other"}, []string{"gpumem"}, "it has scheduling gates: no scheduler looks at it before they are taken away"},
 		"ours, not running": {inspect.WaitFacts{Scheduler: "gpumem", Unseen: true}, []string{"gpumem"}, `no scheduler has looked at it yet: does its own, "gpumem", run?`},
-		"none of that name": {inspect.WaitFacts{Scheduler: "gpumen", Unseen: true}, []string{"gpumem"}, `its schedulerName is "gpumen", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem`},
+		"none of that name": {inspect.WaitFacts{Scheduler: "volcano", Unseen: true}, []string{"gpumem"}, `its schedulerName is "volcano", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem`},
+		"misspelt":          {inspect.WaitFacts{Scheduler: "gpumen", Unseen: true}, []string{"gpumem"}, `its schedulerName is "gpumen", and no scheduler has looked at it: did you mean gpumem?`},
+		"misspelt, and not known whose": {
+			inspect.WaitFacts{Scheduler: "gpumem-schedular", Unseen: true}, nil, `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`,
+		},
 		"the cluster's own": {inspect.WaitFacts{Scheduler: "default-scheduler"}, []string{"a", "b"}, `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is a or b`},
 	} {
 		t.Run(name, func(t *testing.T) {

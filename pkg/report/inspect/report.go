@@ -10,6 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
@@ -257,13 +258,24 @@ type WaitFacts struct {
 	KeptOff map[string]*decide.Refusal
 }
 
+// DefaultScheduler is the name in the chart's defaults, for users who may not read the schedulers' configuration.
+const DefaultScheduler = "gpumem-scheduler"
+
 // Unserved says of a pod why no scheduler places it, as far as is known; schedulers are the
 // names of those that ask gpumem, empty when not known.
 func (f WaitFacts) Unserved(schedulers []string) string {
 	other := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)
+	known := schedulers
+	if len(known) == 0 {
+		known = []string{DefaultScheduler}
+	}
+	meant := api.Meant(f.Scheduler, known)
+	misspelt := meant != "" && meant != f.Scheduler
 	switch served := strings.Join(schedulers, " or "); {
 	case f.Gated:
 		return "it has scheduling gates: no scheduler looks at it before they are taken away"
+	case f.Unseen && misspelt:
+		return fmt.Sprintf("its schedulerName is %q, and no scheduler has looked at it: did you mean %s?", f.Scheduler, meant)
 	case other && f.Unseen:
 		return fmt.Sprintf("its schedulerName is %q, and no scheduler has looked at it: is there one of this name? gpumem's is %s", f.Scheduler, served)
 	case other:
