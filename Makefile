@@ -102,7 +102,7 @@ test: vet test-unit test-scheduler test-sim test-render test-e2e ## Run the test
 update: $(BIN)/helm ## Regenerate formatting, go.sum, golden files and tables
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; for file in go.mod $$(ls kube-*.mod 2>/dev/null); do go mod tidy -modfile=$$file; done; cd $(CURDIR); done
-	go test -p 1 ./pkg/kube/api ./pkg/kube/event ./pkg/kube/reasons ./pkg/report/doctor ./pkg/report/printers ./pkg/cli -update
+	go test -p 1 ./pkg/kube/api ./pkg/kube/event ./pkg/kube/reasons ./pkg/report/doctor ./pkg/report/printers ./pkg/cli ./pkg/cli/cmdutil -update
 	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent|TestNamesThatPeopleUse' -update
 	cd test && go test ./gpu -run TestResultsAreCurrent -update
 	cd test && go test ./packing -run TestRecordedFigures -update

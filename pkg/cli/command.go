@@ -23,8 +23,10 @@ offers (ALLOCATED/TOTAL). The numbers are those that the scheduler decides on: a
 pod counts from the moment it is bound to a node until its containers have
 ended, while it is being deleted too.
 
-The exit code is 1 when something could not be read. What could be read is
-printed all the same, and stderr says what is missing.
+What could be read is printed even if something could not be read, and stderr
+says what is missing.
+
+%s
 
 For completion of kubectl's own command line, put an executable file named
 kubectl_complete-inspect-gpumem on the PATH, with the lines
@@ -61,7 +63,7 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 		Use:                   "kubectl-inspect-gpumem [NODE...] [-l SELECTOR] [-d] [-o FORMAT]",
 		Annotations:           map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl inspect gpumem"},
 		Short:                 "Show who holds what GPU memory",
-		Long:                  long,
+		Long:                  fmt.Sprintf(long, cmdutil.HelpOnExitCodes()),
 		Example:               example,
 		Version:               f.Version,
 		DisableFlagsInUseLine: true,

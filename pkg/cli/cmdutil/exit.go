@@ -1,9 +1,54 @@
 package cmdutil
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
 
-// Unjudged is the exit code of a command that could not find out what it was asked.
-const Unjudged = 2
+// The exit codes.
+const (
+	Done     = 0
+	Failed   = 1
+	Unjudged = 2
+)
+
+// exitCodes has the meaning of each exit code. The help and docs/stability.md are made of it.
+var exitCodes = [...]string{
+	Done:     "the command did what it was asked to do",
+	Failed:   "the command failed, could not read everything, or its answer is no: doctor found an error, or fit found no node",
+	Unjudged: "doctor or fit could not find the answer, because the user may not read what it depends on",
+}
+
+// HelpOnExitCodes returns the exit codes for the help.
+func HelpOnExitCodes() string {
+	var out strings.Builder
+	out.WriteString("Exit codes:")
+	for code, meaning := range exitCodes {
+		fmt.Fprintf(&out, "\n  %d  %s", code, wrap(meaning))
+	}
+	return out.String()
+}
+
+// wrap breaks a text into lines of at most 75 characters that are indented below an exit code.
+func wrap(text string) string {
+	var out strings.Builder
+	length := 0
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+		case length+1+len(word) > 75:
+			out.WriteString("\n     ")
+			length = 0
+		default:
+			out.WriteString(" ")
+			length++
+		}
+		out.WriteString(word)
+		length += len(word)
+	}
+	return out.String()
+}
 
 // ExitError is an error with an exit code of its own.
 type ExitError struct {
@@ -22,10 +67,10 @@ func ExitCode(err error) int {
 	var exit ExitError
 	switch {
 	case err == nil:
-		return 0
+		return Done
 	case errors.As(err, &exit):
 		return exit.Code
 	default:
-		return 1
+		return Failed
 	}
 }

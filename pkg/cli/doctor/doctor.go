@@ -41,8 +41,8 @@ which may still be starting; notes list both. After an install, --wait waits
 until everything can be checked. The same fault of several objects is one line
 for people, and one finding each for programs.
 
-The exit code is 1 when there is an error among the findings, and 2 when nothing
-could be judged. Warnings and notes alone leave it at 0.`,
+The exit code is 1 if a finding is an error, and 2 if nothing could be checked.
+Warnings and notes alone leave it at 0.`,
 		Example: "  kubectl inspect gpumem doctor --wait\n  kubectl inspect gpumem doctor -o json |\n    jq -r '.items[] | select(.severity==\"error\").object'",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
