@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
@@ -147,4 +150,19 @@ func TestAWatchGoesOnWhereSomethingCannotBeRead(t *testing.T) {
 	}
 	out.Until(t, "gpu-new")
 	stop()
+}
+
+// Without an API server there is no node of any name, and no command is suggested.
+func TestNoAPIServerAnswers(t *testing.T) {
+	for _, args := range [][]string{nil, {"explian"}} {
+		client := fake.NewClientset()
+		client.PrependReactor("*", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		})
+		stdout, stderr, err := clirun.Inspect(client, args...)
+		const want = "no API server answers: dial tcp: connection refused; did you select the right cluster (--kubeconfig, --context)?"
+		if err == nil || err.Error() != want || stdout+stderr != "" {
+			t.Errorf("%v: error %v, want %s; printed:\n%s%s", args, err, want, stdout, stderr)
+		}
+	}
 }

@@ -84,7 +84,7 @@ func TestWholeGPUsBesideSharedOnes(t *testing.T) {
 		t.Errorf("it is on %v, want two GPUs", got)
 	}
 	e.create(e.pod("beside", 1, onNode(node)))
-	e.pending("beside", bySum("needs 1 GiB on one GPU; GPU0 occupied, GPU1 occupied"))
+	e.pending("beside", bySum("needs 1 GiB on one GPU; free: GPU0 occupied, GPU1 occupied"))
 	// On a node with more GPUs, others share those that are left.
 	e.create(e.pod("alone", 2, onDGX, annotated("policy", "exclusive"), annotated("gpu-count", "2")))
 	e.wantIndexes("alone", 0, 3)
@@ -250,7 +250,7 @@ func TestChoosingAmongModelsAndNeighbours(t *testing.T) {
 	e.running("apart-c")
 	e.running("apart-d")
 	e.create(e.pod("apart-e", 1, onNode("node1"), annotated("exclusive-group", "a")))
-	e.pending("apart-e", `apart from exclusive-group "a"; GPU0 occupied, GPU1 occupied`)
+	e.pending("apart-e", `apart from exclusive-group "a"; free: GPU0 occupied, GPU1 occupied`)
 	e.createWith("newest", 1, "gpu-model-preference", "newest")
 	e.pending("newest", `annotation gpumem.dev/gpu-model-preference: "newest": want fastest or cheapest`)
 }

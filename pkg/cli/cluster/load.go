@@ -3,7 +3,10 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
+	"net"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -115,10 +118,13 @@ func (r *Reader) loadNodes(ctx context.Context, sel Selection, where *Places, fa
 		inventories[node.Name] = inv
 	}
 	if len(sel.Names) == 0 {
-		return inventories, r.eachNode(ctx, sel.Labels, func() { facts.Problems = nil }, add)
+		return inventories, unanswered(r.eachNode(ctx, sel.Labels, func() { facts.Problems = nil }, add))
 	}
 	for _, name := range sel.Names {
 		node, err := r.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if isUnanswered(err) {
+			return nil, unanswered(err)
+		}
 		if err != nil {
 			facts.Problems = append(facts.Problems, problem("node "+name, err))
 			continue
@@ -126,6 +132,20 @@ func (r *Reader) loadNodes(ctx context.Context, sel Selection, where *Places, fa
 		add(node)
 	}
 	return inventories, nil
+}
+
+// isUnanswered reports whether no API server accepts the connection.
+func isUnanswered(err error) bool {
+	_, ok := errors.AsType[*net.OpError](err)
+	return ok
+}
+
+// unanswered adds the remedy to an error if no API server accepts the connection.
+func unanswered(err error) error {
+	if !isUnanswered(err) {
+		return err
+	}
+	return fmt.Errorf("no API server answers: %w; did you select the right cluster (--kubeconfig, --context)?", err)
 }
 
 // found are the pods that hold GPU memory or ask for it, or were meant to.

@@ -171,19 +171,19 @@ func TestFit(t *testing.T) {
 		},
 		"the only GPU is not healthy": {
 			req: ask(3), node: node(inventory(device(0, 10, sick), device(1, 2))), want: placement.Unhealthy,
-			wantSentence: "needs 3 GiB on one GPU; GPU0 unhealthy (XID 79), GPU1 2",
+			wantSentence: "needs 3 GiB on one GPU; free: GPU0 unhealthy (XID 79), GPU1 2",
 		},
 		"too few of several are healthy, for no reason given": {
 			req: ask(4, count(2)), node: node(inventory(device(0, 10), device(1, 10, func(d *gpu.Device) { d.Status.Unhealthy = true }))), want: placement.Unhealthy,
-			wantSentence: "needs 2 GiB on each of 2 GPUs; GPU0 10, GPU1 unhealthy (no reason given)",
+			wantSentence: "needs 2 GiB on each of 2 GPUs; free: GPU0 10, GPU1 unhealthy (no reason given)",
 		},
 		"an exclusive pod finds every GPU in use": {
 			req: ask(1, policy(placement.Exclusive)), node: node(two, hold("a", ask(1), 0), hold("b", ask(1), 1)), want: placement.Occupied,
-			wantSentence: "needs 1 GiB on one GPU alone; GPU0 occupied, GPU1 occupied",
+			wantSentence: "needs 1 GiB on one GPU alone; free: GPU0 occupied, GPU1 occupied",
 		},
 		"every GPU has an exclusive pod": {
 			req: ask(1), node: node(two, hold("a", ask(1, policy(placement.Exclusive)), 0), hold("b", ask(1, policy(placement.Exclusive)), 1)), want: placement.Occupied,
-			wantSentence: "needs 1 GiB on one GPU; GPU0 occupied, GPU1 occupied",
+			wantSentence: "needs 1 GiB on one GPU; free: GPU0 occupied, GPU1 occupied",
 		},
 		"an exclusive pod beside another's GPU": {
 			req: ask(1, policy(placement.Exclusive)), node: node(two, hold("a", ask(1, policy(placement.Exclusive)), 0)), want: placement.Fits,
@@ -191,7 +191,7 @@ func TestFit(t *testing.T) {
 		},
 		"an exclusive group is on every GPU": {
 			req: ask(1, exclusiveGroup("x")), node: node(two, hold("a", ask(1, exclusiveGroup("x")), 0), hold("b", ask(1, exclusiveGroup("x")), 1)), want: placement.Occupied,
-			wantSentence: `needs 1 GiB on one GPU apart from exclusive-group "x"; GPU0 occupied, GPU1 occupied`,
+			wantSentence: `needs 1 GiB on one GPU apart from exclusive-group "x"; free: GPU0 occupied, GPU1 occupied`,
 		},
 		"another exclusive group does not matter": {
 			req: ask(1, exclusiveGroup("x")), node: node(inventory(device(0, 10)), hold("a", ask(1, exclusiveGroup("y")), 0)), want: placement.Fits,
@@ -219,7 +219,7 @@ func TestFit(t *testing.T) {
 		},
 		"what is free on a cordoned GPU is no help": {
 			req: ask(3), node: node(inventory(device(0, 10, cordoned), device(1, 2))), want: placement.Unhealthy,
-			wantSentence: "needs 3 GiB on one GPU; GPU0 cordoned, GPU1 2",
+			wantSentence: "needs 3 GiB on one GPU; free: GPU0 cordoned, GPU1 2",
 		},
 		"what is free on an unhealthy GPU is no help": {
 			req: ask(10), node: node(inventory(device(0, 10), device(1, 10, sick)), hold("a", ask(4), 0)), want: placement.Insufficient,
@@ -275,11 +275,11 @@ func TestFit(t *testing.T) {
 		},
 		"an exclusive pod may be with one of unknown GPU": {
 			req: ask(1, policy(placement.Exclusive)), node: node(two, hold("a", ask(1))), want: placement.Occupied,
-			wantSentence: "needs 1 GiB on one GPU alone; GPU0 occupied, GPU1 occupied; pods whose GPU is not known yet, counted on each: 1",
+			wantSentence: "needs 1 GiB on one GPU alone; free: GPU0 occupied, GPU1 occupied; pods whose GPU is not known yet, counted on each: 1",
 		},
 		"an exclusive pod of unknown GPU keeps all": {
 			req: ask(1), node: node(two, hold("a", ask(1, policy(placement.Exclusive)))), want: placement.Occupied,
-			wantSentence: "needs 1 GiB on one GPU; GPU0 occupied, GPU1 occupied; pods whose GPU is not known yet, counted on each: 1",
+			wantSentence: "needs 1 GiB on one GPU; free: GPU0 occupied, GPU1 occupied; pods whose GPU is not known yet, counted on each: 1",
 		},
 		"a pod that asks for none of the resource is in nobody's way": {
 			req: ask(1, policy(placement.Exclusive)), node: node(two, hold("a", placement.Request{})), want: placement.Fits,

@@ -80,7 +80,7 @@ func (v verdict) noSuchDevice() string {
 	return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), has, v.globbed(), v.otherwise())
 }
 
-func (v verdict) outOfUse() string { return v.need() + "; " + v.devices() + v.anywhere() }
+func (v verdict) outOfUse() string { return v.need() + "; free: " + v.devices() + v.anywhere() }
 
 func (v verdict) fragmented() string {
 	free := v.Node.FreeFor(v.Request)

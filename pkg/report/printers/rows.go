@@ -389,8 +389,11 @@ func gpuPodsCell(g GPURow) string {
 }
 
 func free(m measure, g GPURow) string {
-	if g.Requested == nil {
+	switch {
+	case g.Requested == nil:
 		return "?"
+	case !g.Status.TakesPods() || g.closed != "": // as in the largest request that fits, and in the metrics
+		return m.amount(&inspect.Memory{InShares: g.Capacity.InShares})
 	}
 	taken := keptOf(g.GPU)
 	for _, amount := range []*inspect.Memory{g.Requested, g.Foreign, g.pending} {
