@@ -21,6 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/page"
 	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
@@ -159,7 +160,7 @@ func smallFleet() *pagetest.World {
 	w.Place("batch/night", "gpu-b", 2, 79)
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i := range 4 {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: pagetest.UUID("gpu-d", i), Index: i, Model: "NVIDIA L4", Allocatable: 22, MemoryMiB: 23034, NUMANode: -1})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: kubetest.UUID("gpu-d", i), Index: i, Model: "NVIDIA L4", Allocatable: 22, MemoryMiB: 23034, NUMANode: -1})
 	}
 	inv.Devices[2].Status = gpu.Unhealthy("XID 79: the GPU has fallen off the bus")
 	w.SetNode("gpu-d", inv)
@@ -224,7 +225,7 @@ func TestPageInChromium(t *testing.T) {
 // What is used is shown where a plugin tells of it, and colours the map if asked.
 func TestUseInChromium(t *testing.T) {
 	w := smallFleet()
-	w.Used = map[gpu.UUID]int64{pagetest.UUID("gpu-a", 0): 13 << 10, pagetest.UUID("gpu-a", 1): 0}
+	w.Used = map[gpu.UUID]int64{kubetest.UUID("gpu-a", 0): 13 << 10, kubetest.UUID("gpu-a", 1): 0}
 	b := openAt(t, w, "/?view=map&by=used")
 	for gpu, want := range map[string]string{"gpu-a/0": "heat4", "gpu-a/1": "heat0", "gpu-b/0": "heatunknown"} {
 		if got := b.eval(`document.querySelector('[data-gpu="` + gpu + `"]').className`); !strings.Contains(got, want) {
@@ -282,7 +283,7 @@ func TestURLCarriesTheFiltersInChromium(t *testing.T) {
 // Nodes and pods have URLs of their own, and the title names the cluster.
 func TestDetailsHaveURLsInChromium(t *testing.T) {
 	w := smallFleet()
-	w.Used = map[gpu.UUID]int64{pagetest.UUID("gpu-a", 0): 7 << 10}
+	w.Used = map[gpu.UUID]int64{kubetest.UUID("gpu-a", 0): 7 << 10}
 	for query, want := range map[string][]string{
 		"?node=gpu-a":       {"gpu-a\n", "17 GiB of 28 GiB (60%)", "7 GiB (25%)", "GPU 1\n3 GiB of 14 GiB (21%), healthy", "3 pods", "ml/train-0\n5 GiB, for "},
 		"?node=gpu-d":       {"gpu-d\n", "NVIDIA L4", "takes no new pods: XID 79: the GPU has fallen off the bus", "0 pods"},
@@ -404,7 +405,7 @@ func TestAGPUThatOnePodHasAloneInChromium(t *testing.T) {
 	w.Offer("gpu-a", "Tesla T4", 14, 14)
 	alone := placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "alone", UID: "alone"}, Request: pagetest.Asks(4), Admitted: true}
 	alone.Request.Policy = placement.Exclusive
-	alone.Assignment.Shares = []placement.Share{{Device: pagetest.UUID("gpu-a", 0), Units: 4}}
+	alone.Assignment.Shares = []placement.Share{{Device: kubetest.UUID("gpu-a", 0), Units: 4}}
 	w.AddPod("gpu-a", alone)
 	w.Place("ml/other", "gpu-a", 1, 9)
 	b := open(t, w)

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -12,7 +11,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 const (
@@ -21,18 +20,11 @@ const (
 	model     = "NVIDIA A10"
 )
 
-// names returns the names of the product as it comes.
-func names(t testing.TB) api.Names {
-	t.Helper()
-	n, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-// uuid is that of a GPU of a node.
-func uuid(node string, index int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, index)) }
+// The builders that tests of the product use too.
+var (
+	names = kubetest.Names
+	uuid  = kubetest.UUID
+)
 
 // device is a healthy GPU of 10 units.
 func device(node string, index int) gpu.Device {
@@ -60,11 +52,7 @@ func setGPUs(t testing.TB, node *v1.Node, devices ...gpu.Device) {
 	if inv.InShares() {
 		inv.UnitMiB = 0
 	}
-	value, err := api.EncodeInventory(inv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	metav1.SetMetaDataAnnotation(&node.ObjectMeta, names(t).Inventory(), value)
+	kubetest.SetInventory(t, node, inv)
 	var units gpu.Units
 	for _, d := range devices {
 		if d.Status.TakesPods() {

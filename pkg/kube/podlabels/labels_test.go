@@ -9,7 +9,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestLabels(t *testing.T) {
@@ -60,14 +60,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-func names(t *testing.T) api.Names {
-	t.Helper()
-	n, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
+var names = kubetest.Names
 
 func FuzzLabelValue(f *testing.F) {
 	for _, s := range []string{"Tesla T4", "NVIDIA RTX 6000 Ada Generation", "_", "-a-", "é", strings.Repeat("a ", 60), strings.Repeat("a", 62) + "._b"} {

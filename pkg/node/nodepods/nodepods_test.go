@@ -30,6 +30,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/event"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 const patience = 10 * time.Second
@@ -43,14 +44,7 @@ func inventory(devices ...gpu.Device) gpu.Inventory {
 	return gpu.Inventory{UnitMiB: 1024, Devices: devices}
 }
 
-func names(t *testing.T) api.Names {
-	t.Helper()
-	n, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
+var names = kubetest.Names
 
 // pod is one that is bound to node n1 and asks for some units.
 func pod(name, uid string, units int64) *v1.Pod {

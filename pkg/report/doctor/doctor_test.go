@@ -24,20 +24,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 const namespace = "gpumem-system"
 
 func now() time.Time { return time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC) }
 
-func names(t testing.TB) api.Names {
-	t.Helper()
-	n, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
+var (
+	names        = kubetest.Names
+	setInventory = kubetest.SetInventory
+)
 
 func meta(component, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
@@ -66,15 +63,6 @@ func inventory() gpu.Inventory {
 		})
 	}
 	return inv
-}
-
-func setInventory(t testing.TB, node *v1.Node, inv gpu.Inventory) {
-	t.Helper()
-	value, err := api.EncodeInventory(inv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	node.Annotations = map[string]string{names(t).Inventory(): value}
 }
 
 // userPod is a pod of somebody who asks for two units.

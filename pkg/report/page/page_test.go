@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
 )
@@ -93,7 +94,7 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 	w.Known["b"] = inspect.NodeFacts{Taint: "team"}
 	got := fleetOf(t, w.handler())
 	gpus := func(node string, capacity gpu.Units) []GPU {
-		return []GPU{{UUID: pagetest.UUID(node, 0), Model: "T4", Capacity: capacity, Pods: []Pod{}}}
+		return []GPU{{UUID: kubetest.UUID(node, 0), Model: "T4", Capacity: capacity, Pods: []Pod{}}}
 	}
 	want := Fleet{
 		Nodes: []Node{
@@ -112,8 +113,8 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 func TestSharesAreSentWithTheirSize(t *testing.T) {
 	w := newWorld()
 	w.SetNode("a", gpu.Inventory{Devices: []gpu.Device{
-		{UUID: pagetest.UUID("a", 0), Model: "T4", Allocatable: gpu.SharesPerDevice, ShareMiB: 1024, MemoryMiB: 10240, NUMANode: -1},
-		{UUID: pagetest.UUID("a", 1), Index: 1, Model: "A100", Allocatable: gpu.SharesPerDevice, ShareMiB: 4096, MemoryMiB: 40960, NUMANode: -1},
+		{UUID: kubetest.UUID("a", 0), Model: "T4", Allocatable: gpu.SharesPerDevice, ShareMiB: 1024, MemoryMiB: 10240, NUMANode: -1},
+		{UUID: kubetest.UUID("a", 1), Index: 1, Model: "A100", Allocatable: gpu.SharesPerDevice, ShareMiB: 4096, MemoryMiB: 40960, NUMANode: -1},
 	}})
 	w.Place("ml/three", "a", 1, 3)
 	nodes := fleetOf(t, w.handler()).Nodes

@@ -38,19 +38,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
 const inventory = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":16384,"units":16,"healthy":true},{"uuid":"GPU-b","index":1,"memoryMiB":16384,"units":16,"healthy":true}]}`
 
-func names(t testing.TB) api.Names {
-	t.Helper()
-	n, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
+var names = kubetest.Names
 
 func node(annotation string) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", Annotations: map[string]string{

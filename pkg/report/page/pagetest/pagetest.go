@@ -2,13 +2,13 @@
 package pagetest
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -35,16 +35,12 @@ func Asks(units gpu.Units) placement.Request {
 	return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
 }
 
-// UUID is that of a node's GPU.
-func UUID(node string, i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i)) }
-
 // Offer adds a node with GPUs of so many GiB.
 func (w *World) Offer(name, model string, gib ...int) {
-	inv := gpu.Inventory{UnitMiB: 1024}
-	for i, size := range gib {
-		inv.Devices = append(inv.Devices, gpu.Device{
-			UUID: UUID(name, i), Index: i, Model: model, Allocatable: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
-		})
+	inv := kubetest.Inventory(name, gib...)
+	inv.DriverVersion, inv.Enforcement = "", ""
+	for i := range inv.Devices {
+		inv.Devices[i].Model = model
 	}
 	w.SetNode(name, inv)
 }
@@ -57,7 +53,7 @@ func (w *World) Place(name, node string, i int, units gpu.Units) {
 	namespace, short, _ := strings.Cut(name, "/")
 	w.AddPod(node, placement.Holding{
 		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: Asks(units), Admitted: true, Started: Started,
-		Assignment: placement.Assignment{Shares: []placement.Share{{Device: UUID(node, i), Units: units}}},
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: kubetest.UUID(node, i), Units: units}}},
 	})
 }
 
