@@ -159,7 +159,8 @@ func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Ho
 // node. It begins with each device in turn and goes on where it costs the least,
 // for pods may hold several devices.
 func makeRoom(req placement.Request, node placement.Node, budgets []Budget) (victims []placement.Holding, ok bool) {
-	_, victims, ok = cheapest(node.Devices, budgets, func(first placement.Device) ([]placement.Holding, bool) {
+	allowed := slices.DeleteFunc(slices.Clone(node.Devices), func(d placement.Device) bool { return !req.Allows(d) })
+	_, victims, ok = cheapest(allowed, budgets, func(first placement.Device) ([]placement.Holding, bool) {
 		return makeRoomFrom(first, req, node, budgets)
 	})
 	return victims, ok
@@ -174,7 +175,9 @@ func makeRoomFrom(first placement.Device, req placement.Request, node placement.
 	}
 	for len(cleared) < req.GPUs() {
 		left := node.Without(gone)
-		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d placement.Device) bool { return slices.Contains(cleared, d.UUID) })
+		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d placement.Device) bool {
+			return slices.Contains(cleared, d.UUID) || !req.Allows(d)
+		})
 		next, more, ok := cheapest(others, budgets, func(d placement.Device) ([]placement.Holding, bool) {
 			return clearDevice(d, one, left, budgets)
 		})
@@ -214,9 +217,12 @@ func ofOneGPU(r placement.Request) placement.Request {
 	return r
 }
 
-// evictable returns the pods of a node that may be evicted for a request.
+// evictable returns the pods of a node that may be evicted for a request. The priority of a pod is
+// unknown that is in the inventory alone, as those with claims.
 func evictable(req placement.Request, node placement.Node) []placement.Holding {
-	return slices.DeleteFunc(node.Holdings(), func(h placement.Holding) bool { return h.Request.Priority >= req.Priority })
+	return slices.DeleteFunc(node.Holdings(), func(h placement.Holding) bool {
+		return h.Request.Empty() || h.Request.Priority >= req.Priority
+	})
 }
 
 // reprieve returns those of the pods without whom the request fits the node, when

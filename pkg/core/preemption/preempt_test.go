@@ -104,6 +104,11 @@ func TestPreempt(t *testing.T) {
 		"the lowest index of equals": {
 			req: ask(3, high), pods: []placement.Holding{hold("a", ask(10), 1), hold("b", ask(10), 0)}, want: []string{"b"},
 		},
+		"for the sum, where kube-scheduler has put back the pod whose budget allows no eviction": {
+			req:      ask(5, high),
+			pods:     []placement.Holding{hold("a", ask(6, priority(200)), 1), hold("b", ask(1, priority(1)), 1), hold("c", ask(9), 0)},
+			proposed: []string{"b"}, budgets: []Budget{{Pods: []string{"c"}}}, want: []string{"c"}, wantViolations: 1,
+		},
 		"the most important first": {
 			req: ask(10, high), inv: inventory(device(0, 10)),
 			pods: []placement.Holding{hold("a", ask(4), 0), hold("b", ask(2, priority(3)), 0), hold("c", ask(4, priority(2)), 0)}, want: []string{"b", "c", "a"},
@@ -422,5 +427,28 @@ func TestPreemptForClientsOfMPS(t *testing.T) {
 		if victims, ok := Preempt(req, node(inv, pods...), nil, nil); !ok || len(victims.Pods) != gpus {
 			t.Errorf("%d GPUs: %v, %v, want a victim on each", gpus, namesOf(victims.Pods), ok)
 		}
+	}
+}
+
+// A pod of several GPUs gets no MIG instance, however free: preemption clears the GPUs.
+func TestAMIGInstanceIsNoneOfSeveralGPUs(t *testing.T) {
+	mig := func(d *gpu.Device) { d.UUID = "MIG-c" }
+	inv := inventory(device(0, 10), device(1, 10), device(2, 10, mig))
+	pods := []placement.Holding{hold("a", ask(8), 0), hold("b", ask(8), 1)}
+	req := ask(16, count(2), priority(100))
+	for name, proposed := range map[string][]placement.Holding{"nobody": nil, "one, for the sum": pods[:1]} {
+		victims, ok := Preempt(req, placementtest.Node(inv, pods...), proposed, nil)
+		if got := namesOf(victims.Pods); !ok || len(got) != 2 {
+			t.Errorf("%s is proposed: victims %v, %t; want a and b", name, got, ok)
+		}
+	}
+}
+
+// Of a pod that the inventory alone knows, the priority is unknown.
+func TestWhoHasClaimsIsNotEvicted(t *testing.T) {
+	inv := inventory(device(0, 10))
+	inv.Allocated = []gpu.PodAllocation{{UID: "a", Namespace: "ns", Name: "a", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: 8}}}}
+	if victims, ok := Preempt(ask(8, priority(100)), placementtest.Node(inv), nil, nil); ok {
+		t.Errorf("%v would be evicted", namesOf(victims.Pods))
 	}
 }
