@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
 // Silence is how long kube-scheduler must have asked this extender nothing for
@@ -44,7 +46,7 @@ type lead struct {
 func (t *turn) ask(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now.Sub(t.asked) > Silence {
+	if lease.Passed(t.asked, now) > Silence { // or both machines were paused, and another has led meanwhile
 		t.silences++
 	}
 	t.asked = now

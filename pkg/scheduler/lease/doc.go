@@ -21,6 +21,10 @@
 // take it as it renews it: kube-scheduler does not end then. The Lease counts how often it has
 // changed hands, and by that another lead begins.
 //
+// Where the Lease was deleted by hand, the process that had it finds another there when it renews it
+// next, within seconds. So the other, which has seen the first one's Lease, sends nothing until that
+// has sent its last.
+//
 // kube-scheduler gives the Lease back when it has to end, and also when it could not renew
 // it, which is before its duration is over. Both go through Update, which waits.
 package lease

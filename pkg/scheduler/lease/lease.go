@@ -19,13 +19,16 @@ const margin = time.Second
 // how long it may send.
 type Lock struct {
 	resourcelock.Interface
-	now   func() time.Time
-	valid time.Duration // after each renewal
-	drain func()
+	now      func() time.Time
+	valid    time.Duration // after each renewal
+	duration time.Duration // of the Lease
+	drain    func()
 
 	mu             sync.Mutex
 	since, renewed time.Time // zero where this process has not the Lease
 	turns          int       // how often it had changed hands then
+	other          bool      // the last read of the Lease has shown that another has it
+	from           time.Time // nothing may be sent before
 }
 
 // Watch puts a Lock in the place of the configuration's. Drain returns when all that was sent is
@@ -37,13 +40,33 @@ func Watch(config *leaderelection.LeaderElectionConfig, now func() time.Time, dr
 		return nil, fmt.Errorf("leaderElection.leaseDuration: %s, want more than %s: a binding may take %s, and the Lease is renewed every %s",
 			config.LeaseDuration, controller.BindDeadline+margin+config.RetryPeriod, controller.BindDeadline, config.RetryPeriod)
 	}
-	l := &Lock{Interface: config.Lock, now: now, valid: valid, drain: drain}
+	l := &Lock{Interface: config.Lock, now: now, valid: valid, duration: config.LeaseDuration, drain: drain}
 	config.Lock = l
 	return l, nil
 }
 
-// Create writes a new Lease.
+// Get reads the Lease. After a deletion another may have made it again while this process had it.
+func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.Interface.Get(ctx)
+	if err == nil {
+		l.mu.Lock()
+		l.other = record.HolderIdentity != "" && record.HolderIdentity != l.Identity()
+		if l.other {
+			l.since, l.renewed = time.Time{}, time.Time{}
+		}
+		l.mu.Unlock()
+	}
+	return record, raw, err
+}
+
+// Create writes a new Lease. If another process had the one before, somebody has deleted that under it, and it may
+// not have noticed yet. It sends nothing any more when the duration of the Lease has passed.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	l.mu.Lock()
+	if l.other {
+		l.from = l.now().Add(l.duration)
+	}
+	l.mu.Unlock()
 	return l.write(record, true, func() error { return l.Interface.Create(ctx, record) })
 }
 
@@ -78,14 +101,18 @@ func (l *Lock) set(renewed time.Time, turns int, begins bool) {
 }
 
 // Leads returns since when this process leads, and whether what it sends now lands before another
-// can lead. The time of the day counts next to the monotonic clock, which stands still while a
-// virtual machine is paused.
+// can lead.
 func (l *Lock) Leads() (since time.Time, alone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	passed := max(now.Sub(l.renewed), now.Round(0).Sub(l.renewed.Round(0)))
-	return l.since, !l.renewed.IsZero() && passed < l.valid
+	return l.since, !l.renewed.IsZero() && Passed(l.renewed, now) < l.valid && !now.Before(l.from)
+}
+
+// Passed returns how much time has passed between two readings of the clock. The monotonic clock stands
+// still while a virtual machine is paused, and the time of the day may be set back.
+func Passed(since, now time.Time) time.Duration {
+	return max(now.Sub(since), now.Round(0).Sub(since.Round(0)))
 }
 
 // Alone is Leads of a process that shares with none.

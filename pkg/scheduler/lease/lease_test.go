@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/gpumem/gpumem/pkg/scheduler/lease/leasetest"
 )
 
 // server is a lock at the API server: each write takes a while, and may fail.
@@ -184,6 +186,20 @@ func TestALeadIsAnotherOnceOthersHaveLed(t *testing.T) {
 
 // The clock that has gone further counts.
 func TestAPausedMachineDoesNotDecide(t *testing.T) {
+	for name, tc := range map[string]struct {
+		later func(time.Time) time.Time
+		want  bool
+	}{
+		"paused":                     {func(now time.Time) time.Time { return leasetest.AfterPause(now.Add(time.Second), time.Minute) }, false},
+		"without a monotonic clock":  {func(now time.Time) time.Time { return now.Round(0).Add(time.Minute) }, false},
+		"set back in the meantime":   {func(now time.Time) time.Time { return leasetest.AfterPause(now.Add(time.Minute), -time.Hour) }, false},
+		"set back, and in good time": {func(now time.Time) time.Time { return leasetest.AfterPause(now.Add(time.Second), -time.Hour) }, true},
+	} {
+		t.Run(name, func(t *testing.T) { testLater(t, tc.later, tc.want) })
+	}
+}
+
+func testLater(t *testing.T, later func(time.Time) time.Time, want bool) {
 	now := time.Now()
 	lock, err := Watch(&leaderelection.LeaderElectionConfig{
 		Lock: &server{takes: func() {}}, LeaseDuration: 15 * time.Second, RetryPeriod: 2 * time.Second,
@@ -194,9 +210,9 @@ func TestAPausedMachineDoesNotDecide(t *testing.T) {
 	if err := lock.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Round(0).Add(time.Minute) // it has no monotonic clock
-	if _, alone := lock.Leads(); alone {
-		t.Error("a minute has passed by the time of the day, and it decides alone")
+	now = later(now)
+	if _, alone := lock.Leads(); alone != want {
+		t.Errorf("it decides alone: %t, want %t", alone, want)
 	}
 }
 
@@ -229,4 +245,111 @@ func TestTimesThatLeaveNoneForSendingAreRefused(t *testing.T) {
 	if _, err := Watch(config, time.Now, func() {}); err == nil {
 		t.Error("8 s are taken")
 	}
+}
+
+// replica is one of several that want the same Lease.
+type replica struct {
+	resourcelock.Interface // nothing else of it is used
+	lease                  *oneLease
+	id                     string
+	knows                  int // the version that it has read
+}
+
+// oneLease is a Lease at the API server, or none.
+type oneLease struct {
+	record  *resourcelock.LeaderElectionRecord
+	version int
+}
+
+func (r *replica) Identity() string   { return r.id }
+func (*replica) Describe() string     { return "lease" }
+func (*replica) RecordEvent(_ string) {}
+
+func (r *replica) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if r.lease.record == nil {
+		return nil, nil, apierrors.NewNotFound(schema.GroupResource{}, "lease")
+	}
+	r.knows = r.lease.version
+	record := *r.lease.record
+	return &record, []byte(strconv.Itoa(r.knows)), nil
+}
+
+func (r *replica) Create(_ context.Context, record resourcelock.LeaderElectionRecord) error {
+	if r.lease.record != nil {
+		return apierrors.NewAlreadyExists(schema.GroupResource{}, "lease")
+	}
+	r.write(&record)
+	return nil
+}
+
+func (r *replica) Update(_ context.Context, record resourcelock.LeaderElectionRecord) error {
+	switch {
+	case r.lease.record == nil:
+		return apierrors.NewNotFound(schema.GroupResource{}, "lease")
+	case r.knows != r.lease.version:
+		return apierrors.NewConflict(schema.GroupResource{}, "lease", errors.New("it has changed"))
+	}
+	r.write(&record)
+	return nil
+}
+
+func (r *replica) write(record *resourcelock.LeaderElectionRecord) {
+	r.lease.version++
+	r.lease.record, r.knows = record, r.lease.version
+}
+
+// Somebody deletes the Lease, and either replica is the first to make it again: at no time do both
+// decide, and soon one does.
+func TestADeletedLeaseHasOneLeader(t *testing.T) {
+	for try := range 20 {
+		deleted := time.Duration(try) * 200 * time.Millisecond
+		t.Run(deleted.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testDeleted(t, deleted) })
+		})
+	}
+}
+
+func testDeleted(t *testing.T, deleted time.Duration) {
+	ctx, cancel := context.WithCancel(t.Context())
+	lease := &oneLease{}
+	run := func(id string) *Lock {
+		config := leaderelection.LeaderElectionConfig{
+			Lock: &replica{lease: lease, id: id}, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+			Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
+		}
+		lock, err := Watch(&config, time.Now, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		elector, err := leaderelection.NewLeaderElector(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go elector.Run(ctx)
+		time.Sleep(time.Second)
+		return lock
+	}
+	first, other := run("first"), run("other")
+	if _, alone := first.Leads(); !alone {
+		t.Error("the first has made the Lease, and does not decide")
+	}
+	time.Sleep(9*time.Second + deleted)
+	lease.record = nil
+	lease.version++
+	const step = 50 * time.Millisecond
+	decides := false
+	for range 25 * time.Second / step {
+		time.Sleep(step)
+		_, byFirst := first.Leads()
+		_, byOther := other.Leads()
+		if byFirst && byOther {
+			t.Fatal("both decide")
+		}
+		decides = byFirst || byOther
+	}
+	if !decides {
+		t.Error("nobody decides in the end")
+	}
+	cancel()
+	synctest.Wait()
 }
