@@ -38,8 +38,8 @@ does not fit; of one that is placed the GPUs of its node, and how nodes were
 scored.
 
 What fits now is worked out from the API server. What was decided, and when, is
-read from the extender, which remembers its last answers about each pod; for
-that you need the right to forward ports to its pods (create pods/portforward).`,
+read from the scheduler, which remembers its last answers about each pod. Only
+those who may forward ports to its pods (create pods/portforward) see that part.`,
 		Example: "  kubectl inspect gpumem explain -n ml train-0",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmdutil.OfKind(args) {
@@ -83,13 +83,7 @@ func (o *Options) Run(ctx context.Context) error {
 	extenders, unread := o.cluster.Extenders(ctx)
 	e.Decided, err = o.cluster.Decided(ctx, extenders, namespace, name, string(pod.UID))
 	e.forgotten = e.asked && e.Decided == nil && err == nil && len(extenders) > 0
-	if err = cmp.Or(unread, err); err != nil {
-		why := cluster.OneLine(err)
-		if apierrors.IsForbidden(err) {
-			why += " (" + cluster.AskForRole + ")"
-		}
-		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", table.Clean(why))
-	}
+	defer o.noteUnread(cmp.Or(unread, err)) // after the answer
 	if o.output.ForPrograms() {
 		return o.output.Print(o.Out, e)
 	}
@@ -105,4 +99,15 @@ func correct(names api.Names, key string) string {
 		return "did you mean " + meant + "?"
 	}
 	return "correct its name, or remove it"
+}
+
+// noteUnread says why the scheduler's decisions are missing from the answer.
+func (o *Options) noteUnread(err error) {
+	switch {
+	case err == nil:
+	case apierrors.IsForbidden(err):
+		fmt.Fprintf(o.ErrOut, "note: the scheduler's decisions are not shown: that needs the right to forward ports (create pods/portforward) in namespace %s\n", o.cluster.System)
+	default:
+		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", table.Clean(cluster.OneLine(err)))
+	}
 }
