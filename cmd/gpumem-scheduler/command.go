@@ -80,6 +80,7 @@ func (c *command) run(cmd *cobra.Command) error {
 	for name, profile := range scheduler.Profiles {
 		err = errors.Join(err, plugin.Check(name, profile.ListPlugins()))
 	}
+	err = errors.Join(err, state.CheckExtenders(cc.ComponentConfig.Extenders))
 	if err != nil {
 		return fmt.Errorf("the configuration of kube-scheduler: %w", err)
 	}

@@ -41,3 +41,18 @@ func Check(profile string, plugins *config.Plugins) error {
 	}
 	return errors.Join(errs...)
 }
+
+// CheckExtenders says which extenders would bind pods with GPU memory: kube-scheduler has these bind before
+// any plugin.
+func (s *State) CheckExtenders(extenders []config.Extender) error {
+	ours := func(r config.ExtenderManagedResource) bool {
+		return r.Name == string(s.conf.Names.GPUMem()) || r.Name == string(s.conf.Names.GPUShares())
+	}
+	var errs []error
+	for _, e := range extenders {
+		if e.BindVerb != "" && (len(e.ManagedResources) == 0 || slices.ContainsFunc(e.ManagedResources, ours)) {
+			errs = append(errs, fmt.Errorf("the extender at %s would bind pods with GPU memory, without a GPU: leave out its bindVerb, or name other managedResources", e.URLPrefix))
+		}
+	}
+	return errors.Join(errs...)
+}
