@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -383,7 +384,7 @@ func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			node, at := api.Nomination(obj.(*v1.Pod), placement.Request{})
+			node, at, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}, time.Now())
 			kept = fmt.Sprint(node, at.Devices())
 			if name == "waits" {
 				return replace(t, client, name)(a)
@@ -402,7 +403,7 @@ func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
 			t.Errorf("what is another's was taken away: %+v", obj)
 		}
 		want := "gpu-a[" + string(clitest.UUID("gpu-a", 0)) + "]"
-		if left, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}); kept != want || left != "" {
+		if left, _, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}, time.Now()); kept != want || left != "" {
 			t.Errorf("%s: kept %q while pods were evicted, on %q at the end; want %s, none", name, kept, left, want)
 		}
 	}
@@ -411,7 +412,7 @@ func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
 // keptFor is a pod that waits, for which defrag keeps GPU0 of gpu-a.
 func keptFor(t *testing.T, name string) *v1.Pod {
 	pod := clitest.Pod(t, "ml/"+name, "", 8)
-	pod.Status.Conditions = []v1.PodCondition{api.Reservation{Node: "gpu-a", GPUs: []gpu.UUID{clitest.UUID("gpu-a", 0)}}.Condition()}
+	pod.Status.Conditions = []v1.PodCondition{api.Reservation{Node: "gpu-a", GPUs: []gpu.UUID{clitest.UUID("gpu-a", 0)}}.Condition(time.Now())}
 	return pod
 }
 

@@ -266,7 +266,7 @@ func makeRoomFor(t testing.TB, c *cluster) {
 	c.promise(t, func(p *v1.Pod) {
 		never := v1.PreemptNever
 		p.Spec.PreemptionPolicy = &never
-		p.Status.Conditions = append(p.Status.Conditions, api.Reservation{Node: "node", GPUs: []gpu.UUID{uuid("node", 0)}}.Condition())
+		p.Status.Conditions = append(p.Status.Conditions, api.Reservation{Node: "node", GPUs: []gpu.UUID{uuid("node", 0)}}.Condition(time.Now()))
 	})
 }
 

@@ -312,7 +312,9 @@ func (s *scheduler) bindPlain(pod *v1.Pod) {
 // come back one after the other, the more important first, where the pod still fits.
 func (s *scheduler) evictInside(c *cycle.Cycle, p *spec, pod *v1.Pod, no refusal) {
 	w := s.w
-	if !p.priority || w.api.down || s.evicting(pod) {
+	waits := false
+	w.free(func() { waits = s.own.decider.Waits(c) })
+	if !p.priority || w.api.down || s.evicting(pod) || waits {
 		return
 	}
 	chosen := make(map[string][]*v1.Pod)
@@ -326,7 +328,7 @@ func (s *scheduler) evictInside(c *cycle.Cycle, p *spec, pod *v1.Pod, no refusal
 	nominated := ""
 	if len(chosen) > 0 {
 		nominated = pick(w.rng, slices.Sorted(maps.Keys(chosen)))
-		s.checkEviction(p, s.nodes.store[nominated], chosen[nominated])
+		s.checkEviction(p, pod, nominated, chosen[nominated])
 	}
 	w.free(func() { s.own.decider.Evicts(c, nominated, "no pod is less important") })
 	for _, victim := range chosen[nominated] {
@@ -374,59 +376,74 @@ func started(pod *v1.Pod) time.Time {
 	return pod.Status.StartTime.Time
 }
 
-// checkEviction looks whether all victims are less important, and whether the pod would fit the
-// node without an eviction, by all that kube-scheduler and gpumem have been told.
-func (s *scheduler) checkEviction(p *spec, node *v1.Node, victims []*v1.Pod) {
-	w, e := s.w, s.own
+// checkEviction looks whether all victims are less important, and whether the pod would fit some
+// node without an eviction, now or in a moment.
+func (s *scheduler) checkEviction(p *spec, pod *v1.Pod, from string, victims []*v1.Pod) {
+	w := s.w
 	for _, o := range victims {
 		if w.pods[string(o.UID)].priority {
 			w.violate("preempt", "%s would be evicted for %s, which is not more important", o.Name, p.name)
 		}
 	}
+	for _, node := range sorted(s.nodes.store) {
+		if s.fits(p, pod, node) && s.fitsUntouched(p, node) {
+			w.violate("preempt", "%v would be evicted from %s for %s, which fits %s without", victimNames(victims), from, p.name, node.Name)
+		}
+	}
+}
+
+// aMoment is how long the kubelet may take to admit a pod, before others may be evicted for one that waits
+// for that.
+const aMoment = time.Minute
+
+// fitsUntouched reports whether a pod fits a node, by all that kube-scheduler and gpumem have been told, as soon
+// as its kubelet has admitted the pods that it has.
+func (s *scheduler) fitsUntouched(p *spec, node *v1.Node) bool {
+	w, e := s.w, s.own
 	on := s.infoOf(node.Name).pods
 	b, there := w.newBooks(node), make(map[string]bool)
 	free := w.allocatable(node)
 	if e.nodes.store[node.Name] != node || e.stored.nodes.store[node.Name] != node || p.edited || p.broken {
-		return // one of both has heard otherwise of the node
+		return false // one of both has heard otherwise of the node
 	}
 	for _, pod := range on {
 		o := w.pods[string(pod.UID)]
-		if there[o.uid] = true; o == p || w.forges(o) || pod.Status.StartTime == nil && o.confusable(p) && !o.alike(p) {
-			return
+		there[o.uid] = true
+		unsettled := pod.Status.StartTime == nil && o.confusable(p) && !o.alike(p) && w.now()-p.life.created >= aMoment
+		if o == p || w.forges(o) || unsettled {
+			return false
 		}
 		k := w.knownBy(pod)
 		if a, assumed := s.assumed[o.uid]; assumed && a.pod == pod {
 			sent := e.sent[o.uid]
 			if sent == nil || sent.Target.Name != node.Name {
-				return
+				return false
 			}
 			k.gpus = w.gpusOf(o, sent.Annotations[w.names.Assignment()])
 		} else if e.stored.pods.store[pod.Name] != pod {
-			return // it has changed since
+			return false // it has changed since
 		} else if heard := e.pods.store[pod.Name]; heard != nil && heard != pod && heard.UID == pod.UID {
-			return
+			return false
 		}
 		free = free.minus(o.need)
 		b.add(k.spec, k.gpus, k.left)
 	}
 	for _, pod := range s.pods.store {
 		if o := w.pods[string(pod.UID)]; o != p && pod.Status.NominatedNodeName == node.Name && !there[o.uid] {
-			return // it is to have what is free
+			return false // it is to have what is free
 		}
 	}
 	if state, ok := e.books.Node(node.Name); ok {
 		if slices.ContainsFunc(state.Nominated, func(h placement.Holding) bool { return h.Pod.UID != p.uid }) {
-			return // the same, of which the cache has heard first
+			return false // the same, of which the cache has heard first
 		}
 		for _, h := range state.Holdings() {
 			if !there[h.Pod.UID] && !e.books.Heard(h.Pod.UID) {
-				return // its binding may have landed
+				return false // its binding may have landed
 			}
 		}
 	}
-	if free.covers(p.need) && b.fitting(p) >= p.gpus {
-		w.violate("preempt", "%v would be evicted from %s for %s, which fits it without", victimNames(victims), node.Name, p.name)
-	}
+	return free.covers(p.need) && b.fitting(p) >= p.gpus
 }
 
 func victimNames(pods []*v1.Pod) (out []string) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
 // I10: no waiting pod fits anywhere. One that fits some node is bound within
@@ -148,15 +150,16 @@ func (w *World) podsByNode() map[string][]*v1.Pod {
 
 // fitsWithin reports whether a pod without a node fits one with these pods on it, by
 // what is true, and wherever those land that have no place yet: the nominated ones
-// that go before it. It does not where pods are still exchanging their GPUs, or
-// where one waits for the kubelet that could be taken for it.
+// that go before it. It does not where pods are still exchanging their GPUs, where
+// one waits for the kubelet that could be taken for it, or where another has waited
+// for that before.
 func (w *World) fitsWithin(s *spec, m *machine, on []*v1.Pod) bool {
 	node := w.api.nodes[m.name]
 	if node == nil {
 		return false
 	}
 	free := w.allocatable(node)
-	if !free.covers(s.need) {
+	if !free.covers(s.need) || w.replicas[w.leader].ext.queues(m.name, s) {
 		return false
 	}
 	b := w.live.empty[node]
@@ -186,6 +189,13 @@ func (w *World) fitsWithin(s *spec, m *machine, on []*v1.Pod) bool {
 		b.add(o, w.assignment(pod), w.leaving(pod))
 	}
 	return free.covers(s.need) && b.fitting(s) >= s.gpus
+}
+
+// queues reports whether another pod than this one goes first on a node, for it has
+// waited there for others to be admitted.
+func (e *extenderProc) queues(node string, s *spec) bool {
+	state, ok := e.books.Node(node)
+	return ok && slices.ContainsFunc(state.Nominated, func(h placement.Holding) bool { return !h.Waits.IsZero() && h.Pod.UID != s.uid })
 }
 
 // confusable reports whether the kubelet's first question for a pod may be that for

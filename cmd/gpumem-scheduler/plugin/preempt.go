@@ -56,6 +56,10 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	nodes := p.unfit(c, statuses)
+	if p.decider.Waits(c) {
+		p.decider.Evicts(c, "", noEviction)
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, noEviction)
+	}
 	result, status := p.evictor.PostFilter(ctx, state, pod, statuses)
 	if status.IsSuccess() && result != nil && result.NominatingInfo != nil {
 		p.decider.Evicts(c, result.NominatedNodeName, "")
@@ -73,6 +77,9 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return result, status
 }
 
+// noEviction is why a pod preempts none that a node refuses for a moment.
+const noEviction = "no pod is evicted: the pod fits as soon as a node has admitted the pods that it has"
+
 // unfit has the decider take note of the nodes that nothing else keeps the pod away from. Of many
 // it returns what is said of the closest.
 func (p *Plugin) unfit(c *cycle.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
@@ -82,8 +89,9 @@ func (p *Plugin) unfit(c *cycle.Cycle, statuses fwk.NodeToStatusReader) (closest
 	}
 	return p.decider.Unfit(c, len(infos), func(yield func(cycle.Node) bool) {
 		for _, info := range infos {
+			// A node that PreFilter has left out has a status of no plugin. It counts where this one has left it out.
 			by := statuses.Get(info.Node().Name).Plugin()
-			if (by == Name || by == "") && !yield(nodeOf(info)) {
+			if (by == Name || by == "" && c.On() != "") && !yield(nodeOf(info)) {
 				return
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,7 +81,7 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 	maps.Copy(facts.Pods, pods.byClaims)
 	for _, w := range pods.waiting {
 		if _, shown := inventories[w.Nominated]; shown && !w.Request.Empty() {
-			state.NominatePod(w.Nominated, w.Pod, w.Request, w.At)
+			state.NominatePod(w.Nominated, w.Pod, w.Request, w.At, time.Time{})
 		}
 	}
 	// Nodes come last, so that the cache does the sums of each node once.

@@ -54,9 +54,8 @@ func (o *Options) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error
 
 // keepRoom writes that GPUs of a node are kept for a waiting pod.
 func (o *Options) keepRoom(ctx context.Context, pod *v1.Pod, nodeName string, at placement.Assignment) error {
-	kept := api.Reservation{Node: nodeName, GPUs: at.Devices()}.Condition()
-	kept.LastTransitionTime = metav1.Now()
-	return o.patchStatus(ctx, pod, map[string]any{}, kept)
+	kept := api.Reservation{Node: nodeName, GPUs: at.Devices()}
+	return o.patchStatus(ctx, pod, map[string]any{}, kept.Condition(time.Now()))
 }
 
 // keepNone takes back what keepRoom and wake write.

@@ -57,16 +57,42 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 }
 
 // NominatePod records that a pod without a node is to come to one, once others
-// have left it for the pod: to these GPUs, or where it goes. An empty name takes
-// that back.
-func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment) {
+// have left it for the pod: to these GPUs, or where it goes; until then, or, where
+// that is zero, until it is taken back. An empty name takes it back.
+func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var to *Pod
-	if p, ok := c.pods[on][ref.UID]; nodeName != "" && (!ok || p.Assumed) {
-		to = &Pod{Holding: placement.Holding{Pod: ref, Request: req, Assignment: at}, Node: nodeName}
+	if p, ok := c.pods[coming][ref.UID]; ok && nodeName == "" && !p.Waits.IsZero() {
+		return // the API server does not know of that
 	}
-	c.set(coming, ref.UID, to)
+	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Assignment: at}, until)
+}
+
+// QueuePod records that a pod has waited since a time for a node to admit or place its pods. Until then it
+// precedes others that could be taken for it. An empty name takes that back. A nomination counts instead.
+func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Request, since, until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.pods[coming][ref.UID]
+	if !ok && nodeName == "" || ok && (p.Waits.IsZero() || p.Node == nodeName && p.Waits.Equal(since)) {
+		return
+	}
+	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Waits: since}, until)
+}
+
+func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) {
+	var to *Pod
+	if p, ok := c.pods[on][h.Pod.UID]; nodeName != "" && (!ok || p.Assumed) {
+		to = &Pod{Holding: h, Node: nodeName, until: until}
+	}
+	c.set(coming, h.Pod.UID, to)
+}
+
+// Expire ends the nominations and expectations whose time has passed.
+func (c *Cache) Expire(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expire(now)
 }
 
 // RemovePod forgets a pod that is terminal or gone. A pod that is not known is

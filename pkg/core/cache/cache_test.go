@@ -430,6 +430,25 @@ func TestRoomIsKeptForANominatedPod(t *testing.T) {
 			c.AddPod("m", bound("vip", important(ask(8)), 0))
 			nominate(c, "n")
 		}, want: true},
+		"nominated, then assumed elsewhere": {do: func(c *Cache) {
+			nominate(c, "n")
+			_, _ = assume(c, "vip", "m", important(ask(8)))
+		}, want: true},
+		"nominated, then refused elsewhere": {do: func(c *Cache) {
+			nominate(c, "n")
+			_, _ = assume(c, "vip", "m", important(ask(8)))
+			c.RefusePod("vip", start)
+		}},
+		"nominated for a time": {do: func(c *Cache) { nominateUntil(c, start.Add(time.Second)); c.Expire(start) }},
+		"nominated for a time that is over": {do: func(c *Cache) {
+			nominateUntil(c, start.Add(time.Second))
+			c.Expire(start.Add(time.Second))
+		}, want: true},
+		"nominated for a time, and then for longer": {do: func(c *Cache) {
+			nominateUntil(c, start.Add(time.Second))
+			nominateUntil(c, start.Add(time.Minute))
+			c.Expire(start.Add(time.Second))
+		}},
 		"the node is heard of after the nomination": {do: func(c *Cache) {
 			c.RemoveNode("n")
 			nominate(c, "n")
@@ -460,8 +479,12 @@ func important(r placement.Request) placement.Request {
 
 func nominate(c *Cache, nodes ...string) {
 	for _, n := range nodes {
-		c.NominatePod(n, ref("vip"), important(ask(8)), placement.Assignment{})
+		c.NominatePod(n, ref("vip"), important(ask(8)), placement.Assignment{}, time.Time{})
 	}
+}
+
+func nominateUntil(c *Cache, until time.Time) {
+	c.NominatePod("n", ref("vip"), important(ask(8)), placement.Assignment{}, until)
 }
 
 // The nominated pod itself finds its room, and is counted once when it has it.
@@ -794,7 +817,7 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 			c.RemoveNode("short-lived")
 		},
 		func() { c.AddPod("n", bound("p", ask(1), 0)) },
-		func() { c.NominatePod("m", ref("q"), ask(1), placement.Assignment{}) },
+		func() { c.NominatePod("m", ref("q"), ask(1), placement.Assignment{}, time.Time{}) },
 		func() { c.RemovePod("p") },
 		func() { _, _ = assume(c, "q", "m", ask(1)) },
 		func() { c.RefusePod("q", start) },
@@ -875,7 +898,7 @@ type object struct {
 	bindings int  // of an assumed pod: those that may still land
 	read     bool // of an assumed pod
 
-	until time.Time // of one that is expected
+	until time.Time // of one that is expected or nominated
 }
 
 func (w *twin) drop(from *[]object, uid string) {
@@ -886,6 +909,14 @@ func (w *twin) drop(from *[]object, uid string) {
 func (w *twin) remove(uid string) {
 	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated, &w.expected} {
 		w.drop(from, uid)
+	}
+}
+
+// nominate has a pod that is not bound be to come to a node; empty: to none.
+func (w *twin) nominate(node string, h placement.Holding, until time.Time) {
+	w.drop(&w.nominated, h.Pod.UID)
+	if node != "" && !w.has(w.objects, h.Pod.UID) {
+		w.nominated = append(w.nominated, object{node: node, Holding: h, until: until})
 	}
 }
 
@@ -930,8 +961,7 @@ func (w *twin) with(name string, more []object) (placement.Node, bool) {
 	}
 	var nominated []placement.Holding
 	for _, o := range w.nominated {
-		isAssumed := slices.ContainsFunc(w.assumed, func(a object) bool { return a.Pod.UID == o.Pod.UID && a.node == name })
-		if o.node == name && !isAssumed {
+		if o.node == name && !w.has(w.assumed, o.Pod.UID) {
 			nominated = append(nominated, o.Holding)
 		}
 	}
@@ -975,7 +1005,17 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	holding.Admitted = random.IntN(2) == 0
 	req.Priority = int32(random.IntN(3))
 	now := start.Add(time.Duration(random.IntN(3)) * Moment / 2)
-	switch random.IntN(15) {
+	switch random.IntN(16) {
+	case 15:
+		if random.IntN(3) == 0 {
+			node = ""
+		}
+		since := start.Add(time.Duration(random.IntN(3)) * Moment / 2)
+		c.QueuePod(node, ref(uid), req, since, since.Add(Moment))
+		if i := slices.IndexFunc(w.nominated, func(o object) bool { return o.Pod.UID == uid }); i >= 0 && (w.nominated[i].Waits.IsZero() || w.nominated[i].node == node && w.nominated[i].Waits.Equal(since)) {
+			break
+		}
+		w.nominate(node, placement.Holding{Pod: ref(uid), Request: req, Waits: since}, since.Add(Moment))
 	case 12, 13:
 		c.Expect(ref(uid), node, req, placement.Binpack, now)
 		if _, ok := w.nodes[node]; !ok || w.has(w.objects, uid) || w.has(w.assumed, uid) {
@@ -989,7 +1029,9 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	case 14:
 		some := c.Unexpect(uid, now)
 		w.drop(&w.expected, uid)
-		w.expected = slices.DeleteFunc(w.expected, func(o object) bool { return !o.until.After(now) })
+		over := func(o object) bool { return !o.until.IsZero() && !o.until.After(now) }
+		w.expected = slices.DeleteFunc(w.expected, over)
+		w.nominated = slices.DeleteFunc(w.nominated, over)
 		if some != (len(w.expected) > 0) {
 			t.Errorf("Unexpect says that some are left: %t; there are %d", some, len(w.expected))
 		}
@@ -1044,11 +1086,14 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		if random.IntN(2) == 0 {
 			at = bound(uid, req, random.IntN(3)).Assignment
 		}
-		c.NominatePod(node, ref(uid), req, at)
-		w.drop(&w.nominated, uid)
-		isBound := slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid })
-		if node != "" && !isBound {
-			w.nominated = append(w.nominated, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req, Assignment: at}})
+		until := time.Time{}
+		if random.IntN(2) == 0 {
+			until = now.Add(Moment)
+		}
+		c.NominatePod(node, ref(uid), req, at, until)
+		queued := func(o object) bool { return o.Pod.UID == uid && !o.Waits.IsZero() }
+		if node != "" || !slices.ContainsFunc(w.nominated, queued) {
+			w.nominate(node, placement.Holding{Pod: ref(uid), Request: req, Assignment: at}, until)
 		}
 	default:
 		before, offered := w.view(node)
@@ -1225,10 +1270,28 @@ func TestNodeSets(t *testing.T) {
 	c.SetNode("unknown", inventory(10))
 	c.RemoveNode("n1")
 	c.SetNode("n1", inventory(10)) // again, and another
-	for name, want := range map[string]bool{"n0": true, "n1": true, "n2": false, "n62": false, "n63": true, "unknown": true, "gone": false} {
+	c.AddPod("n2", bound("left", ask(1), 0))
+	c.RemoveNode("n2")
+	c.SetNode("n2", inventory(10)) // the same, with a pod left
+	c.AddPod("never", bound("nowhere", ask(1), 0))
+	for name, want := range map[string]bool{"n0": true, "n1": true, "n2": true, "n3": false, "n62": false, "n63": true, "unknown": true, "gone": false, "never": false} {
 		if got := c.Has(set, name); got != want {
 			t.Errorf("%s is in the set: %t, want %t", name, got, want)
 		}
+	}
+}
+
+// Tenants can create pods that name a node which never existed. Such names leave nothing behind.
+func TestSetsDoNotGrowWithNamesInPods(t *testing.T) {
+	c := New()
+	c.SetNode("node", inventory(10))
+	for i := range 10_000 {
+		uid := fmt.Sprint(i)
+		c.AddPod("nowhere-"+uid, bound(uid, ask(1), 0))
+		c.RemovePod(uid)
+	}
+	if set := c.Set(slices.Values([]string{"node"})); len(set.bits) != 1 {
+		t.Errorf("a set of one node takes %d words", len(set.bits))
 	}
 }
 

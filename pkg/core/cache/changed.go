@@ -24,7 +24,7 @@ func (c *Cache) Changes() (changes uint64, nodes int) {
 }
 
 // NodeSet is a set of nodes that a cache knew at one time. It takes a bit for each node
-// that there has been.
+// that has been added so far.
 type NodeSet struct {
 	bits []uint64
 	made int // nodes, when it was made
@@ -37,8 +37,10 @@ func (s *nodes) Set(names iter.Seq[string]) NodeSet {
 	s.lock.Unlock()
 	known := s.readable()
 	for name := range names {
-		if n, ok := known[name]; ok && n.id < set.made {
-			set.bits[n.id/64] |= 1 << (n.id % 64)
+		if n, ok := known[name]; ok {
+			if id := int(n.id.Load()); 0 <= id && id < set.made {
+				set.bits[id/64] |= 1 << (id % 64)
+			}
 		}
 	}
 	return set
@@ -47,5 +49,9 @@ func (s *nodes) Set(names iter.Seq[string]) NodeSet {
 // Has reports whether a node is in the set, or has come since the set was made.
 func (s *nodes) Has(set NodeSet, name string) bool {
 	n, ok := s.readable()[name]
-	return ok && (n.id >= set.made || set.bits[n.id/64]&(1<<(n.id%64)) != 0)
+	if !ok {
+		return false
+	}
+	id := int(n.id.Load())
+	return id >= set.made || id >= 0 && set.bits[id/64]&(1<<(id%64)) != 0
 }

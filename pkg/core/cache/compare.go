@@ -101,7 +101,10 @@ func (c *Cache) snapshot() map[key]Entry {
 }
 
 func (s *state) find(k key) Entry {
-	e := Entry{On: s.pods[on][k.pod], Coming: s.pods[coming][k.pod]}
+	e := Entry{On: s.pods[on][k.pod]}
+	if p, ok := s.pods[coming][k.pod]; ok && p.Waits.IsZero() { // only the cache has the records of QueuePod
+		e.Coming = p
+	}
 	if n, ok := s.all[k.node]; ok {
 		e.Offered = n.inventory
 	}

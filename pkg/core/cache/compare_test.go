@@ -20,7 +20,9 @@ func (w *twin) fromScratch() *Cache {
 		c.AddPod(o.node, o.Holding)
 	}
 	for _, o := range w.nominated {
-		c.NominatePod(o.node, o.Pod, o.Request, o.Assignment)
+		if o.Waits.IsZero() {
+			c.NominatePod(o.node, o.Pod, o.Request, o.Assignment, o.until)
+		}
 	}
 	for name, inv := range w.nodes {
 		c.SetNode(name, inv)
@@ -215,8 +217,17 @@ func FuzzHeal(f *testing.F) {
 		want.assumed = slices.DeleteFunc(was.assumed, func(o object) bool {
 			return slices.ContainsFunc(want.objects, func(bound object) bool { return bound.Pod.UID == o.Pod.UID })
 		})
-		c.Unexpect("", start.Add(time.Hour)) // what is expected is nothing that the API server knows
+		// The API server knows neither expected nor queued pods.
+		for _, o := range was.expected {
+			c.Unexpect(o.Pod.UID, time.Time{})
+		}
 		want.expected = nil
+		want.nominated = slices.DeleteFunc(want.nominated, func(o object) bool { return !o.Waits.IsZero() })
+		for _, o := range was.nominated {
+			if !o.Waits.IsZero() && !want.has(want.nominated, o.Pod.UID) && !want.has(want.objects, o.Pod.UID) {
+				want.nominated = append(want.nominated, o)
+			}
+		}
 		compare(t, c, want)
 		if found := c.Differences(real); len(found) > 0 {
 			t.Errorf("found %v after all was healed", found)

@@ -29,17 +29,13 @@ func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Requ
 	}
 }
 
-// Unexpect takes back that a pod is expected, and all that has been expected for a
-// Moment. It reports whether any pod is expected still.
+// Unexpect takes back that a pod is expected, and does what Expire does. It reports
+// whether any pod is expected still.
 func (c *Cache) Unexpect(uid string, now time.Time) (some bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.set(expected, uid, nil)
-	for other, p := range c.pods[expected] {
-		if !p.until.After(now) {
-			c.set(expected, other, nil)
-		}
-	}
+	c.expire(now)
 	return len(c.pods[expected]) > 0
 }
 

@@ -18,7 +18,7 @@ type nodes struct {
 
 	lock sync.Mutex // guards the rest. It is written, and by others than readers read, with Cache.mu alone
 	all  map[string]*node
-	made int // so far
+	made int // how often a node was added so far
 }
 
 // node returns the node of that name, made as a ghost if it is new.
@@ -28,8 +28,8 @@ func (s *nodes) node(name string) *node {
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	n := &node{id: s.made, name: name, pods: newPods()}
-	s.made++
+	n := &node{name: name, pods: newPods()}
+	n.id.Store(-1)
 	s.all[name] = n
 	s.known.Store(nil)
 	return n

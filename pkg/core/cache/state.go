@@ -17,6 +17,7 @@ type state struct {
 	changes uint64         // of nodes, so far
 	offered int            // nodes that are no ghosts
 	changed chan struct{}  // closed by the next of them
+	ends    time.Time      // the first nomination or expectation to expire; zero: none does
 }
 
 // pods are known by UID in each role.
@@ -39,14 +40,14 @@ func newPods() (p pods) {
 	return p
 }
 
-// node is what the cache knows under one name. The fields below the first three
+// node is what the cache knows under one name. The fields below the first four
 // are guarded by Cache.mu.
 type node struct {
 	real    view          // no state: a ghost
 	likely  view          // with the pods that are expected; no state: none is
 	changed atomic.Uint64 // which of the cache's changes was the last of this node
+	id      atomic.Int64  // of all nodes that were added, the how manieth; -1: a ghost. Pods name nodes that never were.
 
-	id        int // of all nodes that there have been, the how manieth
 	name      string
 	inventory *gpu.Inventory // replaced by each SetNode; nil: a ghost
 	pods      pods
@@ -72,7 +73,7 @@ type Pod struct {
 	read bool // of an assumed pod: a read next to the watch has
 
 	bindings []time.Time // of an assumed pod: when those that may still land were decided, or the read
-	until    time.Time   // of an expected pod: it ends then
+	until    time.Time   // of an expected or nominated pod: it ends then; zero: no time ends it
 }
 
 // since returns what is the latest of an assumed pod: when a binding was decided
@@ -94,8 +95,13 @@ func (s *state) offer(name string, inv *gpu.Inventory) {
 	switch {
 	case n.inventory == nil && inv != nil:
 		s.offered++
+		s.lock.Lock()
+		n.id.Store(int64(s.made))
+		s.made++
+		s.lock.Unlock()
 	case n.inventory != nil && inv == nil:
 		s.offered--
+		n.id.Store(-1)
 	}
 	n.inventory = inv
 	s.publish(n, on)
@@ -130,6 +136,31 @@ func (s *state) set(as role, uid string, p *Pod) {
 		n := s.node(p.Node)
 		s.pods[as][uid], n.pods[as][uid] = p, p
 		s.publish(n, as)
+		if !p.until.IsZero() && (s.ends.IsZero() || p.until.Before(s.ends)) {
+			s.ends = p.until
+		}
+	}
+	if c, ok := s.pods[coming][uid]; ok && as == on && (p == nil || p.Node != c.Node) {
+		s.publish(s.node(c.Node), coming) // the nomination does not count while the pod is on a node
+	}
+}
+
+// expire ends what has a time that has passed.
+func (s *state) expire(now time.Time) {
+	if s.ends.IsZero() || s.ends.After(now) {
+		return
+	}
+	s.ends = time.Time{}
+	for _, as := range [...]role{coming, expected} {
+		for uid, p := range s.pods[as] {
+			switch {
+			case p.until.IsZero():
+			case !p.until.After(now):
+				s.set(as, uid, nil)
+			case s.ends.IsZero() || p.until.Before(s.ends):
+				s.ends = p.until
+			}
+		}
 	}
 }
 
@@ -140,17 +171,17 @@ func (s *state) publish(n *node, as role) {
 		defer s.tell()
 		s.changes++
 		n.changed.Store(s.changes)
-		n.real.set(n.with(on))
+		n.real.set(s.with(n, on))
 	}
 	var likely *placement.Node
 	if len(n.pods[expected]) > 0 {
-		likely = n.with(on, expected)
+		likely = s.with(n, on, expected)
 	}
 	n.likely.set(likely)
 }
 
-// with returns the node with its pods of some roles; nil: it is a ghost.
-func (n *node) with(some ...role) *placement.Node {
+// with returns a node with its pods of some roles; nil: it is a ghost.
+func (s *state) with(n *node, some ...role) *placement.Node {
 	if n.inventory == nil {
 		return nil
 	}
@@ -162,7 +193,7 @@ func (n *node) with(some ...role) *placement.Node {
 	}
 	var nominated []placement.Holding
 	for uid, p := range n.pods[coming] {
-		if _, assumed := n.pods[on][uid]; !assumed {
+		if _, assumed := s.pods[on][uid]; !assumed { // there or elsewhere
 			nominated = append(nominated, p.Holding)
 		}
 	}

@@ -3,6 +3,7 @@ package decide
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -12,6 +13,70 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
+
+// A refusal is temporary where the pod fits once the node has admitted, placed or moved the pods that it has.
+func TestTemporary(t *testing.T) {
+	two := inventory(device(0, 10), device(1, 10))
+	moved := hold("moved", ask(6), 0)
+	moved.Assignment.Leaving = []gpu.UUID{placementtest.UUID(1)}
+	gone := hold("gone", ask(6), 7)
+	for name, tc := range map[string]struct {
+		node placement.Node
+		req  placement.Request
+		want bool
+	}{
+		"one that it could be taken for":                 {node(two, hold("p", ask(3, placementtest.Models("A10")), 0)), ask(3, placementtest.UUIDs("GPU-1")), true},
+		"one that is not placed":                         {node(two, hold("p", ask(6))), ask(6), true},
+		"one that is not placed, and too large for both": {node(two, hold("p", ask(6))), ask(6, placementtest.Count(2), placementtest.Policy(placement.Exclusive)), false},
+		"one that is moved":                              {node(two, moved), ask(6), true},
+		"two that are moved and not placed":              {node(two, moved, hold("p", ask(4))), ask(10), true},
+		"one whose GPU is gone":                          {node(two, gone), ask(6), false},
+		"full":                                           {node(two, hold("p", ask(6), 0), hold("q", ask(6), 1)), ask(6), false},
+		"too large":                                      {node(two, hold("p", ask(6))), ask(11), false},
+	} {
+		_, refusal := Decide(tc.node, placement.PodRef{Namespace: "ns", Name: "new", UID: "new"}, tc.req, placement.Binpack)
+		if refusal == nil || refusal.Temporary != tc.want {
+			t.Errorf("%s: %+v, want temporary: %t", name, refusal, tc.want)
+		}
+	}
+}
+
+// A pod that has waited for long precedes all that could be taken for it, and all that have waited for less
+// long. It holds up neither interchangeable pods nor more important ones.
+func TestAPodThatHasWaitedGoesFirst(t *testing.T) {
+	now := time.Unix(1000, 0)
+	waits := func(name string, req placement.Request, since time.Duration) placement.Holding {
+		h := hold(name, req)
+		h.Waits = now.Add(since)
+		return h
+	}
+	second := func(r *placement.Request) {
+		r.Containers = placement.NewContainers(append(r.Containers.All(), placement.Container{Name: "second", Kind: placement.App, Units: 4})...)
+	}
+	n := node(inventory(device(0, 10), device(1, 10))).WithNominated([]placement.Holding{
+		waits("a", ask(1, placementtest.Models("T4")), 2), waits("z", ask(1, second), 1),
+	})
+	for name, tc := range map[string]struct {
+		pod  string
+		req  placement.Request
+		want string // in the way
+	}{
+		"another":             {"new", ask(1), "z"},
+		"one that is alike":   {"new", ask(1, second), ""},
+		"one that differs":    {"new", ask(2), ""},
+		"one of more urgency": {"new", ask(1, placementtest.Priority(1)), ""},
+		"the first":           {"z", ask(1, second), ""},
+	} {
+		_, refusal := Decide(n, placement.PodRef{Namespace: "ns", Name: tc.pod, UID: tc.pod}, tc.req, placement.Binpack)
+		got := ""
+		if refusal != nil {
+			got = refusal.Pod.Name
+		}
+		if got != tc.want {
+			t.Errorf("%s: %q is in the way, want %q", name, got, tc.want)
+		}
+	}
+}
 
 func TestDecide(t *testing.T) {
 	small, large := placementtest.Models("T4"), placementtest.Models("A10")

@@ -37,6 +37,10 @@
 // Pods that the kubelet could take for one another and that are not
 // interchangeable do not wait for the kubelet on one node at the same time,
 // unless on the same GPUs: the second is refused until the first is admitted.
+// Such a refusal is temporary, and so is one for pods that the node has yet to
+// place: callers evict no pod for it, on any node. A pod that was refused so
+// for a while is nominated to the node (placement.Holding.Waits), and then
+// precedes all that could be taken for it.
 //
 // A nominated pod is one for which others were evicted. It is counted on the GPU
 // where it would go by the same functions as any pod, so that no other takes the

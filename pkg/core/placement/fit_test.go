@@ -641,6 +641,21 @@ func TestMPSClients(t *testing.T) {
 	}
 }
 
+// A pod whose GPU is not known may be a client on each.
+func TestAClientOfMPSWhoseGPUIsUnknown(t *testing.T) {
+	inv := inventory(device(0, 100))
+	inv.MPS, inv.Enforcement = true, gpu.EnforcementMPS
+	for pods, want := range map[int]placement.Reason{placement.MPSClients - 1: placement.Fits, placement.MPSClients: placement.Occupied} {
+		n := placement.NewNode("n", inv, nil)
+		for i := range pods {
+			n.Unattributed = append(n.Unattributed, hold(fmt.Sprint(i), ask(1)))
+		}
+		if got := placement.Fit(ask(1), n).Reason; got != want {
+			t.Errorf("next to %d: %s, want %s", pods, got, want)
+		}
+	}
+}
+
 // TestClientsOfMPS: the server has 48 clients on a GPU, and each container is one where a daemon runs.
 func TestClientsOfMPS(t *testing.T) {
 	inv := inventory(device(0, 100))

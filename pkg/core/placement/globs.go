@@ -47,4 +47,10 @@ func (g Globs) MatchModel(model string) bool {
 		strings.TrimPrefix(strings.TrimPrefix(fold(model), "nvidia-"), "tesla-"))
 }
 
+// ValidGlob reports whether a glob, without the "!", has a form that may match something.
+func ValidGlob(s string) bool {
+	_, err := path.Match(fold(s), "")
+	return err == nil && s != ""
+}
+
 func fold(s string) string { return strings.ReplaceAll(strings.ToLower(s), " ", "-") }

@@ -104,6 +104,15 @@ func TestChooseNear(t *testing.T) {
 	}
 }
 
+// The GPU of the pod's group is among those that it gets, though others are nearer to one another.
+func TestTheGroupComesBeforeNearness(t *testing.T) {
+	n := node(eight(gpu.Link{A: uuid(1), B: uuid(2), Lanes: 4}), hold("member", ask(1, group("g")), 0))
+	got, _ := placement.Choose(placement.Binpack, ask(2, count(2), group("g")), n)
+	if !slices.Contains(got.Devices(), uuid(0)) {
+		t.Errorf("GPUs %v, want that of the group", got.Devices())
+	}
+}
+
 // TestNoSetIsNearer holds every choice from any of eight GPUs against all sets
 // that there are.
 func TestNoSetIsNearer(t *testing.T) {

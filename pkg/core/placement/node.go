@@ -92,6 +92,7 @@ type Holding struct {
 	Started     time.Time // when the kubelet admitted it; zero before
 	Terminating bool      // it is being deleted, and holds what it has to the end
 	Nominated   bool      // it is not on the node yet: others leave for it
+	Waits       time.Time // of a nominated pod: since when it waits for pods of the node to be admitted; zero: for others to leave
 }
 
 // On returns what the pod is charged with on a device of its node: the larger of what is written
@@ -198,29 +199,34 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	holdings = slices.Clone(holdings)
 	given := make(map[string][]Share, len(inv.Allocated))
 	for _, g := range inv.Allocated {
-		given[g.UID] = g.Shares
-		if g.Name != "" {
-			holdings = append(holdings, Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
-			delete(given, g.UID) // the pod is among the holdings as well, for its CPU
+		if g.Name == "" {
+			given[g.UID] = g.Shares
+			continue
 		}
+		// The pod is among the holdings as well, for its CPU and its share by the extended resource.
+		holdings = append(holdings, Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
 	}
 	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
-	elsewhere := func(s Share) bool { _, ok := inv.Device(s.Device); return !ok }
 	for _, h := range holdings {
-		if shares, ok := given[h.Pod.UID]; ok {
+		if shares, ok := given[h.Pod.UID]; ok && len(h.Allocated) == 0 {
 			h.Allocated = shares
 		}
 		n.RequestedCPU += h.Request.CPU
 		if h.Assignment.None() && len(h.Allocated) == 0 && (h.Request.Empty() || len(inv.Devices) > 0 && h.Request.InShares != inv.InShares()) {
 			continue // it names the resource, and asks for none of it, or of none that the kubelet gives here
 		}
-		if h.Assignment.None() && !h.Request.Empty() || slices.ContainsFunc(h.Assignment.Shares, elsewhere) {
+		if h.Assignment.None() && !h.Request.Empty() || n.lacks(h) {
 			n.Unattributed = append(n.Unattributed, h)
 			continue
 		}
 		n.charge(h, append(h.Devices(), h.Assignment.Leaving...))
 	}
 	return n
+}
+
+// lacks reports whether the node has not all devices that a pod is assigned to.
+func (n *Node) lacks(h Holding) bool {
+	return slices.ContainsFunc(h.Assignment.Shares, func(s Share) bool { _, ok := n.Device(s.Device); return !ok })
 }
 
 // charge puts a pod on some of the devices.

@@ -40,10 +40,15 @@ func HasPod(pods []Holding, h Holding) bool {
 	return false
 }
 
-// With returns the node with one more pod on the devices of its assignment.
+// With returns the node with one more pod on the devices of its assignment. A pod whose devices the
+// node lacks may be anywhere, as in NewNode.
 func (n Node) With(h Holding) Node {
 	n.RequestedCPU += h.Request.CPU
 	h.Allocated = nil // it was given that where it was
+	if n.lacks(h) && !h.Nominated {
+		n.Unattributed, n.State = append(slices.Clip(n.Unattributed), h), nil
+		return n
+	}
 	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for i := range n.Devices {
 		n.Devices[i].Pods = slices.Clip(n.Devices[i].Pods) // what is added shows in no other node
@@ -75,13 +80,15 @@ func (n Node) Without(gone []Holding) Node {
 }
 
 // WithNominated returns the node with pods that are to come to it, in line by
-// priority. Of equals those go first whose GPUs are known.
+// priority. Of equals those go first whose GPUs are known, then those for which
+// others leave, and then the one that has waited longest.
 func (n Node) WithNominated(pods []Holding) Node {
 	n.Nominated = slices.Clone(pods)
 	slices.SortFunc(n.Nominated, func(a, b Holding) int {
 		return cmp.Or(
 			cmp.Compare(b.Request.Priority, a.Request.Priority),
 			CompareBool(a.Assignment.None(), b.Assignment.None()),
+			a.Waits.Compare(b.Waits),
 			MoreImportant(a, b),
 		)
 	})

@@ -3,10 +3,10 @@ package api
 import (
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,23 +97,24 @@ func Priority(pod *v1.Pod) int32 {
 
 // Nomination returns the node that a waiting pod is to come to once others have
 // left it for the pod, or nothing: as kube-scheduler says, which has them leave,
-// or its Reservation. This says to which GPUs: at is what the pod is to have of them.
-func Nomination(pod *v1.Pod, req placement.Request) (node string, at placement.Assignment) {
+// or its Reservation. A Reservation names the GPUs, with the pod's share in at, and ends by
+// itself at until. kube-scheduler takes its own nominations back.
+func Nomination(pod *v1.Pod, req placement.Request, now time.Time) (node string, at placement.Assignment, until time.Time) {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
-		return "", placement.Assignment{}
+		return "", at, until
 	}
 	node = pod.Status.NominatedNodeName
-	kept, ok := ReservationOf(pod)
+	kept, ends, ok := ReservationOf(pod, now)
 	if !ok || node != "" && node != kept.Node {
-		return node, placement.Assignment{}
+		return node, at, until
 	}
 	if len(kept.GPUs) != req.GPUs() {
-		return kept.Node, placement.Assignment{}
+		return kept.Node, at, ends
 	}
 	for _, id := range kept.GPUs {
 		at.Shares = append(at.Shares, placement.Share{Device: id})
 	}
-	return kept.Node, at.WithShares(req)
+	return kept.Node, at.WithShares(req), ends
 }
 
 // CPU returns what a pod requests of its node's CPU, in millicores, as
@@ -330,8 +331,7 @@ func readGlobs(s string) (placement.Globs, error) {
 	var out []string
 	for part := range strings.SplitSeq(s, ",") {
 		part = strings.TrimSpace(part)
-		pattern := strings.TrimPrefix(part, "!")
-		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+		if !placement.ValidGlob(strings.TrimPrefix(part, "!")) {
 			return "", fmt.Errorf("%q: want a list of globs, like A100*,!A100-SXM4-80GB", s)
 		}
 		out = append(out, part)

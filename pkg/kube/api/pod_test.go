@@ -183,31 +183,32 @@ func TestRequestAnnotations(t *testing.T) {
 		"a count with a large app after a small init container": {
 			annotations: []string{"gpu-count", "2"}, init: "10", want: func(r *placement.Request) { r.Count = 2 },
 		},
-		"a preference for speed":    {annotations: []string{"gpu-model-preference", "fastest"}, want: func(r *placement.Request) { r.Preference = placement.Fastest }},
-		"a preference for price":    {annotations: []string{"gpu-model-preference", "cheapest"}, want: func(r *placement.Request) { r.Preference = placement.Cheapest }},
-		"another preference":        {annotations: []string{"gpu-model-preference", "newest"}, wantErr: `annotation gpumem.dev/gpu-model-preference: "newest": want fastest or cheapest`},
-		"an empty preference":       {annotations: []string{"gpu-model-preference", ""}, wantErr: "want fastest or cheapest"},
-		"binpack":                   {annotations: []string{"policy", "binpack"}, want: func(r *placement.Request) { r.Policy = placement.Binpack }},
-		"spread":                    {annotations: []string{"policy", "spread"}, want: func(r *placement.Request) { r.Policy = placement.Spread }},
-		"exclusive":                 {annotations: []string{"policy", "exclusive"}, want: func(r *placement.Request) { r.Policy = placement.Exclusive }},
-		"another policy":            {annotations: []string{"policy", "Spread"}, wantErr: `annotation gpumem.dev/policy: policy "Spread": want binpack, spread or exclusive`},
-		"an empty policy":           {annotations: []string{"policy", ""}, wantErr: "want binpack, spread or exclusive"},
-		"models":                    {annotations: []string{"gpu-model", "A100*, !A100-SXM4-80GB"}, want: func(r *placement.Request) { r.Models = placement.NewGlobs("A100*", "!A100-SXM4-80GB") }},
-		"an empty list of models":   {annotations: []string{"gpu-model", ""}, wantErr: `annotation gpumem.dev/gpu-model: "": want a list of globs`},
-		"a list with a gap":         {annotations: []string{"gpu-model", "A100,,T4"}, wantErr: "want a list of globs"},
-		"an exclusion of nothing":   {annotations: []string{"gpu-model", "!"}, wantErr: "want a list of globs"},
-		"a malformed glob":          {annotations: []string{"gpu-model", "A[100"}, wantErr: "want a list of globs"},
-		"too many globs":            {annotations: []string{"gpu-model", strings.Repeat("a,", 32) + "a"}, wantErr: "a list of 33 globs, want 32 at most"},
-		"as many globs as may be":   {annotations: []string{"gpu-uuid", strings.Repeat("a,", 31) + "a"}, want: func(r *placement.Request) { r.UUIDs = placement.NewGlobs(slices.Repeat([]string{"a"}, 32)...) }},
-		"too long a list":           {annotations: []string{"gpu-model", strings.Repeat("a*", 600)}, wantErr: "a list of globs of 1200 bytes, want 1024 at most"},
-		"UUIDs":                     {annotations: []string{"gpu-uuid", "GPU-1,GPU-2*"}, want: func(r *placement.Request) { r.UUIDs = placement.NewGlobs("GPU-1", "GPU-2*") }},
-		"a malformed UUID":          {annotations: []string{"gpu-uuid", "\\"}, wantErr: "annotation gpumem.dev/gpu-uuid"},
-		"a group":                   {annotations: []string{"gpu-group", "g"}, want: func(r *placement.Request) { r.Group = placement.Group{Namespace: "ns", Name: "g"} }},
-		"an empty group":            {annotations: []string{"gpu-group", ""}, wantErr: `annotation gpumem.dev/gpu-group: "": want a name`},
-		"an exclusive group":        {annotations: []string{"exclusive-group", "g"}, want: func(r *placement.Request) { r.ExclusiveGroup = placement.Group{Namespace: "ns", Name: "g"} }},
-		"an empty exclusive group":  {annotations: []string{"exclusive-group", ""}, wantErr: "annotation gpumem.dev/exclusive-group"},
-		"an enforcement":            {annotations: []string{"enforcement", "mps"}, want: func(r *placement.Request) { r.Enforcement = gpu.EnforcementMPS }},
-		"an enforcement of nothing": {annotations: []string{"enforcement", "strict"}, wantErr: `annotation gpumem.dev/enforcement: enforcement "strict": want advisory, mps or kernel`},
+		"a preference for speed":         {annotations: []string{"gpu-model-preference", "fastest"}, want: func(r *placement.Request) { r.Preference = placement.Fastest }},
+		"a preference for price":         {annotations: []string{"gpu-model-preference", "cheapest"}, want: func(r *placement.Request) { r.Preference = placement.Cheapest }},
+		"another preference":             {annotations: []string{"gpu-model-preference", "newest"}, wantErr: `annotation gpumem.dev/gpu-model-preference: "newest": want fastest or cheapest`},
+		"an empty preference":            {annotations: []string{"gpu-model-preference", ""}, wantErr: "want fastest or cheapest"},
+		"binpack":                        {annotations: []string{"policy", "binpack"}, want: func(r *placement.Request) { r.Policy = placement.Binpack }},
+		"spread":                         {annotations: []string{"policy", "spread"}, want: func(r *placement.Request) { r.Policy = placement.Spread }},
+		"exclusive":                      {annotations: []string{"policy", "exclusive"}, want: func(r *placement.Request) { r.Policy = placement.Exclusive }},
+		"another policy":                 {annotations: []string{"policy", "Spread"}, wantErr: `annotation gpumem.dev/policy: policy "Spread": want binpack, spread or exclusive`},
+		"an empty policy":                {annotations: []string{"policy", ""}, wantErr: "want binpack, spread or exclusive"},
+		"models":                         {annotations: []string{"gpu-model", "A100*, !A100-SXM4-80GB"}, want: func(r *placement.Request) { r.Models = placement.NewGlobs("A100*", "!A100-SXM4-80GB") }},
+		"an empty list of models":        {annotations: []string{"gpu-model", ""}, wantErr: `annotation gpumem.dev/gpu-model: "": want a list of globs`},
+		"a list with a gap":              {annotations: []string{"gpu-model", "A100,,T4"}, wantErr: "want a list of globs"},
+		"an exclusion of nothing":        {annotations: []string{"gpu-model", "!"}, wantErr: "want a list of globs"},
+		"a malformed glob":               {annotations: []string{"gpu-model", "A[100"}, wantErr: "want a list of globs"},
+		"a glob that its folding breaks": {annotations: []string{"gpu-model", "A1[ -z]"}, wantErr: "want a list of globs"},
+		"too many globs":                 {annotations: []string{"gpu-model", strings.Repeat("a,", 32) + "a"}, wantErr: "a list of 33 globs, want 32 at most"},
+		"as many globs as may be":        {annotations: []string{"gpu-uuid", strings.Repeat("a,", 31) + "a"}, want: func(r *placement.Request) { r.UUIDs = placement.NewGlobs(slices.Repeat([]string{"a"}, 32)...) }},
+		"too long a list":                {annotations: []string{"gpu-model", strings.Repeat("a*", 600)}, wantErr: "a list of globs of 1200 bytes, want 1024 at most"},
+		"UUIDs":                          {annotations: []string{"gpu-uuid", "GPU-1,GPU-2*"}, want: func(r *placement.Request) { r.UUIDs = placement.NewGlobs("GPU-1", "GPU-2*") }},
+		"a malformed UUID":               {annotations: []string{"gpu-uuid", "\\"}, wantErr: "annotation gpumem.dev/gpu-uuid"},
+		"a group":                        {annotations: []string{"gpu-group", "g"}, want: func(r *placement.Request) { r.Group = placement.Group{Namespace: "ns", Name: "g"} }},
+		"an empty group":                 {annotations: []string{"gpu-group", ""}, wantErr: `annotation gpumem.dev/gpu-group: "": want a name`},
+		"an exclusive group":             {annotations: []string{"exclusive-group", "g"}, want: func(r *placement.Request) { r.ExclusiveGroup = placement.Group{Namespace: "ns", Name: "g"} }},
+		"an empty exclusive group":       {annotations: []string{"exclusive-group", ""}, wantErr: "annotation gpumem.dev/exclusive-group"},
+		"an enforcement":                 {annotations: []string{"enforcement", "mps"}, want: func(r *placement.Request) { r.Enforcement = gpu.EnforcementMPS }},
+		"an enforcement of nothing":      {annotations: []string{"enforcement", "strict"}, wantErr: `annotation gpumem.dev/enforcement: enforcement "strict": want advisory, mps or kernel`},
 		"annotations of a pod that asks for nothing are not read": {
 			annotations: []string{"policy", "?"}, units: "0", want: func(r *placement.Request) { r.Containers = placement.Containers{} },
 		},
@@ -448,7 +449,7 @@ func TestPriorities(t *testing.T) {
 func TestNomination(t *testing.T) {
 	began := metav1.NewTime(time.Unix(7, 0))
 	made := func(message string) v1.PodCondition {
-		return v1.PodCondition{Type: Reserved, Status: v1.ConditionTrue, Message: message}
+		return v1.PodCondition{Type: Reserved, Status: v1.ConditionTrue, Message: message, LastTransitionTime: began}
 	}
 	on := func(ids ...gpu.UUID) (a placement.Assignment) {
 		for _, id := range ids {
@@ -456,8 +457,12 @@ func TestNomination(t *testing.T) {
 		}
 		return a
 	}
-	two := Reservation{Node: "made", GPUs: []gpu.UUID{"GPU-1", "GPU-2"}}.Condition()
-	one := Reservation{Node: "made", GPUs: []gpu.UUID{"GPU-1"}}.Condition()
+	two := Reservation{Node: "made", GPUs: []gpu.UUID{"GPU-1", "GPU-2"}}.Condition(began.Time)
+	one := Reservation{Node: "made", GPUs: []gpu.UUID{"GPU-1"}}.Condition(began.Time)
+	ended := Reservation{Node: "made", GPUs: []gpu.UUID{"GPU-1"}}.Condition(began.Add(-ReservationTime))
+	ahead := Reservation{Node: "made", GPUs: []gpu.UUID{"GPU-1"}}.Condition(began.Add(ReservationTime + time.Second))
+	timeless := one
+	timeless.LastTransitionTime = metav1.Time{}
 	over := one
 	over.Status = v1.ConditionFalse
 	for name, tc := range map[string]struct {
@@ -478,6 +483,9 @@ func TestNomination(t *testing.T) {
 		"in words of before":           {conditions: []v1.PodCondition{made("made GPU-1")}, count: 1},
 		"by both, in such words":       {nominated: "node", conditions: []v1.PodCondition{made("node GPU-1")}, count: 1, want: "node"},
 		"no more":                      {conditions: []v1.PodCondition{over}, count: 1},
+		"a minute ago":                 {conditions: []v1.PodCondition{ended}, count: 1},
+		"by a clock that is ahead":     {conditions: []v1.PodCondition{ahead}, count: 1},
+		"at no time":                   {conditions: []v1.PodCondition{timeless}, count: 1},
 		"and has a node":               {nominated: "node", conditions: []v1.PodCondition{two}, count: 2, bound: true},
 	} {
 		p := &v1.Pod{Status: v1.PodStatus{NominatedNodeName: tc.nominated, Conditions: tc.conditions}}
@@ -485,12 +493,15 @@ func TestNomination(t *testing.T) {
 			p.Spec.NodeName = "node"
 		}
 		req := placement.Request{Count: tc.count, Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(4 * tc.count)})}
-		node, at := Nomination(p, req)
+		node, at, until := Nomination(p, req, began.Add(time.Second))
 		if diff := cmp.Diff(tc.wantAt, at); node != tc.want || diff != "" {
 			t.Errorf("%s: to %q, want %q; GPUs (-want +got):\n%s", name, node, tc.want, diff)
 		}
+		if made := node == "made"; made != until.Equal(began.Add(ReservationTime)) || !made && !until.IsZero() {
+			t.Errorf("%s: it ends at %v", name, until)
+		}
 		if p.DeletionTimestamp = &began; p.Spec.NodeName == "" {
-			if node, at := Nomination(p, req); node != "" || !at.None() {
+			if node, at, _ := Nomination(p, req, began.Time); node != "" || !at.None() {
 				t.Errorf("%s, and is being deleted: to %q, %v", name, node, at)
 			}
 		}

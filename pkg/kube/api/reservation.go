@@ -3,14 +3,20 @@ package api
 import (
 	"encoding/json"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Reservation is what is kept for a pod that waits, until it has a node: GPUs of one node
-// (kubectl inspect gpumem defrag).
+// ReservationTime is how long a Reservation lasts from the last transition of its condition on:
+// nobody may be left to take it back.
+const ReservationTime = time.Minute
+
+// Reservation is what is kept for a pod that waits, until it has a node or ReservationTime has
+// passed: GPUs of one node (kubectl inspect gpumem defrag).
 type Reservation struct {
 	Node string
 	GPUs []gpu.UUID
@@ -35,24 +41,29 @@ type reservationJSON struct {
 	GPUs    []gpu.UUID `json:"gpus"`
 }
 
-// Condition returns the condition that carries the reservation.
-func (r Reservation) Condition() v1.PodCondition {
+// Condition returns the condition that carries the reservation, made at a time.
+func (r Reservation) Condition(now time.Time) v1.PodCondition {
 	message, _ := json.Marshal(reservationJSON{Version: version, Node: r.Node, GPUs: r.GPUs}) // of strings: it cannot fail
-	return v1.PodCondition{Type: Reserved, Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: string(message)}
+	return v1.PodCondition{Type: Reserved, Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: string(message), LastTransitionTime: metav1.NewTime(now)}
 }
 
-// ReservationOf returns what is kept for a pod. One that is of another version, or is not as
-// this one writes it, is none at all.
-func ReservationOf(pod *v1.Pod) (Reservation, bool) {
+// ReservationOf returns a pod's reservation, and when it ends. One that is of another version, or
+// is not as this one writes it, is none at all, nor is one whose time has passed. One of a clock that
+// is a minute ahead or more is none either: it would last for longer.
+func ReservationOf(pod *v1.Pod, now time.Time) (r Reservation, until time.Time, ok bool) {
 	at := slices.IndexFunc(pod.Status.Conditions, reserves)
 	if at < 0 {
-		return Reservation{}, false
+		return r, until, false
+	}
+	c := pod.Status.Conditions[at]
+	if age := now.Sub(c.LastTransitionTime.Time); age.Abs() >= ReservationTime {
+		return r, until, false
 	}
 	var in reservationJSON
-	if err := decode(pod.Status.Conditions[at].Message, &in); err != nil || !in.valid() {
-		return Reservation{}, false
+	if err := decode(c.Message, &in); err != nil || !in.valid() {
+		return r, until, false
 	}
-	return Reservation{Node: in.Node, GPUs: in.GPUs}, true
+	return Reservation{Node: in.Node, GPUs: in.GPUs}, c.LastTransitionTime.Add(ReservationTime), true
 }
 
 // reserves reports whether a condition may carry a reservation.

@@ -4,32 +4,37 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
+// began is when reservations of these tests were made.
+var began = time.Unix(7, 0)
+
 // reservedBy is a pod with a condition of that message.
 func reservedBy(message string) *v1.Pod {
-	return &v1.Pod{Status: v1.PodStatus{Conditions: []v1.PodCondition{{Type: Reserved, Status: v1.ConditionTrue, Message: message}}}}
+	return &v1.Pod{Status: v1.PodStatus{Conditions: []v1.PodCondition{{Type: Reserved, Status: v1.ConditionTrue, Message: message, LastTransitionTime: metav1.NewTime(began)}}}}
 }
 
 // The form is a contract with other versions of gpumem.
 func TestReservationForm(t *testing.T) {
 	want := Reservation{Node: "gpu-a", GPUs: []gpu.UUID{"GPU-1", "GPU-2"}}
-	c := want.Condition()
+	c := want.Condition(began)
 	if diff := cmp.Diff(v1.PodCondition{
-		Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: `{"v":1,"node":"gpu-a","gpus":["GPU-1","GPU-2"]}`,
+		Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: `{"v":1,"node":"gpu-a","gpus":["GPU-1","GPU-2"]}`, LastTransitionTime: metav1.NewTime(began),
 	}, c); diff != "" {
 		t.Errorf("condition (-want +got):\n%s", diff)
 	}
-	got, ok := ReservationOf(reservedBy(c.Message))
+	got, _, ok := ReservationOf(reservedBy(c.Message), began)
 	if diff := cmp.Diff(want, got); !ok || diff != "" {
 		t.Errorf("read again (-want +got):\n%s", diff)
 	}
-	if got, ok := ReservationOf(&v1.Pod{}); ok {
+	if got, _, ok := ReservationOf(&v1.Pod{}, began); ok {
 		t.Errorf("of a pod without: %v", got)
 	}
 }
@@ -66,13 +71,13 @@ func TestAReservationThatCannotBeReadIsNone(t *testing.T) {
 		"a long name":           {`{"v":1,"node":"` + strings.Repeat("n", 254) + `","gpus":["GPU-1"]}`, 0},
 		"long":                  {`{"v":1,"node":"n","gpus":["GPU-1"],"more":"` + strings.Repeat("x", 9<<10) + `"}`, 0},
 	} {
-		got, ok := ReservationOf(reservedBy(tc.message))
+		got, _, ok := ReservationOf(reservedBy(tc.message), began)
 		if ok != (tc.want > 0) || len(got.GPUs) != tc.want || !ok && got.Node != "" {
 			t.Errorf("%s: %t, %+v; want %d GPUs", name, ok, got, tc.want)
 		}
 		pod := reservedBy(tc.message)
 		pod.Status.Conditions = Conditions(pod)
-		if trimmed, _ := ReservationOf(pod); !cmp.Equal(got, trimmed) {
+		if trimmed, _, _ := ReservationOf(pod, began); !cmp.Equal(got, trimmed) {
 			t.Errorf("%s: %+v, of a trimmed pod %+v", name, got, trimmed)
 		}
 	}
@@ -84,14 +89,14 @@ func FuzzReservation(f *testing.F) {
 	f.Add(`{"V":1,"NODE":"n","gpus":["GPU-1","GPU-2"],"gpus":null}`)
 	f.Add("n GPU-1")
 	f.Fuzz(func(t *testing.T, s string) {
-		r, ok := ReservationOf(reservedBy(s))
+		r, _, ok := ReservationOf(reservedBy(s), began)
 		if !ok {
 			return
 		}
 		if r.Node == "" || len(r.GPUs) < 1 || len(r.GPUs) > maxReservedGPUs {
 			t.Fatalf("%+v of %q", r, s)
 		}
-		if again, ok := ReservationOf(reservedBy(r.Condition().Message)); !ok || !cmp.Equal(r, again) {
+		if again, _, ok := ReservationOf(reservedBy(r.Condition(began).Message), began); !ok || !cmp.Equal(r, again) {
 			t.Fatalf("read again: %t, %+v, want %+v", ok, again, r)
 		}
 	})

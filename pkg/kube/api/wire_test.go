@@ -136,14 +136,14 @@ func formats() []format {
 		},
 		{
 			file: "reservation.txt", value: reservation(),
-			write: func() (string, error) { return reservation().Condition().Message, nil },
+			write: func() (string, error) { return reservation().Condition(time.Time{}).Message, nil },
 			again: func(text string) (string, error) {
 				pod := &v1.Pod{Status: v1.PodStatus{Conditions: []v1.PodCondition{{Type: api.Reserved, Status: v1.ConditionTrue, Message: text}}}}
-				r, found := api.ReservationOf(pod)
+				r, _, found := api.ReservationOf(pod, time.Time{})
 				if !found {
 					return "", fmt.Errorf("no reservation is found in %s", text)
 				}
-				return r.Condition().Message, nil
+				return r.Condition(time.Time{}).Message, nil
 			},
 			lost: map[string]string{"0.1": "a sentence: what was kept for a pod that waits is kept no longer, and the pod is placed as others are"},
 		},

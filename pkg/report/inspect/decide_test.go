@@ -75,7 +75,7 @@ func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
 		state.SetNode("n", inv)
 		for i, h := range holdings {
 			if random.IntN(4) == 0 {
-				state.NominatePod("n", h.Pod, h.Request, placementtest.Pick(random, h.Assignment, placement.Assignment{}))
+				state.NominatePod("n", h.Pod, h.Request, placementtest.Pick(random, h.Assignment, placement.Assignment{}), time.Time{})
 				continue
 			}
 			h.Admitted = random.IntN(2) == 0

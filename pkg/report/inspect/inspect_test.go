@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -132,7 +133,7 @@ func TestOverdrawsCountsNominatedPods(t *testing.T) {
 		for _, h := range append(tc.holdings, hold("ml/big", ask(14), 0)) {
 			books.AddPod("n", h)
 		}
-		books.NominatePod("n", placement.PodRef{Namespace: "ml", Name: "vip", UID: "vip"}, ask(10), placement.Assignment{Shares: []placement.Share{{Device: placementtest.UUID(1), Units: 10}}})
+		books.NominatePod("n", placement.PodRef{Namespace: "ml", Name: "vip", UID: "vip"}, ask(10), placement.Assignment{Shares: []placement.Share{{Device: placementtest.UUID(1), Units: 10}}}, time.Time{})
 		n, _ := books.Node("n")
 		for units, want := range tc.want {
 			c := inspect.Facts{}.Chance(inspect.WaitFacts{Request: ask(units)}, n)
@@ -175,7 +176,7 @@ func TestChancesOfNominatedPods(t *testing.T) {
 	books := cache.New()
 	books.SetNode("n", inventory(device(0, 16)))
 	nominated := placement.PodRef{Namespace: "ml", Name: "nominated", UID: "1"}
-	books.NominatePod("n", nominated, ask(12), placement.Assignment{})
+	books.NominatePod("n", nominated, ask(12), placement.Assignment{}, time.Time{})
 	offered, _ := books.Node("n")
 	for uid, want := range map[string]bool{"1": true, "2": false} {
 		c := inspect.Facts{}.Chance(inspect.WaitFacts{Pod: placement.PodRef{UID: uid}, Request: ask(12)}, offered)

@@ -3,6 +3,7 @@ package page
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -15,7 +16,7 @@ func TestThePageAsksByTheExtendersPolicy(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14, 14)
 	w.Place("ml/there", "a", 1, 4)
-	w.NominatePod("a", placement.PodRef{Namespace: "ml", Name: "comes", UID: "comes"}, pagetest.Asks(3), placement.Assignment{})
+	w.NominatePod("a", placement.PodRef{Namespace: "ml", Name: "comes", UID: "comes"}, pagetest.Asks(3), placement.Assignment{}, time.Time{})
 	w.Wait("ml/huge", 12)
 	for policy, want := range map[placement.Policy]string{
 		placement.Binpack: "by GPU memory it fits on a",

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -123,7 +124,7 @@ func report(facts inspect.Facts, nodes ...node) inspect.Report {
 		c.SetNode(n.name, n.inv)
 		for _, w := range facts.Waiting {
 			if w.Nominated == n.name {
-				c.NominatePod(n.name, w.Pod, w.Request, placement.Assignment{})
+				c.NominatePod(n.name, w.Pod, w.Request, placement.Assignment{}, time.Time{})
 			}
 		}
 		f := facts.Nodes[n.name]

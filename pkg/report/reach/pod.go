@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,7 +72,7 @@ func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	if w.Request, err = names.Request(pod); err != nil {
 		w.Problem = strings.ReplaceAll(err.Error(), "\n", "; ") // in a line of its own: joined errors have several
 	}
-	w.Nominated, w.At = api.Nomination(pod, w.Request)
+	w.Nominated, w.At, _ = api.Nomination(pod, w.Request, time.Now())
 	return w
 }
 

@@ -218,15 +218,22 @@ func (b *Binder) mayDecide(ctx, asked context.Context) error {
 	if asked.Err() != nil {
 		return errors.New("kube-scheduler has hung up")
 	}
-	if b.Leads != nil {
-		if _, alone := b.Leads(); !alone {
-			return errNotAlone
-		}
+	if !b.MayLead() {
+		return errNotAlone
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("the API server has not answered in %v", BindTimeout)
 	}
 	return nil
+}
+
+// MayLead reports whether no other decides by now, as far as this process knows.
+func (b *Binder) MayLead() bool {
+	if b.Leads == nil {
+		return true
+	}
+	_, alone := b.Leads()
+	return alone
 }
 
 // podByUID returns the pod that kube-scheduler means, from the watch if it is
@@ -302,7 +309,7 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := b.Now().Add(-limit)
 	for _, a := range b.AssumedBefore(before) {
 		log := b.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
-		pod, err := b.readPod(ctx, a.Pod)
+		pod, err := b.reviewed(ctx, a.Pod)
 		switch {
 		case err != nil:
 			log.Warn("assumed pod cannot be read; it is assumed as before", zap.Error(err))
@@ -311,6 +318,13 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 			log.Info("assumed pod forgotten: it is not bound")
 		}
 	}
+}
+
+// reviewed reads an assumed pod, within LookTimeout: others wait for their review.
+func (b *Binder) reviewed(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, LookTimeout)
+	defer cancel()
+	return b.readPod(ctx, ref)
 }
 
 // bound is what Bind has decided about the GPUs of a node, as they were before.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
@@ -52,6 +53,7 @@ func (c *Comparer) Compare(ctx context.Context) {
 	if !complete {
 		return
 	}
+	c.Cache.Expire(time.Now())
 	wrong, healed := make(map[string]int), make(map[string]int)
 	suspects := make(map[cache.Difference]bool)
 	for _, d := range c.Cache.Differences(c.rebuild(pods, nodes)) {

@@ -299,7 +299,7 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	}
 	waits := pod("waits", "2", "GPU-a")
 	unschedulable := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}
-	made := api.Reservation{Node: "node", GPUs: []gpu.UUID{"GPU-a"}}.Condition()
+	made := api.Reservation{Node: "node", GPUs: []gpu.UUID{"GPU-a"}}.Condition(time.Now())
 	said := unschedulable
 	said.Message = "0/5000 nodes are available"
 	waits.Spec.NodeName, waits.Status.Conditions = "", []v1.PodCondition{{Type: v1.PodReadyToStartContainers}, said, made}
@@ -663,7 +663,7 @@ func FuzzTrim(f *testing.F) {
 	}
 	f.Add([]byte(`{"metadata":{"annotations":{"gpumem.dev/policy":"x"}},"spec":{"initContainers":[{"restartPolicy":"Always","resources":{"requests":{"gpumem.dev/gpu-mem":"1"}}}]}}`))
 	f.Add([]byte(`{"spec":{"priority":-1},"status":{"nominatedNodeName":"node","phase":"Failed","startTime":"2026-01-01T00:00:00Z"}}`))
-	n := names(f)
+	n, now := names(f), time.Now()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var pod v1.Pod
 		if json.Unmarshal(data, &pod) == nil {
@@ -679,7 +679,7 @@ func FuzzTrim(f *testing.F) {
 					t.Errorf("%s: %v, trimmed %v (-full +trimmed):\n%s", data, wantErr, err, diff)
 				}
 			}
-			if n.Holds(&pod) != n.Holds(small) || api.Terminal(&pod) != api.Terminal(small) || fmt.Sprint(api.Nomination(&pod, placement.Request{})) != fmt.Sprint(api.Nomination(small, placement.Request{})) ||
+			if n.Holds(&pod) != n.Holds(small) || api.Terminal(&pod) != api.Terminal(small) || fmt.Sprint(api.Nomination(&pod, placement.Request{}, now)) != fmt.Sprint(api.Nomination(small, placement.Request{}, now)) ||
 				api.Priority(&pod) != api.Priority(small) || api.CPU(&pod) != api.CPU(small) || pod.Spec.NodeName != small.Spec.NodeName {
 				t.Errorf("%s: trimmed to %v", data, small)
 			}
@@ -741,4 +741,33 @@ func TestOneBadObjectDoesNotStopTheStart(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// Prices learn the request of each pod once, also of a pod that comes as an update of its namesake.
+func TestEachRequestIsLearnedOnce(t *testing.T) {
+	books := cache.New()
+	handler := (&Feeder{Log: zaptest.NewLogger(t), Names: names(t), Cache: books}).PodHandler()
+	books.SetNode("node", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: 10, MemoryMiB: 10240}}})
+	learned := func() bool { // prices are made anew when there is more to be learned
+		before := books.Prices()
+		books.Reprice()
+		return books.Prices() != before
+	}
+	first := pod("web", "1", "GPU-a")
+	first.Spec.NodeName = ""
+	changed, other := first.DeepCopy(), first.DeepCopy()
+	changed.Labels = map[string]string{"changed": "yes"}
+	other.UID = "another"
+	handler.OnAdd(first, false)
+	if !learned() {
+		t.Error("nothing is learned of a new pod")
+	}
+	handler.OnUpdate(first, changed)
+	if learned() {
+		t.Error("a pod that is changed is learned of twice")
+	}
+	handler.OnUpdate(changed, other)
+	if !learned() {
+		t.Error("nothing is learned of another pod of the same name")
+	}
 }

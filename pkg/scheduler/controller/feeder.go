@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"time"
+
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -105,11 +107,11 @@ func (b *Feeder) learn(obj any) {
 // comes nowhere.
 func (b *Feeder) nominate(pod *v1.Pod) {
 	req, err := b.Names.Request(pod)
-	node, at := api.Nomination(pod, req)
+	node, at, until := api.Nomination(pod, req, time.Now())
 	if err != nil || req.Empty() {
 		node = ""
 	}
-	b.Cache.NominatePod(node, api.Ref(pod), req, at)
+	b.Cache.NominatePod(node, api.Ref(pod), req, at, until)
 }
 
 func (b *Feeder) removePod(obj any) {

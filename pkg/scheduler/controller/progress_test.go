@@ -22,6 +22,7 @@ func TestProgress(t *testing.T) {
 		"a list, in any order":        {{"140", "150", false}, {"90", "150", false}, {"149", "150", false}, {"80", "150", false}, {"151", "", true}},
 		"the first list":              {{"7", "100", false}, {"100", "100", false}, {"101", "101", true}},
 		"a list that is too old":      {{"95", "99", false}, {"99", "99", false}, {"101", "", false}, {"102", "", true}},
+		"a list that is worked off":   {{"120", "50", false}, {"130", "50", false}, {"140", "150", false}, {"151", "", true}},
 		"versions longer than a word": {{"18446744073709551616", "", false}, {"18446744073709551617", "", true}},
 	} {
 		t.Run(name, func(t *testing.T) {

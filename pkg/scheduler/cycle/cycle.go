@@ -67,6 +67,7 @@ func (d *Decider) Begin(pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error)
 	if problem := d.Binder.NotReady(); problem != "" {
 		return nil, nil, errors.New(problem)
 	}
+	d.Binder.Cache.Expire(d.Binder.Now())
 	ref := api.Ref(pod)
 	if err != nil {
 		d.Binder.Tell(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error()})

@@ -436,6 +436,18 @@ func TestAReservationLastsUntilBind(t *testing.T) {
 			w.now = w.now.Add(2 * limit)
 			w.Binder.ReviewAssumed(t.Context(), limit)
 		}},
+		{"it is reserved once more after such a Bind, and another plugin refuses", func(w *world, c *Cycle) {
+			if err := w.Bind(t.Context(), c, "pair"); err == nil {
+				w.t.Error("Bind has succeeded")
+			}
+			again := w.begin("pod", "10")
+			if err := w.Reserve(again, w.node()); err != nil {
+				w.t.Error(err)
+			}
+			w.Unreserve(again)
+			w.now = w.now.Add(2 * limit)
+			w.Binder.ReviewAssumed(t.Context(), limit)
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -535,11 +547,15 @@ func TestNodeHelps(t *testing.T) {
 		{"a new node that is too small", "new", 9, false},
 		{"what others hold there is taken", "pair", 16, false},
 		{"it offers more than they have", "pair", 18, true},
+		{"it offers more than they have, which is kept for another", "pair", 18, false},
 		{"it cannot be read", "new", 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
 			w.heard(w.pod("a", "8", first))
+			if tc.name == "it offers more than they have, which is kept for another" {
+				w.Binder.Cache.NominatePod("pair", placement.PodRef{UID: "vip"}, w.begin("vip", "10").question.Request, placement.Assignment{}, time.Time{})
+			}
 			node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: tc.node, Annotations: map[string]string{w.Binder.Names.Inventory(): "?"}}}
 			if tc.units > 0 {
 				value, err := api.EncodeInventory(offers(tc.units))
@@ -703,5 +719,22 @@ func TestWhy(t *testing.T) {
 				t.Errorf("the closest (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A pod that is bound to a GPU which the node has no more may be on any of its GPUs, also while
+// kube-scheduler alone has heard of the pod.
+func TestRefusesForAPodOnAGPUThatIsGone(t *testing.T) {
+	w := newWorld(t)
+	come := w.pod("come", "16", first)
+	w.Binder.Cache.SetNode("pair", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: second, Index: 1, Allocatable: 16, MemoryMiB: 16384}}})
+	w.watch.pods["come"] = come
+	w.sees(come)
+	if c := w.begin("waiting", "4"); w.fits(c) {
+		t.Error("it fits, before the cache has heard of the other")
+	}
+	w.heard(come)
+	if c := w.begin("waiting", "4"); w.fits(c) {
+		t.Error("it fits, after")
 	}
 }

@@ -27,13 +27,16 @@ const mostDescribed = 3
 // closest.
 func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described []string) {
 	var closest decisions.Closest
-	var names []string
+	var names, temporary []string
 	decision := decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Asked: asked}
 	for node := range refused {
 		names = append(names, node.Name)
 		refusal := d.refuses(c, node)
 		if refusal == nil {
 			continue // it fits by now: the cache has heard more since
+		}
+		if refusal.Temporary {
+			temporary = append(temporary, node.Name)
 		}
 		if refusal.Verdict != nil {
 			closest.Add(refusal.Verdict, refusal.Gap)
@@ -51,7 +54,7 @@ func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described 
 	d.Binder.Tell(c.question.Pod, decision)
 	d.waker.Refused(&waker.Refusal{
 		Question: c.question, At: d.Binder.Now(), Changes: c.changes, Count: len(names), Elsewhere: c.on != "",
-		Asked: d.Binder.Cache.Set(slices.Values(names)),
+		Asked: d.Binder.Cache.Set(slices.Values(names)), Temporary: temporary,
 	})
 	if c.many {
 		for _, n := range decision.Nodes[:min(len(decision.Nodes), mostDescribed)] {
@@ -60,6 +63,10 @@ func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described 
 	}
 	return described
 }
+
+// Waits reports whether some node refuses the pod for a moment alone, after Unfit. Nothing is to be
+// evicted for it then, on any node.
+func (d *Decider) Waits(c *Cycle) bool { return d.waker.Waits(c.question.Pod.UID, d.Binder.Now()) }
 
 // Evicts tells that others are evicted for the pod from a node, or, where that is empty, why
 // none are.

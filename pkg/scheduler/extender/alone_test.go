@@ -3,6 +3,7 @@ package extender
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -108,6 +109,20 @@ func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
 				t.Errorf("nodes %v, want the first on n3 and the second elsewhere", got)
 			}
 		})
+	}
+}
+
+// Nodes are ranked with the pods that are to be bound, so a burst is spread.
+func TestABurstIsRankedByWhatIsToCome(t *testing.T) {
+	w, names := four(t)
+	w.Alone, w.NodePolicy = true, placement.Spread
+	var got []string
+	for i := range 4 {
+		got = append(got, w.fits(w.pod(fmt.Sprint("pod-", i), "2"), names...)...)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(names, got); diff != "" {
+		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
 }
 

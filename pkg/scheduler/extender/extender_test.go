@@ -504,6 +504,19 @@ func TestBindWhoseAnswerIsAnError(t *testing.T) {
 	}
 }
 
+// The pod fits by the memory that is reserved for it there, though no more is free.
+func TestAPodWithAnUnknownOutcomeFitsWhereItMayBe(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod("pod", "80")
+	w.cluster.bindErr = errLost
+	if w.bind(pod, "big") == "" {
+		t.Fatal("want an error")
+	}
+	if diff := cmp.Diff(&[]string{"big"}, w.filter(pod).NodeNames); diff != "" {
+		t.Errorf("fits (-want +got):\n%s", diff)
+	}
+}
+
 func TestAPodWithAnUnknownOutcomeStaysWithItsNode(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")

@@ -80,7 +80,7 @@ func (e *Extender) remember(q question, d decisions.Decision, refused refusals, 
 	}
 	e.waker.Refused(&waker.Refusal{
 		Question: q.Question, At: now, Changes: changes, Count: d.Asked, Sampled: d.Sampled, Elsewhere: q.known,
-		Asked: e.Cache.Set(refused.names()),
+		Asked: e.Cache.Set(refused.names()), Temporary: refused.temporary(),
 	})
 }
 

@@ -44,6 +44,11 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 		return result
 	}
 	proposed := metaVictims(args)
+	if e.waker.Waits(string(args.Pod.UID), e.Now()) {
+		log.Info("no preemption: a node takes the pod in a moment")
+		e.Tell(api.Ref(args.Pod), waits(len(proposed)))
+		return result
+	}
 	for name, victims := range proposed {
 		if answer := e.victims(args.Pod, req, name, victims); answer != nil && len(answer.Pods) > 0 {
 			result.NodeNameToMetaVictims[name] = answer

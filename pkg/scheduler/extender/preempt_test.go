@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -209,6 +210,21 @@ func TestNobodyIsEvictedForAPodThatMayBeBoundYet(t *testing.T) {
 	}
 }
 
+// Memory that is kept for a nominated pod is no reason to evict others.
+func TestNobodyIsEvictedForMemoryThatIsKeptForAnother(t *testing.T) {
+	w, _ := crowded(t)
+	third := w.pod("third", "9")
+	third.Spec.Priority = new(int32(1000))
+	req, err := w.Names.Request(third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Cache.NominatePod("pair", api.Ref(third), req, placement.Assignment{}, time.Time{})
+	if got := w.preempt(w.preemptor("9"), nodesToVictims{"pair": victims(0, "low-1")}); len(got) != 0 {
+		t.Errorf("evicted: %v", got)
+	}
+}
+
 // From eviction to bind: whoever comes between, the memory is kept.
 func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	w, _ := crowded(t)
@@ -217,7 +233,7 @@ func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Cache.NominatePod("pair", api.Ref(pod), req, placement.Assignment{})
+	w.Cache.NominatePod("pair", api.Ref(pod), req, placement.Assignment{}, time.Time{})
 	small := w.pod("small", "5")
 	fits := func() []string { return *w.filter(small).NodeNames }
 
@@ -251,7 +267,7 @@ func TestNominatedPodsCountWhenNodesAreScored(t *testing.T) {
 	if problem := w.bind(w.pod("first", "15"), "pair"); problem != "" {
 		t.Fatal(problem)
 	}
-	w.Cache.NominatePod("pair", api.Ref(vip), req, placement.Assignment{})
+	w.Cache.NominatePod("pair", api.Ref(vip), req, placement.Assignment{}, time.Time{})
 	args := &extenderv1.ExtenderArgs{Pod: w.pod("small", "3"), NodeNames: &[]string{"big", "pair"}}
 	want := &extenderv1.HostPriorityList{{Host: "big", Score: 10}, {Host: "pair", Score: 0}}
 	if diff := cmp.Diff(want, w.Prioritize(context.Background(), args)); diff != "" {

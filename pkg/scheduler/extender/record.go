@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"weak"
 
 	v1 "k8s.io/api/core/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -35,6 +36,16 @@ func (r refusals) names() iter.Seq[string] {
 			}
 		}
 	}
+}
+
+// temporary returns the names of the nodes that refuse the pod for a moment alone.
+func (r refusals) temporary() (names []string) {
+	for _, node := range r.nodes {
+		if node.Temporary {
+			names = append(names, node.name)
+		}
+	}
+	return names
 }
 
 type refusedNode struct {
@@ -87,10 +98,11 @@ func (r refusals) answer(fit int, sampled bool, said *sentences) (failed, never 
 }
 
 // sentences are what was said of refusals, as kube-scheduler is to get it. The cache gives
-// the same refusal again until the node changes.
+// the same refusal again until the node changes. A refusal has its whole node, and is not kept
+// for its sentence.
 type sentences struct {
 	mu   sync.Mutex
-	kept map[*decide.Refusal]string
+	kept map[weak.Pointer[decide.Refusal]]string
 }
 
 // mostSentences is how many are kept at most: they are all forgotten then.
@@ -98,13 +110,14 @@ const mostSentences = 1 << 16
 
 // of returns the sentence of a refusal; the lock is the caller's.
 func (s *sentences) of(r *decide.Refusal) string {
-	sentence, ok := s.kept[r]
+	key := weak.Make(r)
+	sentence, ok := s.kept[key]
 	if !ok {
 		if s.kept == nil || len(s.kept) >= mostSentences {
-			s.kept = make(map[*decide.Refusal]string)
+			s.kept = make(map[weak.Pointer[decide.Refusal]]string)
 		}
 		sentence = passedOn(reasons.Refusal(r))
-		s.kept[r] = sentence
+		s.kept[key] = sentence
 	}
 	return sentence
 }
@@ -167,6 +180,14 @@ func closest(nodes []refusedNode) []decisions.Node {
 	}
 	others = append(others, c.Nodes()...)
 	return others[:min(len(others), decisions.MaxNodes)]
+}
+
+// waits is what preempt has decided about a pod that a node refuses for a moment alone.
+func waits(proposed int) decisions.Decision {
+	return decisions.Decision{
+		Verb: decisions.Preempt, Result: decisions.Unfit, Asked: proposed, Reason: decide.Confusable,
+		Message: "no pod is evicted: the pod fits as soon as a node has admitted the pods that it has",
+	}
 }
 
 // preempted is what preempt has decided.

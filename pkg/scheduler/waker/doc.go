@@ -7,4 +7,6 @@
 //     vain the more seldom.
 //   - Only nodes count that the pod was refused for want of GPU memory: one that something
 //     else keeps away from a node is not woken for it.
+//   - Nothing is evicted for a pod that a node refuses for a moment alone. A pod that such
+//     refusals have kept waiting goes before those that caused them. Both end after a minute.
 package waker

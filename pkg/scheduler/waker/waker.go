@@ -27,6 +27,11 @@ const (
 	unheard = time.Minute
 	// longestPause is how long a pod is left alone at most that was woken in vain.
 	longestPause = time.Minute
+	// queueAfter is how long temporary refusals must have kept a pod waiting for it to go
+	// before others: most end earlier, and the others lose time.
+	queueAfter = 2 * time.Second
+	// temporary is how long refusals count as temporary: by then something does not end.
+	temporary = time.Minute
 )
 
 // Queue is the pods that wait at kube-scheduler.
@@ -48,6 +53,14 @@ type Refusal struct {
 	Sampled bool          // kube-scheduler has left out nodes
 
 	Elsewhere bool // the pod may have been bound to another node: what the nodes have says nothing of why
+
+	Temporary []string  // the nodes that refuse the pod for a moment alone
+	since     time.Time // all refusals were temporary
+}
+
+// isTemporary reports whether the pod fits a node in a moment, without an eviction.
+func (r *Refusal) isTemporary(now time.Time) bool {
+	return len(r.Temporary) > 0 && now.Sub(r.since) < temporary
 }
 
 // Waker wakes pods. Refused and Answered may be called by several goroutines.
@@ -60,11 +73,35 @@ type Waker struct {
 	seen  uint64 // changes of the cache up to which the pods were looked at
 }
 
+// queuesOn returns the node on which the pod is to go before others; empty: on none.
+func (r *Refusal) queuesOn(now time.Time) string {
+	if !r.isTemporary(now) || now.Sub(r.since) < queueAfter {
+		return ""
+	}
+	return r.Temporary[0]
+}
+
 // Refused takes note that a pod fits nowhere.
 func (w *Waker) Refused(r *Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	last := w.refused[r.Pod.UID]
+	r.since = r.At
+	if last != nil && len(last.Temporary) > 0 && len(r.Temporary) > 0 {
+		r.since = last.since
+		if slices.Contains(r.Temporary, last.Temporary[0]) {
+			r.Temporary = last.Temporary[:1] // it goes on to wait there
+		}
+	}
 	w.note(r)
+}
+
+// Waits reports whether the last refusal of a pod is temporary, so that nothing is to be evicted for it.
+func (w *Waker) Waits(uid string, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r, ok := w.refused[uid]
+	return ok && r.isTemporary(now)
 }
 
 func (w *Waker) note(r *Refusal) {
@@ -113,11 +150,12 @@ type hopeful struct {
 // that have begun to fit since on a node that it asked about. It tries them itself when it
 // hears of something that may help. But it may hear of that before the cache does, and
 // of some things it does not hear, as when it left out the node because it looks at some
-// nodes only. Wake is to be called about once a second, and not by several goroutines at
-// once.
+// nodes only. A pod that has been refused for long for a moment alone, it puts first in line.
+// Wake is to be called about once a second, and not by several goroutines at once.
 func (w *Waker) Wake(ctx context.Context, b *binder.Binder, queue Queue) {
-	if b.Missing() != "" {
-		return
+	b.Cache.Expire(b.Now())
+	if b.Missing() != "" || !b.MayLead() {
+		return // kube-scheduler works off no queue here
 	}
 	if !w.begun {
 		w.takeOver(b, queue)
@@ -139,6 +177,7 @@ func (w *Waker) Wake(ctx context.Context, b *binder.Binder, queue Queue) {
 		if _, _, known := b.Cache.Where(uid); known {
 			continue // it may be bound, and goes nowhere else until that is known
 		}
+		b.Cache.QueuePod(last.queuesOn(b.Now()), last.Pod, last.Request, last.since, last.since.Add(temporary))
 		p := w.of(uid, last)
 		nodes := changed
 		if p.seen != before {
