@@ -149,7 +149,7 @@ func TestAPodIsTriedAgainWhenNothingIsKeptForAnother(t *testing.T) {
 	conditions := func(of ...v1.PodCondition) func(*v1.Pod) {
 		return func(pod *v1.Pod) { pod.Status.Conditions = of }
 	}
-	e.changeStatus("vip", conditions(v1.PodCondition{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Message: fmt.Sprintf(`{"v":1,"node":"node1","gpus":[%q]}`, free)}))
+	e.changeStatus("vip", conditions(v1.PodCondition{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: fmt.Sprintf(`{"v":1,"node":"node1","gpus":[%q]}`, free)}))
 	e.create(e.pod("waits", 5, at))
 	e.pending("waits", "kept for pods that are nominated to this node: 1")
 
