@@ -194,7 +194,7 @@ func TestADrainGoesOnWhenOneQuestionFails(t *testing.T) {
 	n.eventually("it is healthy", healthy)
 	n.steer("clients", "17\n23\n")
 	n.eventually("two clients", func(s Status, err error) bool { return healthy(s, err) && s.Clients == 2 })
-	n.steer("broken", "client\n")
+	n.steer("broken", "get_server_list get_client_list")
 	n.stop()
 	for range 50 { // questions
 		n.eventually("it drains", sick("about to end"))

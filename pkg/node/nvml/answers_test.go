@@ -151,6 +151,26 @@ func TestEachAnswerOfTheLibrary(t *testing.T) {
 	}
 }
 
+// TestASlowCountOfGPUs: the answer of the probe before counts, and no GPU comes and goes.
+func TestASlowCountOfGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { pass(time.Minute) })
+		m := newMachine(t4("GPU-a"))
+		p, logs := watched(t, config(func() (nvml.Interface, string) {
+			lib, path := m.open()
+			replace(t, lib.(*mock.Interface), "DeviceGetCount", nvml.SUCCESS, timeout+time.Second)
+			return lib, path
+		}))
+		pass(10 * interval)
+		before := logs.FilterMessage("GPU is not healthy").Len()
+		pass(50 * interval)
+		wantHealth(t, p, "GPU-a: healthy")
+		if n := logs.FilterMessage("GPU is not healthy").Len(); n != before {
+			t.Errorf("the GPU failed %d times", n-before)
+		}
+	})
+}
+
 // TestASessionThatOpensLateIsUsed: NVML counts sessions, and lists other GPUs only once all have ended.
 func TestASessionThatOpensLateIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
