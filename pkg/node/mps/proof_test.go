@@ -190,6 +190,7 @@ func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
 // TestADrainGoesOnWhenOneQuestionFails: a daemon that does not list its clients may have some.
 func TestADrainGoesOnWhenOneQuestionFails(t *testing.T) {
 	n := newNode(t)
+	n.cfg.Quit = n.cfg.Interval // a daemon with clients does not quit: the supervisor kills it
 	n.run()
 	n.eventually("it is healthy", healthy)
 	n.steer("clients", "17\n23\n")

@@ -507,7 +507,7 @@ func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	defer ticker.Stop()
 	for {
 		switch n, _, err := s.control().clients(ctx); {
-		case err != nil || n == 0:
+		case err == nil && n == 0:
 			return
 		case err == nil:
 			s.update(func(st *Status) { st.Clients = n })
