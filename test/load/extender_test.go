@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -410,7 +411,7 @@ func schedule(ctx context.Context, e *extenderProgram, api *apiServer, b *books,
 		api.create(p)
 		began := time.Now()
 		fits, err := place(ctx, e, random, p)
-		if _, lost := err.(refusal); err != nil && !lost && ctx.Err() == nil {
+		if err != nil && !errors.As(err, new(refusal)) && ctx.Err() == nil {
 			b.failed.Add(1)
 		}
 		if fits && err == nil {

@@ -174,11 +174,12 @@ func (m metrics) String() string {
 }
 
 func (f figure) String() string {
-	text := fmt.Sprintf("%-40s %s %s", f.Name, spread(f.Rounds), f.Unit)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-40s %s %s", f.Name, spread(f.Rounds), f.Unit)
 	for _, base := range slices.Sorted(maps.Keys(f.Ratios)) {
-		text += fmt.Sprintf("  ÷ %s %s", base, spread(f.Ratios[base]))
+		fmt.Fprintf(&b, "  ÷ %s %s", base, spread(f.Ratios[base]))
 	}
-	return strings.TrimRight(text, " ")
+	return strings.TrimRight(b.String(), " ")
 }
 
 // String returns all figures, and a line for each goal of the selected sections.
