@@ -2,11 +2,11 @@ package cli_test
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -299,58 +299,6 @@ func replace(t *testing.T, client *fake.Clientset, waits string) clienttesting.R
 	}
 }
 
-// The room that was made is for whoever is first, and who made it is told that it was another.
-func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
-	cluster := fragmented(t)
-	cluster["twin"] = clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/twin", "", 10))
-	client := clientOf(cluster)
-	client.PrependReactor("create", "pods", replace(t, client, "twin"))
-	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	const want = "pod ml/waits waits yet: others were faster to take the memory on node gpu-a: ml/twin; nothing is kept for it any longer; kubectl inspect gpumem explain ml/waits says more, and the same command makes another plan"
-	if err == nil || err.Error() != want || !strings.HasSuffix(stdout, "pod/x evicted\n") {
-		t.Errorf("error %v, want %q; output:\n%s", err, want, stdout)
-	}
-}
-
-// The pod may be placed between the look at it and the look at its node.
-func TestDefragDoesNotBlameThePodItself(t *testing.T) {
-	client := clientOf(fragmented(t))
-	client.PrependReactor("create", "pods", replace(t, client, "waits"))
-	gets := 0
-	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		gets++
-		return gets == 2, clitest.Pod(t, "ml/waits", "", 10), nil // one step behind
-	})
-	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	if err != nil || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
-		t.Errorf("error %v, got:\n%s", err, stdout)
-	}
-}
-
-// One that came and took little is not what the pod waits for.
-func TestDefragBlamesNobodyForACordon(t *testing.T) {
-	cluster := fragmented(t)
-	cluster["small"] = clitest.Pod(t, "ml/small", "", 1)
-	client := clientOf(cluster)
-	nodes, pods := v1.SchemeGroupVersion.WithResource("nodes"), v1.SchemeGroupVersion.WithResource("pods")
-	client.PrependReactor("create", "pods", replace(t, client, ""))
-	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		closed := cluster["gpu-a"].(*v1.Node).DeepCopy()
-		closed.Spec.Unschedulable = true
-		if err := client.Tracker().Update(nodes, closed, ""); err != nil {
-			t.Error(err)
-		}
-		if err := client.Tracker().Update(pods, clitest.Pod(t, "ml/small", "gpu-a", 1, clitest.UUID("gpu-a", 0)), "ml"); err != nil {
-			t.Error(err)
-		}
-		return false, nil, nil
-	})
-	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-	if want := "pod ml/waits waits yet: node gpu-a: the node is cordoned; "; err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("error %v, want %q", err, want)
-	}
-}
-
 func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
 	cluster := fragmented(t)
 	cluster["waits"].(*v1.Pod).Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
@@ -361,52 +309,45 @@ func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
 	}
 }
 
-func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
-	client := clientOf(fragmented(t))
-	client.PrependReactor("create", "pods", replace(t, client, ""))
-	_, stderr, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-	const want = "pod ml/waits waits yet: it fits on node gpu-a; nothing is kept for it any longer; kubectl inspect gpumem explain ml/waits says more, and the same command makes another plan"
-	if err == nil || err.Error() != want || stderr != "waiting for pod/waits to be placed\n" {
-		t.Errorf("error %v, want %q; said:\n%s", err, want, stderr)
-	}
-}
-
-// What is left for the pod is kept for it before anybody is evicted, and no more when the
-// waiting is over.
-func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
-	for name, wantErr := range map[string]string{"waits": "", "nobody": "pod ml/waits waits yet: not ended yet: ml/x; "} {
+// The GPUs are reserved before a pod is evicted, and for as long as the command waits. The rest of the
+// pod's status is left alone.
+func TestDefragReservesAndRenews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		cluster := fragmented(t)
-		cluster["waits"].(*v1.Pod).Annotations["example.com/other"] = "stays"
+		other := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}
+		cluster["waits"].(*v1.Pod).Status.Conditions = []v1.PodCondition{other}
 		client := clientOf(cluster)
-		var kept string
-		client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		reserved := func() (gpus []gpu.UUID) {
 			obj, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
 			if err != nil {
-				t.Error(err)
+				t.Fatal(err)
 			}
-			node, at, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}, time.Now())
-			kept = fmt.Sprint(node, at.Devices())
-			if name == "waits" {
-				return replace(t, client, name)(a)
+			if pod := obj.(*v1.Pod); len(pod.Status.Conditions) != 2 || !slices.Contains(pod.Status.Conditions, other) {
+				t.Errorf("conditions %+v, want one more", pod.Status.Conditions)
+			}
+			_, at, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}, time.Now())
+			return at.Devices()
+		}
+		want := []gpu.UUID{clitest.UUID("gpu-a", 0)}
+		client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if diff := cmp.Diff(want, reserved()); diff != "" {
+				t.Errorf("reserved when a pod is evicted (-want +got):\n%s", diff)
 			}
 			return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
 		})
-		_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-		if (err != nil) != (wantErr != "") || err != nil && !strings.HasPrefix(err.Error(), wantErr) {
-			t.Errorf("error %v, want %q", err, wantErr)
+		_, stderr, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "5m")
+		const late = "pod ml/waits waits yet, and its reservation ends within a minute: kubectl inspect gpumem explain ml/waits shows the reason, and the same command makes another plan"
+		if err == nil || err.Error() != late || stderr != "waiting for pod/waits to be placed\n" {
+			t.Errorf("error %v, want %q; stderr:\n%s", err, late, stderr)
 		}
-		obj, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
-		if err != nil {
-			t.Fatal(err)
+		if diff := cmp.Diff(want, reserved()); diff != "" {
+			t.Errorf("reserved after five minutes (-want +got):\n%s", diff)
 		}
-		if other := obj.(*v1.Pod).Annotations["example.com/other"]; name == "nobody" && (other != "stays" || len(obj.(*v1.Pod).Status.Conditions) != 1) {
-			t.Errorf("what is another's was taken away: %+v", obj)
+		time.Sleep(api.ReservationTime)
+		if left := reserved(); len(left) > 0 {
+			t.Errorf("reserved a minute later: %v", left)
 		}
-		want := "gpu-a[" + string(clitest.UUID("gpu-a", 0)) + "]"
-		if left, _, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}, time.Now()); kept != want || left != "" {
-			t.Errorf("%s: kept %q while pods were evicted, on %q at the end; want %s, none", name, kept, left, want)
-		}
-	}
+	})
 }
 
 // keptFor is a pod that waits, for which defrag keeps GPU0 of gpu-a.
@@ -441,42 +382,25 @@ func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
 
 // Of a run that was interrupted the evicted pod is ending yet: nobody else goes.
 func TestDefragWaitsForWhoEndsAlready(t *testing.T) {
+	synctest.Test(t, testWaitsForWhoEndsAlready)
+}
+
+func testWaitsForWhoEndsAlready(t *testing.T) {
 	cluster := fragmented(t)
 	cluster["x"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
 	client := clientOf(cluster)
 	gone := false
 	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		pods := v1.SchemeGroupVersion.WithResource("pods")
-		switch patch := string(a.(clienttesting.PatchAction).GetPatch()); {
-		case !gone: // it ends once the room is kept
-			gone = true
-			return false, nil, client.Tracker().Delete(pods, "ml", "x")
-		case strings.Contains(patch, `"gpumem.dev/room-made":"`):
+		if gone { // the reservation was renewed
 			return false, nil, client.Tracker().Update(pods, clitest.Pod(t, "ml/waits", "gpu-a", 8, clitest.UUID("gpu-a", 0)), "ml")
 		}
-		return false, nil, nil
+		gone = true
+		return false, nil, client.Tracker().Delete(pods, "ml", "x")
 	})
 	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
 	if err != nil || !strings.HasSuffix(stdout, "No pod has to be evicted once ml/x, which ends already, is gone.\npod/waits is on node gpu-a\n") || len(evictions(client)) > 0 {
 		t.Errorf("error %v, evicted %v; output:\n%s", err, evictions(client), stdout)
-	}
-}
-
-// hasReservation reports whether defrag reserves GPU memory for the pod.
-func hasReservation(pod *v1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == api.Reserved })
-}
-
-// A run that was killed has left the condition.
-func TestDefragTakesBackWhatAnEarlierRunLeft(t *testing.T) {
-	cluster := fragmented(t)
-	delete(cluster, "x")
-	cluster["waits"] = keptFor(t, "waits")
-	client := clientOf(cluster)
-	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	obj, _ := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
-	if err != nil || hasReservation(obj.(*v1.Pod)) {
-		t.Errorf("error %v; the pod: %v", err, obj)
 	}
 }
 
@@ -496,17 +420,6 @@ func loseAnswer(t *testing.T, client *fake.Clientset, resource string) {
 	})
 }
 
-// The answer is lost, and not what was asked for.
-func TestDefragTakesBackWhatItMayHaveWritten(t *testing.T) {
-	client := clientOf(fragmented(t))
-	loseAnswer(t, client, "pods")
-	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	obj, _ := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
-	if err == nil || len(evictions(client)) > 0 || hasReservation(obj.(*v1.Pod)) {
-		t.Errorf("error %v, evicted %v; the pod: %v", err, evictions(client), obj)
-	}
-}
-
 // One look that fails is no reason to give the room up.
 func TestDefragLooksAgain(t *testing.T) {
 	client := clientOf(fragmented(t))
@@ -519,25 +432,6 @@ func TestDefragLooksAgain(t *testing.T) {
 	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
 	if err != nil || gets < 3 || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
 		t.Errorf("error %v after %d looks; output:\n%s", err, gets, stdout)
-	}
-}
-
-// kube-scheduler looked before the extender knew of the room, and would not look again.
-func TestDefragWakesThePodOnceTheRoomIsThere(t *testing.T) {
-	client := clientOf(fragmented(t))
-	client.PrependReactor("create", "pods", replace(t, client, ""))
-	woken := ""
-	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if patch := string(a.(clienttesting.PatchAction).GetPatch()); strings.Contains(patch, `"gpumem.dev/room-made":"`) {
-			woken = patch
-			placed := clitest.Pod(t, "ml/waits", "gpu-a", 10, clitest.UUID("gpu-a", 0))
-			return true, placed, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), placed, "ml")
-		}
-		return false, nil, nil
-	})
-	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	if err != nil || woken == "" || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
-		t.Errorf("error %v, woken by %q; output:\n%s", err, woken, stdout)
 	}
 }
 

@@ -240,3 +240,12 @@ func controller(owner *metav1.OwnerReference) string {
 	}
 	return table.Clean(owner.Kind + "/" + owner.Name) // which the owner of the pod writes, and no server checks
 }
+
+func named(holdings []placement.Holding) string {
+	var names []string
+	for _, h := range holdings {
+		names = append(names, h.Pod.String())
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}

@@ -49,11 +49,12 @@ preempt it: that one has a higher priority, and the evicted pod waits then. Not
 evicted are pods of higher priority, those of DaemonSets, those whose
 PodDisruptionBudget allows no eviction, and those without a controller.
 
-Nothing is evicted without --apply. It keeps GPUs for POD, from all pods of its
-priority or a lower one, until POD has a node, for which it waits. Without POD
-it keeps new pods off the GPUs (as cordon does) until the evicted pods are
-elsewhere. The plan counts GPU memory and cores, the nodes' CPU, taints and node
-affinity; where the pods go is kube-scheduler's decision.`,
+Nothing is evicted without --apply. It reserves GPUs for POD, from all pods of
+its priority or a lower one, and waits until POD has a node; the reservation
+ends within a minute after the command. Without POD it keeps new pods off the
+GPUs (as cordon does) until the evicted pods are elsewhere. The plan counts GPU
+memory and cores, the nodes' CPU, taints and node affinity; where the pods go is
+kube-scheduler's decision.`,
 		Example: `  # Which pods to evict so that the waiting pod ml/train fits
   kubectl inspect gpumem defrag ml/train
 
@@ -179,11 +180,6 @@ func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, err
 	namespace, name := c.waits.Namespace, c.waits.Name
 	if c.waits.Spec.NodeName != "" {
 		return placement.Request{}, fmt.Errorf("pod %s/%s does not wait: it is on node %s", namespace, name, c.waits.Spec.NodeName)
-	}
-	if o.apply && roomKept(c.waits) {
-		if err := o.keepNone(ctx, c.waits); err != nil { // a run before this one was killed
-			return placement.Request{}, err
-		}
 	}
 	req, err := o.cluster.Names.Request(c.waits)
 	if err == nil && req.Empty() {

@@ -29,7 +29,7 @@ type writer uint8
 const (
 	byUsers   writer = iota // on pods, or their template
 	byBinding               // on pods: the extender when it binds them, and the device plugin of their node
-	byWaking                // on pods that wait: the extender, and kubectl inspect gpumem
+	byWaking                // on pods that wait: the extender
 	byPlugin                // on nodes: their device plugin
 	byAdmins                // on nodes: people, with kubectl inspect gpumem
 )
@@ -40,7 +40,7 @@ func (w writer) String() string {
 	return [...]string{
 		byUsers:   "users, on pods",
 		byBinding: "the extender and the device plugin, on pods",
-		byWaking:  "the extender and `kubectl inspect gpumem defrag`, on pods that wait",
+		byWaking:  "the extender, on pods that wait",
 		byPlugin:  "the device plugin, on its node",
 		byAdmins:  "`kubectl inspect gpumem cordon`, on nodes",
 	}[w]

@@ -112,7 +112,7 @@ func (k Keys) Assignment() string { return k.key(assignmentName) }
 // Index is, on a pod, the indexes of its GPUs for people, for example "0,3".
 func (k Keys) Index() string { return k.key(indexName) }
 
-// RoomMadeAt is, on a pod that waits, when others had left for it whom people evicted.
+// RoomMadeAt is, on a waiting pod, the time at which the extender last woke it.
 func (k Keys) RoomMadeAt() string { return k.key(roomMadeName) }
 
 // Inventory is, on a node, the GPUs that it offers: JSON.
