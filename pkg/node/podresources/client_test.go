@@ -106,6 +106,29 @@ func TestList(t *testing.T) {
 	}
 }
 
+func TestUsers(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	stop := serve(t, socket, &kubelet{answer: &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{
+		{Namespace: "ml", Name: "train", Containers: []*podresources.ContainerResources{
+			{Name: "main", Devices: []*podresources.ContainerDevices{devices("nvidia.com/gpu", "GPU-a"), devices("gpumem.dev/gpu-mem", "aaaaaaaa-0", "aaaaaaaa-1")}},
+			{Name: "side", Devices: []*podresources.ContainerDevices{devices("nvidia.com/gpu", "GPU-b")}},
+		}},
+		{Namespace: "web", Name: "train", Containers: []*podresources.ContainerResources{{Name: "main", Devices: []*podresources.ContainerDevices{devices("nvidia.com/gpu", "GPU-c")}}}},
+	}}})
+	defer stop()
+	users, err := client(t, socket).Users(within(t, 5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]map[string]string{
+		"nvidia.com/gpu":     {"GPU-a": "ml/train", "GPU-b": "ml/train", "GPU-c": "web/train"},
+		"gpumem.dev/gpu-mem": {"aaaaaaaa-0": "ml/train", "aaaaaaaa-1": "ml/train"},
+	}
+	if diff := cmp.Diff(want, users); diff != "" {
+		t.Errorf("users (-want +got):\n%s", diff)
+	}
+}
+
 func TestListIsBounded(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	stop := serve(t, socket, &kubelet{silent: true})
