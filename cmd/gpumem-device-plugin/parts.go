@@ -12,6 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/cdi"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
@@ -83,7 +84,8 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
 	dir := filepath.Join(cfg.kubeletDir, "device-plugins")
-	cfg.plugin.Levels = filepath.Join(dir, "gpumem-levels.json") // goes with the kubelet's checkpoint
+	cfg.plugin.Record = checkpoint.File(filepath.Join(dir, "gpumem-grants.json")) // goes with the kubelet's checkpoint
+	cfg.plugin.Former = filepath.Join(dir, "gpumem-levels.json")
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.ours.Retire(p.plugin.State.RetiredClients)
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client, p.pods), log.Named("usage"))
@@ -93,10 +95,10 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.usage.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })
 	metrics.RegisterContainers(registry, p.usage.Samples, p.usage.ServerMemory)
 	p.runner = deviceplugin.NewRunner(dir, cfg.resource(), p.plugin.Server, log.Named("runner"))
-	p.runner.Answered = measured.Answered
+	p.runner.Answered, p.runner.TakeOver = measured.Answered, p.plugin.State.Load
 	if cfg.cores {
 		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Server.Cores(), log.Named("runner"))
-		p.cores.Answered = measured.Answered
+		p.cores.Answered, p.cores.TakeOver = measured.Answered, p.plugin.State.Load
 	}
 	return p
 }

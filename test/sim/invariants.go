@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
 // decoded is an annotation as the checks read it: on their own, so that a fault
@@ -735,6 +736,9 @@ func (w *World) checkMachineAtRest(m *machine) {
 					w.violate("rest", "%s/%s has been admitted and has no %s", name, c.name, r)
 					return
 				}
+				if g != nil {
+					m.checkRecord(s, c, g)
+				}
 				if g != nil && (c.kind != initial || s.initial()) {
 					held = append(held, g.ids...)
 				}
@@ -773,6 +777,21 @@ func (w *World) checkMachineAtRest(m *machine) {
 			w.violate("I2", "at rest pods hold %v of %s, which has %d units: %v", sum, id, d.Allocatable, specNames(b.holders[id]))
 		}
 	}
+}
+
+// checkRecord compares the plugin's record of a container with the kubelet's answer that it stores.
+func (m *machine) checkRecord(s *spec, c container, g *grant) {
+	slots := make([]gpu.SlotID, 0, len(g.ids))
+	for _, id := range g.ids {
+		slots = append(slots, gpu.SlotID(id))
+	}
+	memory, cores := m.plugin.real.State.Grants(allocation.Allocated{Namespace: s.namespace, Name: s.name, Container: c.name, Slots: slots})
+	for _, recorded := range []*record.Grant{memory, cores} {
+		if recorded != nil && maps.Equal(recorded.Response.GetEnvs(), g.env) {
+			return
+		}
+	}
+	m.w.violate("record", "%s/%s on %s has %v, and the record has %v and %v", s.name, c.name, m.name, g.env, memory, cores)
 }
 
 // probe makes some more pods when all is at rest: each has to run, or to wait

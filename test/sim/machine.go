@@ -24,6 +24,7 @@ type machine struct {
 
 	checkpoint map[string]map[part]*grant // the kubelet's, by UID
 	registered [2]bool                    // the checkpoint knows the resource
+	record     []byte                     // the plugin's own; goes with the kubelet's
 	sandboxes  map[string]*sandbox        // the runtime's, by UID
 
 	kubelet *kubelet
@@ -219,7 +220,7 @@ func (m *machine) reboot() {
 	m.sandboxes = make(map[string]*sandbox)
 	if m.w.rng.IntN(4) == 0 {
 		m.w.logf("  %s: the checkpoint is lost", m.name)
-		m.checkpoint, m.registered = make(map[string]map[part]*grant), [2]bool{}
+		m.checkpoint, m.registered, m.record = make(map[string]map[part]*grant), [2]bool{}, nil
 	}
 	for i := range m.hardware {
 		m.hardware[i].Status = gpu.Status{}

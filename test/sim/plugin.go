@@ -69,7 +69,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 	cfg := deviceplugin.DefaultConfig(m.name)
 	cfg.Policy = placement.Policy(w.cfg.policy)
 	cfg.PlaceUnassigned = !w.cfg.Refuse
-	cfg.Cordoned = p.cordoned
+	cfg.Cordoned, cfg.Record = p.cordoned, disk{p}
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
 	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real.Server, gpu.Cores: p.real.Server.Cores()}
 	p.known = nodepods.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
@@ -217,6 +217,29 @@ func (s *passWatch) endIfOver() {
 			p.ensureInventory()
 		}
 	})
+}
+
+// disk has the record of grants, which outlives the plugin.
+type disk struct{ p *plugin }
+
+func (a disk) Read() ([]byte, error) {
+	defer a.p.w.lock()()
+	return a.p.m.record, nil
+}
+
+func (a disk) Write(data []byte) error {
+	defer a.p.w.lock()()
+	if !a.p.live {
+		return errors.New("the process has ended")
+	}
+	a.p.m.record = data
+	return nil
+}
+
+func (a disk) SetAside() (string, error) {
+	defer a.p.w.lock()()
+	a.p.w.violate("record", "%s cannot read its record: %s", a.p.name, a.p.m.record)
+	return "", nil
 }
 
 type prober struct{ p *plugin }
@@ -402,7 +425,10 @@ func (p *plugin) registerSoonFor(r gpu.Resource) {
 		ctx, cancel := context.WithCancel(context.Background())
 		p.streams[r] = cancel
 		p.w.spawn(func() {
-			p.w.free(func() { _ = p.servers[r].ListAndWatch(&pluginapi.Empty{}, &listStream{ctx: ctx, p: p, k: k, r: r}) }) // its only errors are the stream's
+			p.w.free(func() {
+				p.real.State.Load()
+				_ = p.servers[r].ListAndWatch(&pluginapi.Empty{}, &listStream{ctx: ctx, p: p, k: k, r: r}) // its only errors are the stream's
+			})
 		})
 	})
 }
@@ -474,13 +500,11 @@ func (p *plugin) ensureInventory() {
 	if node == nil || p.writing {
 		return
 	}
-	inv := p.inventory
-	if given, known, _ := p.real.State.Allocations(); known {
-		inv = api.WithAllocated(inv, given)
-	} else if was, err := api.DecodeInventory(node.Annotations[w.names.Inventory()]); err == nil && was.UnitMiB == inv.UnitMiB {
-		inv = api.WithAllocated(inv, was.Allocated)
+	given, known, _ := p.real.State.Allocations()
+	if !known {
+		return
 	}
-	value, err := api.EncodeInventory(inv)
+	value, err := api.EncodeInventory(api.WithAllocated(p.inventory, given))
 	if err != nil {
 		w.violate("I9", "the inventory cannot be written: %v", err)
 		return

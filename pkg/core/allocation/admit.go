@@ -87,7 +87,7 @@ func (b *podStates) given(t *podState, g Grant) Attributed {
 // before reports whether a container of a pod was given some of a resource before.
 func (b *podStates) before(t *podState, c placement.Container, r gpu.Resource) bool {
 	return slices.ContainsFunc(b.Attributed, func(o Attributed) bool {
-		return o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
+		return !o.Earlier && o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
 	})
 }
 

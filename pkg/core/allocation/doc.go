@@ -76,8 +76,8 @@
 // What a plain init container has got of the one resource does not show when the
 // kubelet asks for the other. The GPU of a pod that has both a plain init
 // container and cores is therefore the one that is written of it, or, of a pod that
-// no scheduler has placed, the one of what was given to its init containers since the
-// plugin began (State.Attributed), or where the same choice leads again; when the kubelet
+// no scheduler has placed, the one of the recorded grants of its init containers
+// (State.Attributed), or where the same choice leads again; when the kubelet
 // has not freed enough of that one yet, the pod is refused.
 //
 // Pods that the kubelet could take for one another, and that wait together because
@@ -92,8 +92,7 @@
 // wrong guess and its correction frees the wrong GPU in the cache for as long.
 //
 // PodResources tells nothing of a pod whose plain init containers alone ask for
-// memory. What counts of such a pod is what it was given since the plugin began
-// (State.Attributed), and before that what is written of it. Where neither is known it
+// memory. Such a pod counts by its recorded grants (State.Attributed), and without these by its annotation. Where neither is known it
 // counts on each GPU.
 //
 // That a Binding brought a pod does not say that the Binding had the assignment: a scheduler that

@@ -57,8 +57,8 @@ type State struct {
 	// from the moment before it admits it.
 	Listed map[string]bool
 
-	// Attributed is what was given to pods that are still here, as Admit returned it.
-	// The kubelet may not list it yet, or never will.
+	// Attributed are the grants of pods that are still here, as Admit returned them.
+	// The kubelet may not list them yet, or never will.
 	Attributed []Attributed
 
 	// NeverListed says that the kubelet has not listed yet, to the caller, what it
@@ -79,6 +79,8 @@ type Attributed struct {
 	Pod       placement.PodRef
 	Container placement.Container
 	Slots     []gpu.SlotID
+
+	Earlier bool // the kubelet may have restarted since, and lost the grant: then it asks again
 }
 
 // Allocated returns the grant as the kubelet would tell of it.

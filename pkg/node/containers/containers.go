@@ -12,13 +12,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
 // State is what is known on the node.
 type State interface {
 	Look(ctx context.Context) (s allocation.State, podsChanged <-chan struct{}, err error)
 	LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
-	LevelOfSlots(slots []gpu.SlotID) gpu.Enforcement
+	LevelOfContainer(h allocation.Allocated) gpu.Enforcement
+	Grants(h allocation.Allocated) (memory, cores *record.Grant)
+	InitGrants(pod allocation.Pod, container string, units gpu.Units) (memory, cores *record.Grant)
 }
 
 // Pods tells which pods are bound to the node, and whether these are all.
@@ -46,42 +49,58 @@ func New(cfg Config, kernel Kernel, state State, pods Pods, events event.Events)
 	return &Containers{cfg: cfg, kernel: kernel, state: state, pods: pods, events: events}
 }
 
-// Environment returns the variables of a container that the runtime is about to
-// make, from what it was given: none, of one that asks for nothing in a pod that has GPU memory. It is
-// not ok for one that is not known. Given is the environment by Allocate, see ofInit.
+// Environment returns the variables of a container that the runtime is about to make. They come from its recorded
+// grant, or from its slots if no grant is recorded. A container that asks for nothing in a pod with GPU memory has none.
+// It is not ok for an unknown container. Given is the container's environment before.
 func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
 	h, err := c.holding(ctx, namespace, pod, container, given)
-	if err != nil || h == nil {
-		return nil, err == nil && c.asksForNothing(namespace, pod, container), err
+	if err != nil {
+		return nil, false, err
+	}
+	if h == nil {
+		nothing, err := c.asksForNothing(ctx, namespace, pod, container)
+		return nil, nothing, err
 	}
 	for _, d := range h.memory.Devices {
 		if !d.Advertised() {
 			return nil, false, &gpu.OutOfUse{Device: d}
 		}
 	}
-	h.inventory.MPS = c.cfg.servedBy(given[mpsPipeDirectory])
-	env = c.cfg.Response(gpu.Memory, h.memory, h.inventory).GetEnvs()
-	if h.cores.Each > 0 {
-		maps.Copy(env, c.cfg.Response(gpu.Cores, h.cores, h.inventory).GetEnvs())
+	rebuilt := c.cfg.as(given)
+	_, threads := given[mpsThreads]
+	env = make(map[string]string)
+	answer := func(recorded *record.Grant, r gpu.Resource, g allocation.Grant, withMPS bool) {
+		h.inventory.MPS = withMPS
+		switch {
+		case recorded != nil:
+			maps.Copy(env, recorded.Response.GetEnvs())
+		case g.Each > 0:
+			maps.Copy(env, rebuilt.Response(r, g, h.inventory).GetEnvs())
+		}
 	}
+	answer(h.recorded.memory, gpu.Memory, h.memory, c.cfg.servedBy(given[mpsPipeDirectory]))
+	answer(h.recorded.cores, gpu.Cores, h.cores, threads)
 	return env, true, nil
 }
 
-// asksForNothing reports whether a container is known to ask for none of the GPU memory of its pod.
-func (c *Containers) asksForNothing(namespace, pod, container string) bool {
+// asksForNothing reports whether a container is known to ask for none of the GPU memory of its pod. It fails for a pod
+// that the kubelet lists and the watch has not shown: its environment proves nothing.
+func (c *Containers) asksForNothing(ctx context.Context, namespace, pod, container string) (bool, error) {
 	pods, _, _ := c.pods.Pods()
 	i := slices.IndexFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod })
-	return i >= 0 && !slices.ContainsFunc(pods[i].Request.Containers.All(), func(one placement.Container) bool { return one.Name == container && one.Units > 0 })
+	if i < 0 && c.Holds(ctx, namespace, pod) {
+		return false, errors.New("the API server has not reported the pod yet")
+	}
+	return i >= 0 && !slices.ContainsFunc(pods[i].Request.Containers.All(), func(one placement.Container) bool { return one.Name == container && one.Units > 0 }), nil
 }
 
-// Holds reports whether a pod has GPU memory. Before all pods are known the kubelet is asked too.
+// Holds reports whether a pod has GPU memory. The watch may not have shown the pod yet: then the kubelet's list counts.
 func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
-	pods, complete, _ := c.pods.Pods()
-	is := func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }
-	if complete || slices.ContainsFunc(pods, is) {
-		return slices.ContainsFunc(pods, is)
+	pods, _, _ := c.pods.Pods()
+	if slices.ContainsFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }) {
+		return true
 	}
-	s, _, _ := c.state.Look(ctx) // or what was known last
+	s, _, _ := c.state.Look(ctx) // or the last list
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
@@ -101,7 +120,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	if err != nil {
 		return err
 	}
-	if err := c.kernel.Hold(ctx, group, h.memory.Devices, LimitMiB(h.memory, h.inventory)); err != nil {
+	if err := c.kernel.Hold(ctx, group, h.memory.Devices, h.limitMiB()); err != nil {
 		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 		if h.pod != nil {
 			c.events.Pod(h.pod.Pod, event.NotEnforced, fmt.Sprintf("container %s: %v", container, err))
@@ -140,6 +159,16 @@ type holding struct {
 	memory, cores allocation.Grant
 	inventory     gpu.Inventory   // with the level at which it was given
 	ofPod         gpu.Enforcement // of an init container's pod: the other containers' level
+
+	recorded struct{ memory, cores *record.Grant } // nil where none is recorded
+}
+
+// limitMiB returns the limit on each GPU, as the container's environment has it.
+func (h *holding) limitMiB() int64 {
+	if h.recorded.memory != nil {
+		return h.recorded.memory.LimitMiB()
+	}
+	return LimitMiB(h.memory, h.inventory)
 }
 
 // holding returns what a container was given; nil, where that is not known.
@@ -159,14 +188,14 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	case i >= 0 && slices.ContainsFunc(s.Allocated[i].Slots, gpu.SlotID.GPUShare):
 		return nil, nil // it keeps what gpushare's plugin gave it
 	case i >= 0:
-		memory, cores := s.Allocated[i].Only(gpu.Memory), s.Allocated[i].Only(gpu.Cores)
-		h.inventory.Enforcement = c.levelOfHeld(s, h.pod, memory, given)
-		return h, h.resolve(s, memory, cores)
+		h.recorded.memory, h.recorded.cores = c.state.Grants(s.Allocated[i])
+		h.inventory.Enforcement = c.levelOfHeld(s, h.pod, s.Allocated[i], given)
+		return h, h.resolve(s, s.Allocated[i].Only(gpu.Memory), s.Allocated[i].Only(gpu.Cores))
 	case h.pod == nil:
 		return nil, nil
 	default:
 		h.inventory.Enforcement, h.ofPod = levelIn(given), c.state.LevelOf(s, *h.pod)
-		return h.ofInit(s, container)
+		return c.ofInit(h, s, container)
 	}
 }
 
@@ -189,15 +218,12 @@ func granted(s allocation.State, r gpu.Resource, ids []gpu.SlotID) (allocation.G
 	return g, err
 }
 
-// ofInit reads what a plain init container was given, as the kubelet does not
-// tell: as much as the pod asks for it, of the GPUs that the pod's other containers have
-// or, where these have none, that are written of the pod. It returns nil for a
-// container that asks for nothing.
-//
-// The level is the promised one. A pod that says another of itself has variables of
-// the true one next to it, which are not of what it says, and is not made for that. Where the runtime
-// did not call then, it has the limit that the pod's other containers have.
-func (h *holding) ofInit(s allocation.State, container string) (*holding, error) {
+// ofInit returns what a plain init container got, which the kubelet does not list. It is the recorded grant. Where
+// none is recorded it is the amount that the pod asks for it, of the GPUs of the pod's other containers or, where these
+// have none, of the pod's annotation, at the level of the container's environment. A pod that has set another level
+// in that environment has variables of the true one next to it, and is not made. It returns nil for a container that
+// asks for nothing.
+func (c *Containers) ofInit(h *holding, s allocation.State, container string) (*holding, error) {
 	request := h.pod.Request
 	containers := request.Containers.All()
 	i := slices.IndexFunc(containers, func(c placement.Container) bool {
@@ -205,6 +231,15 @@ func (h *holding) ofInit(s allocation.State, container string) (*holding, error)
 	})
 	if i < 0 {
 		return nil, nil
+	}
+	if memory, cores := c.state.InitGrants(*h.pod, container, containers[i].Units); memory != nil {
+		h.recorded.memory, h.recorded.cores = memory, cores
+		h.inventory.Enforcement = memory.Level
+		var slots []gpu.SlotID
+		if cores != nil {
+			slots = cores.Slots
+		}
+		return h, h.resolve(s, memory.Slots, slots)
 	}
 	has := allocation.Actual(s, *h.pod)
 	if has.None() {
@@ -223,15 +258,14 @@ func (h *holding) ofInit(s allocation.State, container string) (*holding, error)
 	return h, nil
 }
 
-// levelOfHeld returns the level at which a container was given its slots: as its environment says,
-// which the kubelet keeps, or as is remembered, whichever is stronger. Its image can have put another
-// value before the kubelet's, which is found when the container is created, if the runtime calls
-// then. Other containers of the pod can have a weaker level.
-func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []gpu.SlotID, given map[string]string) gpu.Enforcement {
-	level, remembered := levelIn(given), c.state.LevelOfSlots(memory)
+// levelOfHeld returns the level at which a container got its slots: the stronger one of its record and its environment,
+// which the kubelet keeps. Its image can have put another value before the kubelet's. CreateContainer finds that,
+// if the runtime calls then. Other containers of the pod can have a weaker level.
+func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, h allocation.Allocated, given map[string]string) gpu.Enforcement {
+	level, recorded := levelIn(given), c.state.LevelOfContainer(h)
 	switch {
-	case len(memory) > 0 && remembered != "" && remembered.AtLeast(level):
-		return remembered
+	case recorded != "" && recorded.AtLeast(level):
+		return recorded
 	case level != "" || pod == nil:
 		return level
 	default:

@@ -14,7 +14,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
+	"github.com/gpumem/gpumem/pkg/node/record"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
@@ -80,7 +83,7 @@ func TestWhichPodsHaveGPUMemory(t *testing.T) {
 	}{
 		"one that asks for it":                       {pod: "known", want: true},
 		"one that does not":                          {pod: "other", want: false},
-		"one that the kubelet alone knows, and late": {pod: "served", want: false}, // it has ended
+		"one that the kubelet alone knows, and late": {pod: "served", want: true},
 		"before all pods are known":                  {unlisted: true, pod: "served", want: true},
 		"before that, and it is known":               {unlisted: true, deaf: true, pod: "known", want: true},
 		"before that, and it has none":               {unlisted: true, pod: "other", want: false},
@@ -118,12 +121,14 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	hold := func() error {
-		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(n.State.LevelOfSlots(n.Kubelet.Allocated()[0].Slots)))
+		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(n.State.LevelOfContainer(n.Kubelet.Allocated()[0])))
 	}
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
 	}
-	n.State.HandOut(n.Kubelet.Allocated()[0].Slots, gpu.Inventory{Enforcement: gpu.EnforcementKernel})
+	n.State.Record(record.Grant{
+		Slots: n.Kubelet.Allocated()[0].Slots, Level: gpu.EnforcementKernel, GPUs: []record.GPU{{UUID: uuidB, MiB: 3072}},
+	})
 	// Its image says that it was promised nothing, and it was created while the runtime did not call.
 	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
 		t.Error(err)
@@ -188,15 +193,17 @@ func TestAContainerOnAGPUThatIsNotOfferedIsLimited(t *testing.T) {
 func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
 	p := pod("a", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 1))
 	var asked []string
-	n := newNode(t, func(c *deviceplugin.Config) {
+	change := func(c *deviceplugin.Config) {
 		c.Kernel = kernel(func(group string, _ []gpu.Device, limitMiB int64) error {
 			asked = append(asked, fmt.Sprint(group, " ", limitMiB))
 			return nil
 		})
-	}, nil, p)
+	}
+	n := newNode(t, change, nil, p)
 	if _, err := n.Admit(t, p); err != nil { // all at advisory
 		t.Fatal(err)
 	}
+	n.begin(t, change)
 	for container, level := range map[string]gpu.Enforcement{"one": gpu.EnforcementKernel, "two": gpu.EnforcementAdvisory} {
 		env, _, err := n.Containers.Environment(t.Context(), "ns", "a", container, promise(level))
 		if err != nil || env["GPUMEM_ENFORCEMENT"] != string(level) {
@@ -225,21 +232,23 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 		}
 		return out
 	})()
-	given := func(slots []gpu.SlotID) allocation.Attributed {
-		return allocation.Attributed{Pod: p.Pod, Container: warm, Slots: slots}
+	inv := plugintest.TwoGPUs()
+	given := func(slots []gpu.SlotID) record.Grant {
+		g := allocation.Grant{Resource: slots[0].Resource(), Devices: inv.Devices[1:2], Each: len(slots), Slots: slots}
+		return record.New(allocation.Attributed{Pod: p.Pod, Container: warm}, g, inv, containers.DefaultConfig().Response(g.Resource, g, inv))
 	}
 	for name, tc := range map[string]struct {
-		given []allocation.Attributed
+		given []record.Grant
 		want  string // error of the environment
 	}{
-		"memory first": {[]allocation.Attributed{given(memory), given(cores)}, ""},
-		"cores first":  {[]allocation.Attributed{given(cores), given(memory)}, ""},
-		"cores alone":  {[]allocation.Attributed{given(cores)}, "pod ns/a has 0 GPUs of this node and asks for 1"},
+		"memory first": {[]record.Grant{given(memory), given(cores)}, ""},
+		"cores first":  {[]record.Grant{given(cores), given(memory)}, ""},
+		"cores alone":  {[]record.Grant{given(cores)}, "pod ns/a has 0 GPUs of this node and asks for 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil, []string{"ns/a"}, p)
 			for _, g := range tc.given {
-				n.State.Remember(g)
+				n.State.Record(g)
 			}
 			env, _, err := n.Containers.Environment(t.Context(), "ns", "a", "warm", nil)
 			grants, badGrants := n.Containers.Grants(t.Context())

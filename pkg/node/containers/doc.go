@@ -4,17 +4,16 @@
 //
 // # Invariants
 //
-//   - What a container gets follows from its grant and the level at which that was handed out:
-//     kubelet and runtime get the same answer.
+//   - Kubelet and runtime get the same answer: the one that is recorded. Settings and levels that changed
+//     since apply to new containers.
 //   - A container that was promised a limit does not start where its amount is unknown.
 //
 // # Decisions
 //
-// The kubelet does not report plain init containers (PodResources lists the others
-// and sidecars). What one has follows from its pod: as much as it asks for, of the GPUs
-// that the pod's other containers have, whose slots the kubelet takes for it. Where there
-// are no others, it has what it was given since the plugin began, or else that much of the
-// GPUs that are assigned to the pod.
+// Without a record (a pod of version 0.2, a lost file) the grant of a listed container follows from its
+// slots, and its strategy and level from its environment, which is the kubelet's stored answer. The kubelet does not
+// list plain init containers. One without a record has the amount that its pod asks for it, of the GPUs of the pod's
+// other containers or, where these have none, of the pod's annotation.
 //
 // The answers about the two resources of a container are merged by the kubelet,
 // one before the other as it happens. So that about cores repeats nothing of the

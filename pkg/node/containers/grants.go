@@ -29,23 +29,23 @@ func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
 		}
 	}
 	for i := range s.Pods {
-		out = append(out, initGrants(s, &s.Pods[i])...)
+		out = append(out, c.initGrants(s, &s.Pods[i])...)
 	}
 	return out, nil
 }
 
-func initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
-	for _, c := range pod.Request.Containers.All() {
-		if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod.Pod) && h.Container == c.Name }) {
+func (c *Containers) initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
+	for _, one := range pod.Request.Containers.All() {
+		if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod.Pod) && h.Container == one.Name }) {
 			continue // it is listed
 		}
-		h, err := (&holding{pod: pod, inventory: s.Inventory}).ofInit(s, c.Name)
+		h, err := c.ofInit(&holding{pod: pod, inventory: s.Inventory}, s, one.Name)
 		if h == nil || err != nil {
 			continue // it asks for nothing, or its GPU is gone
 		}
 		for _, d := range h.memory.Devices {
 			out = append(out, usage.Grant{
-				Namespace: pod.Pod.Namespace, Name: pod.Pod.Name, Container: c.Name,
+				Namespace: pod.Pod.Namespace, Name: pod.Pod.Name, Container: one.Name,
 				Device: d.UUID, Bytes: uint64(d.MiB(gpu.Units(h.memory.Each), s.Inventory.UnitMiB)) * mib,
 			})
 		}

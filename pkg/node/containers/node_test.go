@@ -31,12 +31,19 @@ type node struct {
 func newNode(t *testing.T, change func(*deviceplugin.Config), known []string, list ...allocation.Pod) *node {
 	t.Helper()
 	n := &node{Node: plugintest.NewNode(known, list...)}
+	n.begin(t, change)
+	return n
+}
+
+// begin begins with a process of the plugin that has the record of the one before, if any.
+func (n *node) begin(t *testing.T, change func(*deviceplugin.Config)) {
+	t.Helper()
 	cfg := deviceplugin.DefaultConfig("n1")
 	cfg.PodWait = 50 * time.Millisecond
 	if change != nil {
 		change(&cfg)
 	}
 	n.Plugin = deviceplugin.New(cfg, n.Source, n.Pods, n.Kubelet, n.Notes, n.Counts, zap.NewNop())
+	n.State.Load()
 	n.Client = plugintest.Connect(t, n.Server)
-	return n
 }

@@ -74,6 +74,7 @@ func ParseFrameworks(s string) ([]Framework, error) {
 
 const (
 	visibleDevices = "NVIDIA_VISIBLE_DEVICES"
+	corePercent    = "GPUMEM_CORE_PERCENT"
 
 	// mountsRoot is where NVIDIA's runtime looks for devices named by mounts.
 	mountsRoot = "/var/run/nvidia-container-devices"
@@ -157,12 +158,28 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 	return out
 }
 
+// as returns the configuration with which a container got its environment: its own strategy, and whether a share
+// had its part of the cores. The settings may have changed since.
+func (cfg Config) as(given map[string]string) Config {
+	_, cores := given[corePercent]
+	cfg.ShareCores = cores
+	switch given[visibleDevices] {
+	case mountsRoot:
+		cfg.Strategy = VolumeMounts
+	case "void":
+		cfg.Strategy = CDICRI // the environment of both strategies of CDI
+	default:
+		cfg.Strategy = Envvar
+	}
+	return cfg
+}
+
 // coreResponse tells the programs in a container of its share of cores, and no
 // more: what the container gets of its GPUs is said with the memory, and the
 // kubelet takes the one answer before the other as it happens.
 func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	percent := strconv.Itoa(each)
-	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPUMEM_CORE_PERCENT": percent}}
+	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{corePercent: percent}}
 	if inv.MPS {
 		out.Envs[mpsThreads] = percent
 	}

@@ -127,8 +127,8 @@ func (p *Server) unknown(s allocation.State, r gpu.Resource, size int, err error
 }
 
 // admit reads the slots that the kubelet took, and waits for the pod to be
-// known before it says that none asks for so much.
-func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (allocation.Grant, gpu.Inventory, error) {
+// known before it says that none asks for so much. It returns the container for which the kubelet most likely asks.
+func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (to allocation.Attributed, _ allocation.Grant, _ gpu.Inventory, _ error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
 	news := news{server: p}
@@ -137,9 +137,9 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (a
 		grant, err := allocation.Resolve(s, r, ids)
 		if err != nil {
 			p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", len(ids)), zap.Error(err))
-			return allocation.Grant{}, gpu.Inventory{}, err
+			return to, allocation.Grant{}, gpu.Inventory{}, err
 		}
-		given, err := allocation.Admit(s, grant)
+		to, err = allocation.Admit(s, grant)
 		if errors.Is(err, allocation.ErrNoPod) {
 			if news.wait(waiting, changed) {
 				continue
@@ -155,10 +155,9 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (a
 		}
 		if err != nil {
 			p.refuse(s, r, len(ids), err)
-			return allocation.Grant{}, gpu.Inventory{}, err
+			return to, allocation.Grant{}, gpu.Inventory{}, err
 		}
-		p.state.Remember(given)
-		return grant, s.Inventory, nil
+		return to, grant, s.Inventory, nil
 	}
 }
 

@@ -46,6 +46,7 @@ func (n *node) begin(t *testing.T, change func(*Config)) {
 		change(&cfg)
 	}
 	n.Plugin = New(cfg, n.Source, n.Pods, n.Kubelet, n.Notes, n.Counts, zap.NewNop())
+	n.State.Load()
 	n.Client = plugintest.Connect(t, n.Server)
 }
 

@@ -10,10 +10,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
+	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
 // Pods tells which pods are bound to the node, whether these are all, and when
@@ -33,7 +35,8 @@ type Config struct {
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 	Coreless        bool             // schedulers are to give no cores of this node to pods
 	Containers      containers.Config
-	Levels          string // file in which the levels of containers outlive the process; empty: they do not
+	Record          checkpoint.Store // has the grants of containers when the process ends; nil: they end with it
+	Former          string           // file in which version 0.2 recorded levels; empty: none
 
 	// Ready says why a container that was promised a level must not start now.
 	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
@@ -74,8 +77,8 @@ type Plugin struct {
 func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubelet, events event.Events, metrics reconcile.Metrics, log *zap.Logger) Plugin {
 	p := Plugin{Offers: nodestate.NewOffers(source, cfg.Coreless)}
 	p.State = nodestate.New(nodestate.Config{
-		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned, KubeletWait: cfg.KubeletWait, Levels: cfg.Levels,
-	}, p.Offers, pods, kubelet, log)
+		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned, KubeletWait: cfg.KubeletWait,
+	}, p.Offers, pods, kubelet, record.NewTable(cfg.Record, cfg.Former, log), log)
 	p.Reconciler = reconcile.New(reconcile.Config{
 		Node: cfg.Node, WriteWait: cfg.WriteWait,
 	}, p.State, pods, events, metrics, log)

@@ -55,6 +55,10 @@ type Runner struct {
 	// It is nil where no one wants to know, and not to be set once Run runs.
 	Answered func(rpc string, took time.Duration, err error)
 
+	// TakeOver is called before each registration, once no other process serves the kubelet. It is nil where no
+	// one wants to know, and not to be set once Run runs.
+	TakeOver func()
+
 	listed chan struct{} // closed when the kubelet has been sent a list
 	sent   func()        // closes listed
 
@@ -195,6 +199,9 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	}
 	if ctx.Err() != nil {
 		return nil // before it was known whether one does
+	}
+	if r.TakeOver != nil {
+		r.TakeOver()
 	}
 	listener, err := listen(ctx, path)
 	if err != nil {

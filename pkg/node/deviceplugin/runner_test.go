@@ -148,8 +148,15 @@ func receive[T any](t *testing.T, from <-chan T) T {
 // running starts a runner and returns how to end it.
 func running(t *testing.T, dir string) (r *Runner, stop func()) {
 	t.Helper()
+	return takingOver(t, dir, nil)
+}
+
+// takingOver is running with a call before each registration.
+func takingOver(t *testing.T, dir string, takeOver func()) (r *Runner, stop func()) {
+	t.Helper()
 	n := newNode(t, nil, nil)
 	r = NewRunner(dir, resourceName, n.Server, zap.NewNop())
+	r.TakeOver = takeOver
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()
@@ -300,14 +307,45 @@ func TestRunnerSeesThatTheKubeletNoLongerListens(t *testing.T) {
 	}
 }
 
+// A kubelet that drops the plugin each time is not asked four times a second.
+func TestRunnerWaitsLongerEachTimeItIsDropped(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	_, stop := running(t, dir)
+	defer stop()
+	var first time.Time
+	for i := range 3 {
+		receive(t, kubelet.registered)
+		if receive(t, kubelet.lists); i == 0 {
+			first = time.Now()
+		}
+		if i == 2 {
+			break
+		}
+		kubelet.forget()
+		receive(t, kubelet.lists)
+	}
+	if took := time.Since(first); took < 6*poll {
+		t.Errorf("registered again twice within %s, want %s at least", took, 6*poll)
+	}
+}
+
 // A plugin whose pod was deleted by force still serves when the next one starts, and
 // when it ends, the kubelet drops whoever has registered in the meantime.
 func TestRunnerWaitsForTheOneBefore(t *testing.T) {
 	dir, kubelet, _, stopFirst := listed(t)
-	second, stop := running(t, dir)
+	takenOver := make(chan struct{}, 1)
+	second, stop := takingOver(t, dir, func() { takenOver <- struct{}{} })
 	defer stop()
 	says(t, second, "another process serves")
+	select {
+	case <-takenOver:
+		t.Error("the second reads the record of the first, which still writes it")
+	default:
+	}
 	stopFirst()
+	receive(t, takenOver)
 	if n := receive(t, kubelet.lists); n != -1 {
 		t.Errorf("%d units, want the end of the first", n)
 	}

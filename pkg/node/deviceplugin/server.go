@@ -13,9 +13,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
 // Reconciler writes of pods what the kubelet made of them.
@@ -27,7 +27,7 @@ type Reconciler interface {
 	// Level writes the level of a pod, where another is written.
 	Level(ctx context.Context, pod allocation.Pod, s allocation.State) error
 	// Mixed says that a pod has slots of more GPUs than it asks for, or of fewer.
-	Mixed(pod allocation.Pod, actual placement.Assignment) error
+	Mixed(pod allocation.Pod, gpus int) error
 }
 
 // Server answers the kubelet about memory, and has a server of its own for
@@ -60,7 +60,9 @@ func (p *Server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 }
 
 func (p *Server) listAndWatch(r gpu.Resource, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	p.state.ForgetGiven() // a kubelet that has restarted may have lost them
+	if r == gpu.Memory {
+		p.state.Registered()
+	}
 	var last *pluginapi.ListAndWatchResponse
 	for {
 		o, changed := p.offers.Now()
@@ -105,14 +107,15 @@ func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	out := &pluginapi.AllocateResponse{}
 	for _, c := range req.GetContainerRequests() {
-		grant, inv, err := p.admit(ctx, r, slotIDs(c.GetDevicesIds()))
+		to, grant, inv, err := p.admit(ctx, r, slotIDs(c.GetDevicesIds()))
 		if err != nil {
 			return nil, asStatus(err)
 		}
 		inv.Enforcement = inv.LevelFor(len(grant.Devices))
 		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
-		out.ContainerResponses = append(out.ContainerResponses, p.cfg.Containers.Response(r, grant, inv))
-		p.state.HandOut(grant.Slots, inv)
+		response := p.cfg.Containers.Response(r, grant, inv)
+		p.state.Record(record.New(to, grant, inv, response))
+		out.ContainerResponses = append(out.ContainerResponses, response)
 	}
 	p.reconciler.Kick()
 	return out, nil
@@ -150,10 +153,14 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	pod := s.Pods[i]
 	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
 		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
-	if actual := allocation.Actual(s, pod); !actual.None() && (len(actual.Shares) != pod.Request.GPUs() || len(actual.Shares) != len(grant.Devices)) {
-		return nil, asStatus(p.reconciler.Mixed(pod, actual))
+	if actual := allocation.Actual(s, pod); !actual.None() {
+		for _, gpus := range []int{len(actual.Shares), len(grant.Devices)} {
+			if gpus != pod.Request.GPUs() {
+				return nil, asStatus(p.reconciler.Mixed(pod, gpus))
+			}
+		}
 	}
-	if err := p.mayStart(ctx, s, pod, held.Container, grant); err != nil {
+	if err := p.mayStart(ctx, s, pod, held, grant); err != nil {
 		return nil, p.unenforced(pod.Pod, err)
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)

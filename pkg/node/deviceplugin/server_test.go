@@ -174,7 +174,7 @@ func TestAPodThatHasBegunIsNotTakenForOneThatIsNotKnownYet(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.Pods.Settle("warm")
-		n.State.ForgetGiven()
+		n.State.Registered()
 		n.Kubelet.Lists("ns/late")
 		n.Pods.Behind = []allocation.Pod{pod("late", 2, uuidB, app(3))}
 		ids, err := n.Preferred(t.Context(), n.Free("aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"), nil, 3)
@@ -340,6 +340,14 @@ func TestAKubeletThatHasNeverToldAnything(t *testing.T) {
 // A kubelet that has started again may have lost what it was given since it told last: the
 // container that it asks for is the one that was served before.
 func TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven(t *testing.T) {
+	for _, r := range []gpu.Resource{gpu.Memory, gpu.Cores} {
+		t.Run(r.String(), func(t *testing.T) { testKubeletThatStartsAgain(t, r) })
+	}
+}
+
+// testKubeletThatStartsAgain has the plugin registered again for one resource. The kubelet keeps
+// its records when the plugin loses its socket of cores.
+func testKubeletThatStartsAgain(t *testing.T, r gpu.Resource) {
 	p := pod("p", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 2))
 	n := newNode(t, func(c *Config) { c.KubeletWait = 20 * time.Millisecond }, []string{"ns/p"}, p)
 	if err := n.Reconciler.Pass(t.Context()); err != nil { // it tells of nothing, once
@@ -355,13 +363,14 @@ func TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), plugintest.Patience)
 	defer cancel()
-	stream, err := n.Client.ListAndWatch(ctx, &pluginapi.Empty{})
+	server := map[gpu.Resource]pluginapi.DevicePluginClient{gpu.Memory: n.Client, gpu.Cores: plugintest.Connect(t, n.Server.Cores())}
+	stream, err := server[r].ListAndWatch(ctx, &pluginapi.Empty{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	received(t, stream)
 	again, err := n.Preferred(t.Context(), n.Free(), nil, 3)
-	if diff := cmp.Diff(first, again); diff != "" || err != nil {
+	if diff := cmp.Diff(first, again); err != nil || (diff == "") != (r == gpu.Memory) {
 		t.Errorf("%v (-first +again):\n%s", err, diff)
 	}
 }
@@ -477,6 +486,20 @@ func TestPreStartOfAPodOnTwoGPUs(t *testing.T) {
 	if got := n.Pods.Corrected(); got != nil {
 		t.Errorf("what no annotation can say was written: %v", got)
 	}
+}
+
+// A container with slots of fewer GPUs than its pod has does not start: its program would see GPUs that it does not hold.
+func TestAContainerOfFewerGPUsThanItsPodDoesNotStart(t *testing.T) {
+	p := pod("a", 1, uuidA, container("one", placement.App, 2), container("two", placement.App, 2))
+	p.Request.Count = 2
+	n := newNode(t, nil, []string{"ns/a"}, p)
+	n.Kubelet.Give("a", "one", []string{"aaaaaaaa-0", "bbbbbbbb-0"})
+	n.Kubelet.Give("a", "two", []string{"aaaaaaaa-1", "aaaaaaaa-2"})
+	n.Pods.Settle("a")
+	if err := n.Start(t.Context(), "aaaaaaaa-0", "bbbbbbbb-0"); err != nil {
+		t.Errorf("one: %v", err)
+	}
+	wantStatus(t, n.Start(t.Context(), "aaaaaaaa-1", "aaaaaaaa-2"), codes.FailedPrecondition, "pod ns/a has slots of 1 GPUs and asks for 2")
 }
 
 func TestPreStartDoesNotDependOnTheAPIServer(t *testing.T) {

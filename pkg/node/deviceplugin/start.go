@@ -17,14 +17,14 @@ import (
 
 // mayStart says why a container must not start: what its environment says of its
 // limit would not hold.
-func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, container string, grant allocation.Grant) error {
+func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, held allocation.Allocated, grant allocation.Grant) error {
 	level := p.state.LevelOf(s, pod)
 	if !level.AtLeast(pod.Request.Enforcement) {
 		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
 	}
 	// Another container of the pod may have been given a weaker one.
-	if err := p.ready(ctx, cmp.Or(p.state.LevelOfSlots(grant.Slots), level), grant); err != nil {
-		return fmt.Errorf("container %s of pod %s waits: %w", container, pod.Pod, err)
+	if err := p.ready(ctx, cmp.Or(p.state.LevelOfContainer(held), level), held, grant); err != nil {
+		return fmt.Errorf("container %s of pod %s waits: %w", held.Container, pod.Pod, err)
 	}
 	return nil
 }
@@ -33,18 +33,18 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 // which the kubelet does not list, or any container while the kubelet or the API server does not
 // answer. The kubelet puts the reason into an event of the pod.
 func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what string, grant allocation.Grant) error {
-	if err := p.ready(ctx, p.levelOfUnlisted(s, grant), grant); err != nil {
+	if err := p.ready(ctx, p.levelOfUnlisted(s, grant), allocation.Allocated{Slots: grant.Slots}, grant); err != nil {
 		p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
 		return asStatus(fmt.Errorf("the %s waits: %w", what, err))
 	}
 	return nil
 }
 
-// levelOfUnlisted returns the level at which slots were handed out: as remembered, or else the
-// strongest that is written of a pod on their GPUs with a container of that size. It may be that of
+// levelOfUnlisted returns the recorded level of slots. If none is recorded, it returns the strongest level among the
+// annotations of pods on their GPUs with a container of the same size. It may be that of
 // another pod: the container then waits without need, but never starts without its limit.
 func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu.Enforcement {
-	if level := p.state.LevelOfSlots(grant.Slots); level != "" {
+	if level := p.state.LevelOfContainer(allocation.Allocated{Slots: grant.Slots}); level != "" {
 		return level
 	}
 	level := gpu.EnforcementAdvisory
@@ -59,10 +59,10 @@ func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu
 }
 
 // ready says why a level does not hold now for what was given.
-func (p *Server) ready(ctx context.Context, level gpu.Enforcement, grant allocation.Grant) error {
+func (p *Server) ready(ctx context.Context, level gpu.Enforcement, held allocation.Allocated, grant allocation.Grant) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
-	if err := mps.CheckProtocol(p.state.MPSOfSlots(grant.Slots...)); err != nil {
+	if err := mps.CheckProtocol(p.state.MPSOf(held)); err != nil {
 		return err
 	}
 	return p.cfg.Ready(asking, level, grant.Devices)

@@ -1,7 +1,6 @@
 package deviceplugin
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -15,6 +14,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
+	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
 // demanding is a pod that accepts no level below that.
@@ -150,7 +151,7 @@ func TestEachContainerWaitsForItsOwnLevel(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := n.Kubelet.SlotsOf("a")
-	n.State.HandOut(slotIDs(ids[:3]), gpu.Inventory{Enforcement: gpu.EnforcementMPS})
+	n.State.Record(record.Grant{Slots: slotIDs(ids[:3]), Level: gpu.EnforcementMPS})
 	wantStatus(t, n.Start(t.Context(), ids[:3]...), codes.FailedPrecondition, "container one of pod ns/a waits: the MPS daemon is dead")
 	if err := n.Start(t.Context(), ids[3:]...); err != nil {
 		t.Errorf("the other waits too: %v", err)
@@ -200,21 +201,17 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 // it would run without a limit.
 func TestNoClientOfARetiredProtocolStarts(t *testing.T) {
 	p := pod("a", 1, uuidA, app(3))
-	file := filepath.Join(t.TempDir(), "levels.json")
-	remembers := func(c *Config) { c.Levels = file }
-	n := newNode(t, remembers, nil, p)
-	n.Source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true })
+	n := newNode(t, nil, nil, p)
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
-	record, err := os.ReadFile(file)
-	if err != nil {
+	dir := t.TempDir()
+	former := filepath.Join(dir, "levels.json")
+	levels := `{"aaaaaaaa-0":{"level":"mps","mps":3},"aaaaaaaa-1":{"level":"mps","mps":3},"aaaaaaaa-2":{"level":"mps","mps":3}}`
+	if err := os.WriteFile(former, []byte(levels), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, bytes.ReplaceAll(record, []byte(`"mps":2`), []byte(`"mps":3`)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n.begin(t, remembers)
+	n.begin(t, func(c *Config) { c.Record, c.Former = checkpoint.File(filepath.Join(dir, "grants.json")), former })
 	wantStatus(t, n.Start(t.Context(), n.Kubelet.SlotsOf("a")...), codes.FailedPrecondition, "protocol 3, which gpumem no longer runs: delete its pod")
 }
 

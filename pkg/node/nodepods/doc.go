@@ -12,8 +12,8 @@
 //     when somebody edits it, when the object is made again. So it does with the
 //     condition that says whether the GPUs are healthy. It reads which GPUs
 //     people have cordoned. With the inventory it writes, once a second at most, what the
-//     kubelet has given to pods whose annotations say less. After a start it keeps what is
-//     written of that until it knows. Withdraw has it write, as its last word, that no GPU
+//     kubelet has given to pods whose annotations say less. It writes nothing before
+//     that is known. Withdraw has it write, as its last word, that no GPU
 //     takes new pods.
 //   - Events says on pods and on the node what has been done to them.
 //

@@ -47,11 +47,11 @@ func given(uid string, device gpu.Device, units gpu.Units) gpu.PodAllocation {
 	return gpu.PodAllocation{UID: uid, Shares: []gpu.Share{{Device: device.UUID, Units: units}}}
 }
 
-// A plugin that has just begun keeps what the one before it has said of pods, until it knows. What
-// is said of a GPU that is gone says nothing.
+// A plugin that has just begun leaves the inventory of the one before it, until it knows the account. An
+// amount on a GPU that is gone does not count.
 func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	inv := inventory(gpu0, gpu1)
-	before, err := api.EncodeInventory(api.WithAllocated(inv, []gpu.PodAllocation{given("u1", gpu0, 3)}))
+	before, err := api.EncodeInventory(api.WithAllocated(inventory(gpu0), []gpu.PodAllocation{given("u1", gpu0, 3)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +62,18 @@ func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	go func() {
 		_ = n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return current, offers }, told.get)
 	}()
-	offers <- struct{}{} // it has looked
-	annotated(t, client, api.WithAllocated(inv, []gpu.PodAllocation{given("u1", gpu0, 3)}))
+	for range 2 {
+		offers <- struct{}{} // it has looked
+	}
+	annotated(t, client, api.WithAllocated(inventory(gpu0), []gpu.PodAllocation{given("u1", gpu0, 3)}))
+	if missing := n.Missing(); missing != errAccount.Error() {
+		t.Errorf("missing: %q", missing)
+	}
+	select {
+	case <-n.Read():
+	default:
+		t.Error("the node's labels are not known")
+	}
 	told.set(given("u2", gpu1, 4))
 	annotated(t, client, api.WithAllocated(inv, []gpu.PodAllocation{given("u2", gpu1, 4)}))
 	if err := n.Withdraw(t.Context()); err != nil {

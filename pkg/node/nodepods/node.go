@@ -127,7 +127,7 @@ func (n *Node) selector() string {
 // Run writes until the context is done, or Withdraw is called. The source tells
 // what the node offers, and has a channel that is closed when it offers something
 // else. The account returns in the same way what pods were given whose
-// annotations say less, and whether that is known yet: until then what is written of it is kept.
+// annotations say less, and whether that is known yet: until then the annotation stays as it is.
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -151,11 +151,8 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 	var pause <-chan time.Time // the account is looked at no earlier
 	for {
 		inv, changed := source()
-		if !known {
-			given = n.givenBefore(informer.GetStore(), inv.UnitMiB)
-		}
 		inv = api.WithAllocated(inv, given)
-		err := n.ensure(ctx, informer.GetStore(), inv)
+		err := n.ensure(ctx, informer.GetStore(), inv, known)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -174,6 +171,9 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		case <-ctx.Done():
 			return nil
 		case <-n.leaving:
+			if !known {
+				return nil
+			}
 			return n.withdraw(ctx, inv)
 		case <-heard:
 			given, known, news = account()
@@ -204,23 +204,12 @@ func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
 	return touched, err
 }
 
-// givenBefore returns what is written of what pods were given.
-func (n *Node) givenBefore(store cache.Store, unitMiB int64) []gpu.PodAllocation {
-	obj, _, _ := store.GetByKey(n.name)
-	node, ok := obj.(*v1.Node)
-	if !ok {
-		return nil
-	}
-	inv, err := api.DecodeInventory(node.Annotations[n.names.Inventory()])
-	if err != nil || inv.UnitMiB != unitMiB {
-		return nil
-	}
-	return inv.Allocated
-}
+// errAccount says that pods may count for less by the new inventory than the kubelet has given them.
+var errAccount = errors.New("the kubelet has not listed yet what it has given to the pods of the node")
 
 // ensure writes the annotation and the condition, if they are not what they
-// should be.
-func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory) error {
+// should be, once the account in the inventory is known.
+func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory, known bool) error {
 	obj, ok, err := store.GetByKey(n.name)
 	if err != nil || !ok {
 		return fmt.Errorf("node %s is not there yet", n.name)
@@ -232,6 +221,9 @@ func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory)
 	healthy := inv
 	if said := n.heed(node); said.API != n.api {
 		inv = closed(inv)
+	}
+	if !known {
+		return errAccount
 	}
 	value, err := api.EncodeInventory(inv)
 	if err != nil {

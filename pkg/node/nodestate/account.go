@@ -11,40 +11,29 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// account is what the kubelet has given to pods that counted for less once.
-type account struct {
-	given   []gpu.PodAllocation // by UID
-	known   bool                // all pods have been looked at
-	changed chan struct{}
-}
-
-// Allocations returns what the kubelet has given to pods that counted for less once, whether that is
-// known, and a channel that is closed when it is something else.
+// Allocations returns the grants of pods that counted for less once by their annotations, whether these are
+// known, and a channel that is closed when they change.
 func (n *State) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.account.given, n.account.known, n.account.changed
+	given, known = n.grants.Account()
+	return given, known, n.changed
 }
 
-// Tally brings the account up to what the kubelet tells. What a pod was given is not forgotten
-// while the pod is there: its owner can write less again at any moment.
+// Tally updates the account from the kubelet's answer. A pod's entry stays while the pod is there: its owner can
+// understate the grant again at any moment.
 func (n *State) Tally(s allocation.State) {
 	accounts := allocation.Accounts(s)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	a := &n.account
-	at := func(uid string) int {
-		return slices.IndexFunc(a.given, func(g gpu.PodAllocation) bool { return g.UID == uid })
-	}
+	was, known := n.grants.Account()
 	var given []gpu.PodAllocation
 	for _, pod := range s.Pods {
 		i := slices.IndexFunc(accounts, func(a allocation.Account) bool { return a.UID == pod.Pod.UID })
-		before := at(pod.Pod.UID)
+		before := slices.IndexFunc(was, func(g gpu.PodAllocation) bool { return g.UID == pod.Pod.UID })
 		switch {
 		case i >= 0 && (accounts[i].Less || before >= 0):
 			given = append(given, accounts[i].PodAllocation)
 		case i < 0 && before >= 0:
-			given = append(given, a.given[before])
+			given = append(given, was[before])
 		}
 		if i >= 0 && accounts[i].Less && before < 0 {
 			n.log.Warn("less is written of the pod than the kubelet has given it", zap.String("node", n.cfg.Node),
@@ -52,10 +41,12 @@ func (n *State) Tally(s allocation.State) {
 		}
 	}
 	slices.SortFunc(given, func(a, b gpu.PodAllocation) int { return cmp.Compare(a.UID, b.UID) })
-	if a.known && reflect.DeepEqual(given, a.given) {
+	if known && reflect.DeepEqual(given, was) {
 		return
 	}
-	a.given, a.known = given, true
-	close(a.changed)
-	a.changed = make(chan struct{})
+	n.grants.SetAccount(given)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.changed)
+	n.changed = make(chan struct{})
 }

@@ -4,21 +4,20 @@
 // # Protocol
 //
 // Look asks the kubelet (PodResources) who has which IDs and which pods it lists, and adds what the
-// API server has of the pods, and what was remembered: answers of Allocate that the kubelet does
-// not report yet (Remember, HandOut), and what was written of pods (Wrote). It asks a kubelet that
-// does not answer again for a while. Then the last answer counts, and what Allocate has given
-// since: the containers of a pod keep together. Ask asks once, and fails where Look remembers.
+// API server has of the pods, recorded grants that the kubelet does not list (package record), and the assignments that
+// this node wrote (Wrote). It asks a kubelet that does not answer again for a while. Then the last answer counts, and
+// the grants since: the containers of a pod keep together. Ask asks once, and fails where Look falls back to these.
 //
 // Allocations returns what the kubelet has given to pods that count for less by their annotations. It has
 // no entry for pods whose annotations were always true. An entry ends with its pod, and not when
 // the annotation is right again: the kubelet's account of a pod does not change, and its owner
-// could write less again at any moment.
+// could write less again at any moment. The record has the entries, so the next process knows them.
 //
 // # Invariants
 //
 //   - No call is made under a lock.
-//   - The level of a pod is what its container was given, also after a restart, and not what was
-//     written of the pod when it was bound.
+//   - The level of a container is the recorded one. The annotation, which the Binding wrote, counts only where
+//     none is recorded.
 //   - Pods are read before the kubelet is asked (allocation.Reconcile says why).
 //   - An offer is computed when the source has other GPUs, not for each reader. Readers do not
 //     change it.

@@ -2,129 +2,59 @@ package nodestate
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
-	"sync"
-
-	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
-// levels remembers at which level slots were handed out. It is written down: what a container was
-// given then remains in its environment for as long as it has the slots, and what is written of its
-// pod may be another level, that of the node when the pod was bound.
-type levels struct {
-	file string     // empty: it is not written down
-	save sync.Mutex // one change at a time, and in order
+// Record records a grant, before the kubelet gets it.
+func (n *State) Record(g record.Grant) { n.grants.Put(g) }
 
-	mu sync.Mutex // guards of
-	of map[gpu.SlotID]handed
-}
+// Registered records that a kubelet has registered the plugin: one that restarted may have lost grants.
+func (n *State) Registered() { n.grants.Registered() }
 
-// handed is how a slot was handed out.
-type handed struct {
-	Level gpu.Enforcement `json:"level"`
-	MPS   int             `json:"mps,omitempty"` // protocol of the daemon that the container is a client of; 0: of none
-}
+// Load loads the grants of the process before this one, which must not serve the kubelet any more.
+func (n *State) Load() { n.grants.Load() }
 
-// readLevels reads what the process before has written.
-func readLevels(file string, log *zap.Logger) *levels {
-	l := &levels{file: file, of: make(map[gpu.SlotID]handed)}
-	if file == "" {
-		return l
-	}
-	data, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return l
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &l.of)
-	}
-	if err != nil {
-		log.Warn("levels that were handed out are not known: what is written of pods counts", zap.String("file", file), zap.Error(err))
-	}
-	if err != nil || l.of == nil { // it says null
-		l.of = make(map[gpu.SlotID]handed)
-	}
-	return l
-}
-
-// set remembers how slots were handed out.
-func (l *levels) set(slots []gpu.SlotID, now handed) error {
-	l.save.Lock()
-	defer l.save.Unlock()
-	if !l.change(slots, now) || l.file == "" {
+// Grants returns the recorded grants of a container by its slots of memory and of cores. Each is nil where
+// none is recorded.
+func (n *State) Grants(h allocation.Allocated) (memory, cores *record.Grant) {
+	find := func(r gpu.Resource) *record.Grant {
+		one := h
+		if one.Slots = h.Only(r); len(one.Slots) == 0 {
+			return nil
+		}
+		if g, ok := n.grants.Find(one); ok {
+			return &g
+		}
 		return nil
 	}
-	if err := atomicfile.WriteJSON(l.file, l.of, 0o600); err != nil { // which only a change alters
-		return fmt.Errorf("write down levels: %w", err)
-	}
-	return nil
+	return find(gpu.Memory), find(gpu.Cores)
 }
 
-func (l *levels) change(slots []gpu.SlotID, now handed) (changed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, id := range slots {
-		if l.of[id] != now {
-			l.of[id], changed = now, true
-		}
-	}
-	return changed
+// InitGrants is Grants of a plain init container that has that many units.
+func (n *State) InitGrants(pod allocation.Pod, container string, units gpu.Units) (memory, cores *record.Grant) {
+	return n.grants.FindInit(pod.Pod, container, int(units))
 }
 
-// weakest returns the weakest level of some slots and the protocol of MPS. Both are empty if the level
-// of one of the slots was not recorded.
-func (l *levels) weakest(slots []gpu.SlotID) (out handed) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out.Level = gpu.EnforcementKernel
-	for _, id := range slots {
-		one, ok := l.of[id]
-		if !ok {
-			return handed{}
-		}
-		if !one.Level.AtLeast(out.Level) {
-			out.Level = one.Level
-		}
-		out.MPS = one.MPS
+// levelOf returns the level and the protocol of MPS with which a container got its memory. Both are empty where
+// nothing is recorded.
+func (n *State) levelOf(h allocation.Allocated) record.Former {
+	if memory, _ := n.Grants(h); memory != nil {
+		return record.Former{Level: memory.Level, MPS: memory.MPS}
 	}
-	return out
+	return n.grants.FormerLevel(h.Only(gpu.Memory)...)
 }
 
-// HandOut remembers at which level of an inventory slots are handed out, also for the process after
-// this one.
-func (n *State) HandOut(slots []gpu.SlotID, inv gpu.Inventory) {
-	now := handed{Level: cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)}
-	if inv.MPS {
-		now.MPS = mps.Protocol
-	}
-	if err := n.levels.set(slots, now); err != nil {
-		n.log.Warn("levels are not known after a restart", zap.Error(err))
-	}
-}
+// LevelOfContainer returns the level at which a container got its slots; empty where nothing is recorded.
+func (n *State) LevelOfContainer(h allocation.Allocated) gpu.Enforcement { return n.levelOf(h).Level }
 
-// LevelOfSlots returns the weakest level at which slots were handed out; empty when one is not
-// remembered.
-func (n *State) LevelOfSlots(slots []gpu.SlotID) gpu.Enforcement {
-	given := n.levels.weakest(slots)
-	return given.Level
-}
-
-// MPSOfSlots returns the protocol of the MPS daemon whose client the container with these slots was
-// made. It is 0 for no client, and where the level record lacks one of the slots.
-func (n *State) MPSOfSlots(slots ...gpu.SlotID) (protocol int) {
-	given := n.levels.weakest(slots)
-	return given.MPS
-}
+// MPSOf returns the protocol of the MPS daemon whose client a container was made. It is 0 for no client, and where
+// nothing is recorded.
+func (n *State) MPSOf(h allocation.Allocated) (protocol int) { return n.levelOf(h).MPS }
 
 // RetiredClients returns the pods on each GPU that version 0.2 made clients of an MPS protocol which gpumem no longer
 // runs. The map has the kubelet's device IDs of the resource, each with its pod.
@@ -136,7 +66,7 @@ func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gp
 	out := make(map[gpu.UUID][]string)
 	for id, pod := range held {
 		device, err := slots.Device(gpu.SlotID(id))
-		if err != nil || mps.CheckProtocol(n.MPSOfSlots(gpu.SlotID(id))) == nil {
+		if err != nil || mps.CheckProtocol(n.grants.FormerLevel(gpu.SlotID(id)).MPS) == nil {
 			continue
 		}
 		if !slices.Contains(out[device.UUID], pod) {
@@ -146,17 +76,19 @@ func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gp
 	return out
 }
 
-// LevelOf returns the level at which the pod was given what it holds: as
-// remembered, or else as it is written.
-func (n *State) LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement {
-	var slots []gpu.SlotID
+// LevelOf returns the weakest level of a pod's containers: as recorded, or else as its annotation has it.
+func (n *State) LevelOf(s allocation.State, pod allocation.Pod) (weakest gpu.Enforcement) {
 	for _, h := range s.Allocated {
-		if h.Of(pod.Pod) {
-			slots = append(slots, h.Only(gpu.Memory)...)
+		if !h.Of(pod.Pod) || len(h.Only(gpu.Memory)) == 0 {
+			continue
+		}
+		level := n.levelOf(h).Level
+		if level == "" {
+			return pod.Assignment.Enforcement
+		}
+		if weakest == "" || !level.AtLeast(weakest) {
+			weakest = level
 		}
 	}
-	if level := n.LevelOfSlots(slots); level != "" && len(slots) > 0 {
-		return level
-	}
-	return pod.Assignment.Enforcement
+	return cmp.Or(weakest, pod.Assignment.Enforcement)
 }

@@ -37,6 +37,7 @@ func newNode(t *testing.T, change func(*deviceplugin.Config), known []string, li
 		change(&cfg)
 	}
 	n.Plugin = deviceplugin.New(cfg, n.Source, n.Pods, n.Kubelet, n.Notes, n.Counts, zap.NewNop())
+	n.State.Load()
 	n.Client = plugintest.Connect(t, n.Server)
 	return n
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
 // Pods tells which pods are bound to the node, whether these are all, and when
@@ -33,7 +34,6 @@ type Config struct {
 	PlaceUnassigned bool              // place pods that no scheduler placed; otherwise refuse them
 	Cordoned        func() []gpu.UUID // which GPUs get none of these; nil: all do
 	KubeletWait     time.Duration     // for an answer of the kubelet
-	Levels          string            // file in which levels that were handed out are written down; empty: none
 }
 
 // State is what a node knows of its pods. It is safe for concurrent use.
@@ -42,34 +42,27 @@ type State struct {
 	offers  *Offers
 	pods    Pods
 	kubelet Kubelet
+	grants  *record.Table
 	log     *zap.Logger
-	levels  *levels
 
 	mu      sync.Mutex // guards the rest
 	held    []allocation.Allocated
 	heard   bool                            // the kubelet has listed what it has given
-	given   []grant                         // the kubelet may not have listed it yet
-	grants  int                             // so far
 	plans   map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
-	account account
+	changed chan struct{}                   // closed and replaced when the account changes
 }
 
-// grant is what a container was given.
-type grant struct {
-	allocation.Attributed
-	number int // of the grants so far
-}
-
-// New returns a state in which nothing is known yet.
-func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, log *zap.Logger) *State {
+// New returns a state that has the grants of a table.
+func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *record.Table, log *zap.Logger) *State {
 	return &State{
-		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, log: log, levels: readLevels(cfg.Levels, log),
-		plans: make(map[string]placement.Assignment), account: account{changed: make(chan struct{})},
+		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, grants: grants, log: log,
+		plans: make(map[string]placement.Assignment), changed: make(chan struct{}),
 	}
 }
 
 // Alive returns unless the lock is never released.
 func (n *State) Alive() {
+	n.grants.Alive()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 }
@@ -86,7 +79,7 @@ func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, er
 	defer cancel()
 	for {
 		pods, _, changed := n.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
-		before := n.granted()
+		before := n.grants.Count()
 		held, known, err := n.kubelet.List(asking)
 		if err == nil {
 			return n.heardOf(pods, held, known, before), changed, nil
@@ -106,19 +99,12 @@ func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err
 	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
 	pods, complete, _ := n.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
-	before := n.granted()
+	before := n.grants.Count()
 	held, known, err := n.kubelet.List(asking)
 	if err != nil {
 		return allocation.State{}, false, err
 	}
 	return n.heardOf(pods, held, known, before), complete, nil
-}
-
-// granted returns how many grants there were so far.
-func (n *State) granted() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.grants
 }
 
 // Changed returns channels that are closed when the pods have changed, and what is offered.
@@ -128,15 +114,14 @@ func (n *State) Changed() (pods, offer <-chan struct{}) {
 	return pods, offer
 }
 
-// heardOf is the state of the node with what its pods hold, which is remembered for when the kubelet
-// does not tell. Before is how many grants there were when the kubelet was asked: where it lists the
-// slots of one of these as another pod's, they were never for the pod that they seemed to be for.
+// heardOf is the state of the node by an answer of the kubelet, which counts while the kubelet does not
+// answer. Before is how many grants there were when the kubelet was asked.
 func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool, before int) allocation.State {
 	s := n.rules()
+	n.grants.MoveTo(held, before)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.held, n.heard = held, true
-	n.given = slices.DeleteFunc(n.given, func(g grant) bool { return g.number <= before && g.OfAnother(held) })
 	s = n.fill(s, pods)
 	s.Listed = known
 	return s
@@ -153,7 +138,7 @@ func (n *State) recall(pods []allocation.Pod) allocation.State {
 	told := s.Allocated
 	s.Allocated = slices.Clone(told)
 	for _, g := range s.Attributed {
-		if !listedIn(told, g) {
+		if !g.Earlier && !listedIn(told, g) {
 			s.Allocated = append(s.Allocated, g.Allocated())
 		}
 	}
@@ -180,12 +165,25 @@ func (n *State) rules() allocation.State {
 
 // fill adds to a state what is known of pods. The caller holds mu.
 func (n *State) fill(s allocation.State, pods []allocation.Pod) allocation.State {
-	n.forgetTold(pods)
-	s.Pods, s.Allocated = n.planned(pods), n.held
-	for _, g := range n.given {
-		s.Attributed = append(s.Attributed, g.Attributed)
-	}
+	s.Pods, s.Allocated, s.Attributed = n.planned(pods), n.held, n.unlisted(pods)
 	return s.WithUnlisted()
+}
+
+// unlisted returns the grants of these pods that the kubelet may not list. Of an admitted pod it lists all containers
+// but plain init containers. Before the admission, an answer may be older than the previous one.
+// The caller holds mu.
+func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
+	grants, recent := n.grants.Grants()
+	for _, g := range grants {
+		a := g.Attributed()
+		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == a.Pod })
+		if i < 0 || pods[i].Admitted && !pods[i].Unlisted() && listedIn(n.held, a) {
+			continue
+		}
+		a.Earlier = !recent(g)
+		out = append(out, a)
+	}
+	return out
 }
 
 // planned adds to pods what was planned for them. What is written of a pod that the kubelet has
@@ -210,41 +208,19 @@ func (n *State) Wrote(ref placement.PodRef, a placement.Assignment) {
 	n.plans[ref.UID] = a
 }
 
-// Keep drops what was planned for pods other than these, by UID.
-func (n *State) Keep(here map[string]bool) {
+// Keep drops the plans of pods other than these, by UID. Where these are all, it drops the grants of others too.
+func (n *State) Keep(here map[string]bool, all bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })
-}
-
-// Remember keeps what a container is given until the kubelet has listed it. It gives a slot to one
-// container of a resource: where it gives one again that seemed to be for this very container, that
-// was for one of a pod that is gone.
-func (n *State) Remember(given allocation.Attributed) {
-	if len(given.Slots) == 0 {
+	if !all {
 		return
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.grants++
-	n.given = append(slices.DeleteFunc(n.given, func(g grant) bool {
-		return g.Pod == given.Pod && g.Container.Name == given.Container.Name && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(given.Slots, id) })
-	}), grant{given, n.grants})
-}
-
-// ForgetGiven forgets all that: a kubelet that has restarted may have lost it.
-func (n *State) ForgetGiven() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.given = nil
-}
-
-// forgetTold drops what was given to pods that are gone, and of pods that are
-// settled what the kubelet has listed as theirs. Before that, an answer
-// may be older than the one before it. Of some it lists nothing. The caller holds mu.
-func (n *State) forgetTold(pods []allocation.Pod) {
-	n.given = slices.DeleteFunc(n.given, func(g grant) bool {
-		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })
-		return i < 0 || pods[i].Admitted && !pods[i].Unlisted() && listedIn(n.held, g.Attributed)
-	})
+	listed := make(map[gpu.SlotID]bool)
+	for _, h := range n.held {
+		for _, id := range h.Slots {
+			listed[id] = true
+		}
+	}
+	n.grants.Keep(func(g record.Grant) bool { return g.UID == "" || here[g.UID] || listed[g.Slots[0]] })
 }

@@ -1,6 +1,8 @@
 package nodestate_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,7 +12,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
+	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
+	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
 // A pod is deleted by force and made again while the kubelet answers: what it tells of the name is
@@ -87,7 +92,9 @@ func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
 	n.Kubelet.Give("before", "main", ids)
 	n.Kubelet.Meanwhile = func() {
 		n.Kubelet.Meanwhile = nil
-		n.State.Remember(allocation.Attributed{Pod: warm.Pod, Container: warm.Request.Containers.All()[0], Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}})
+		n.State.Record(record.Grant{
+			Namespace: "ns", Pod: "warm", UID: warm.Pod.UID, Container: "warm", Init: true, Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"},
+		})
 	}
 	s, _, err := n.State.Look(t.Context())
 	if err != nil {
@@ -188,5 +195,60 @@ func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
 				t.Errorf("why (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// The level record of version 0.2 has the protocol with each slot. Slots are clients no more once they are granted again.
+func TestRetiredClients(t *testing.T) {
+	former := filepath.Join(t.TempDir(), "levels.json")
+	levels := `{"aaaaaaaa-0":{"level":"mps","mps":3},"aaaaaaaa-1":{"level":"kernel","mps":3},"bbbbbbbb-0":{"level":"mps","mps":2},"bbbbbbbb-1":{"level":"advisory"}}`
+	if err := os.WriteFile(former, []byte(levels), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, func(c *deviceplugin.Config) {
+		c.Record, c.Former = checkpoint.File(filepath.Join(t.TempDir(), "grants.json")), former
+	}, nil)
+	inv, _, _ := n.Source.Inventory()
+	held := map[string]string{
+		"aaaaaaaa-0": "ml/three", "aaaaaaaa-1": "ml/three", "aaaaaaaa-2": "ml/unrecorded", "bbbbbbbb-0": "ml/two", "bbbbbbbb-1": "ml/advisory", "strange": "ml/strange",
+	}
+	want := map[gpu.UUID][]string{uuidA: {"ml/three"}}
+	if diff := cmp.Diff(want, n.State.RetiredClients(inv, held)); diff != "" {
+		t.Errorf("clients (-want +got):\n%s", diff)
+	}
+	n.State.Record(record.Grant{Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1"}, Level: gpu.EnforcementMPS, MPS: 2})
+	if got := n.State.RetiredClients(inv, held); len(got) > 0 {
+		t.Errorf("clients after the slots were granted again: %v", got)
+	}
+}
+
+// The owner of a pod can understate its grant again after the node has corrected the annotation.
+func TestTheAccountHasAPodUntilItsEnd(t *testing.T) {
+	evil := pod("evil", 1, uuidA, app(4))
+	n := newNode(t, nil, nil, evil)
+	if _, err := n.Admit(t, evil); err != nil {
+		t.Fatal(err)
+	}
+	understate := func(p *allocation.Pod) {
+		p.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidB}}}.WithShares(p.Request)
+	}
+	want := []gpu.PodAllocation{{UID: "uid-evil", Shares: []gpu.Share{{Device: uuidA, Units: 4}}}}
+	n.Pods.Change("evil", understate)
+	for _, when := range []string{"while the annotation says less", "after it was corrected", "and still"} {
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		given, known, _ := n.State.Allocations()
+		if diff := cmp.Diff(want, given); diff != "" || !known {
+			t.Errorf("%s, known: %t (-want +got):\n%s", when, known, diff)
+		}
+	}
+	n.Pods.Set()
+	n.Kubelet.Free()
+	if err := n.Reconciler.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if given, _, _ := n.State.Allocations(); len(given) > 0 {
+		t.Errorf("the pod has ended, and the account has %v", given)
 	}
 }

@@ -35,7 +35,7 @@ type State interface {
 	Changed() (pods, offer <-chan struct{})
 	LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
 	Wrote(ref placement.PodRef, a placement.Assignment)
-	Keep(here map[string]bool)
+	Keep(here map[string]bool, all bool)
 	Tally(s allocation.State)
 }
 
@@ -169,7 +169,7 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	var unwritten []placement.Request // of pods that wait
 	for _, c := range corrections {
 		if !c.Asked() {
-			_ = r.Mixed(c.Pod, c.Actual) // for its event
+			_ = r.Mixed(c.Pod, len(c.Actual.Shares)) // for its event
 		}
 		if !c.Whole() {
 			continue
@@ -317,9 +317,9 @@ func (r *Reconciler) release(ref placement.PodRef) {
 
 // Mixed returns that a pod has slots of more GPUs than it asks for, or of fewer, which no
 // assignment can describe. It is an event of the pod, once.
-func (r *Reconciler) Mixed(pod allocation.Pod, actual placement.Assignment) error {
+func (r *Reconciler) Mixed(pod allocation.Pod, gpus int) error {
 	ref, mixed := pod.Pod, fmt.Errorf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again",
-		pod.Pod, len(actual.Shares), pod.Request.GPUs())
+		pod.Pod, gpus, pod.Request.GPUs())
 	r.mu.Lock()
 	told := r.reported[ref.UID]
 	r.reported[ref.UID] = true
@@ -333,12 +333,12 @@ func (r *Reconciler) Mixed(pod allocation.Pod, actual placement.Assignment) erro
 
 // forget drops what is known of pods that are gone by now.
 func (r *Reconciler) forget() {
-	pods, _, _ := r.pods.Pods()
+	pods, complete, _ := r.pods.Pods()
 	here := make(map[string]bool, len(pods))
 	for _, pod := range pods {
 		here[pod.Pod.UID] = true
 	}
-	r.state.Keep(here)
+	r.state.Keep(here, complete)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.reported, func(uid string, _ bool) bool { return !here[uid] })

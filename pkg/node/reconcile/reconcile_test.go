@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
@@ -199,7 +200,7 @@ func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
 		},
 		"another of its size was there before the plugin": {
 			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2)), pod("q", 2, "", warm(2))}, want: []string{"ns/q " + onB + " by the node"},
-			between: func(n *node) { n.State.ForgetGiven() },
+			between: func(n *node) { n.State.Registered() },
 		},
 		"another of its size is not known to be admitted": {
 			pods: []allocation.Pod{pod("p", 1, "", warm(2)), pod("q", 2, "", warm(2))}, unheard: "p", want: []string{"ns/p " + onA + " by the node", "ns/q " + onA + " by the node"},
@@ -209,8 +210,8 @@ func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
 			want: []string{"ns/p " + onB + " by the node", "ns/q " + onA + " by the node"},
 		},
 		"the kubelet has started again since": {
-			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2))}, want: nil,
-			then: func(n *node) { n.State.ForgetGiven(); n.Pods.TakeAway("p") }, // it counts on each GPU
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2))}, want: []string{"ns/p " + onB},
+			then: func(n *node) { n.State.Registered(); n.Pods.TakeAway("p") },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -329,8 +330,8 @@ func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 		"as strong as it was when it bound": {gpu.EnforcementKernel, false, pod("a", 1, uuidA, app(3)), gpu.EnforcementKernel},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "levels.json")
-			remembers := func(c *deviceplugin.Config) { c.Levels = file }
+			file := filepath.Join(t.TempDir(), "grants.json")
+			remembers := func(c *deviceplugin.Config) { c.Record = checkpoint.File(file) }
 			bound := tc.pod
 			bound.Assignment.Enforcement = gpu.EnforcementKernel
 			n := newNode(t, remembers, nil, bound)

@@ -1,0 +1,22 @@
+// Package record is the node agent's table of grants: the answers to the kubelet's Allocate, with the values that each
+// container got. Everything else that the agent reports of a container follows from it: level, limit, environment.
+//
+// # Protocol
+//
+// The device plugin records a grant (Put) before it answers the kubelet. The kubelet stores the same answer and uses it
+// at each start of the container, so a container has the values of its first start. Settings that changed since
+// apply to new containers only.
+//
+// Load reads the checkpoint once no other process serves the kubelet: until then that process writes it. A
+// Table that was not loaded writes nothing. A checkpoint that is lost or unusable leaves an empty table. Containers
+// without a grant then have what PodResources, their environment and their pod's annotation report.
+//
+// # Invariants
+//
+//   - A slot belongs to the last grant that has it. Only init containers share slots with later containers of
+//     their pod, as the kubelet gives them the same ones.
+//   - The kubelet's call names no pod. Find therefore goes by slots, which PodResources lists by container; the name of
+//     the container decides only between containers with the same slots. MoveTo corrects names.
+//   - The table is never longer than the slots of the node and the init containers of its pods: Keep
+//     drops grants of pods that are gone.
+package record

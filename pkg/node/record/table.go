@@ -1,0 +1,271 @@
+package record
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
+)
+
+// version is the version of the checkpoint's format.
+const version = 1
+
+// state is the content of the checkpoint.
+type state struct {
+	Version int                   `json:"v"`
+	Grants  []Grant               `json:"grants"`
+	Account []gpu.PodAllocation   `json:"account,omitempty"`
+	Former  map[gpu.SlotID]Former `json:"former,omitempty"`
+}
+
+// Former is the level of a slot as version 0.2 recorded it.
+type Former struct {
+	Level gpu.Enforcement `json:"level"`
+	MPS   int             `json:"mps,omitempty"`
+}
+
+// Table has the grants of a node. It is safe for concurrent use.
+type Table struct {
+	store  checkpoint.Store // nil: the table ends with the process
+	former string           // file of levels that version 0.2 wrote; empty: none
+	log    *zap.Logger
+
+	save sync.Mutex // one write at a time, and in order
+
+	mu     sync.Mutex // guards the rest
+	loaded bool
+	state  state // its slices and maps are replaced, not changed
+	known  bool  // the account is known
+	count  int   // grants of this process
+	before int   // the grants up to this number were made before the kubelet registered the plugin last
+}
+
+// NewTable returns an empty table. Former is the file in which version 0.2 recorded levels.
+func NewTable(store checkpoint.Store, former string, log *zap.Logger) *Table {
+	return &Table{store: store, former: former, log: log, state: state{Version: version}}
+}
+
+// Load reads the checkpoint, unless it was read before. No other process may serve the kubelet any more.
+func (t *Table) Load() {
+	t.save.Lock()
+	defer t.save.Unlock()
+	if t.store == nil || t.isLoaded() {
+		return
+	}
+	read, found := checkpoint.Load[state](t.store, version, t.log)
+	if !found {
+		read = state{Version: version, Former: t.readFormer()}
+	}
+	read.Grants = slices.DeleteFunc(read.Grants, func(g Grant) bool { return len(g.Slots) == 0 || g.Response == nil })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known {
+		read.Account = t.state.Account
+	}
+	t.loaded, t.state, t.known = true, read, t.known || found
+}
+
+func (t *Table) isLoaded() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.loaded
+}
+
+// readFormer reads the levels of containers that version 0.2 started.
+func (t *Table) readFormer() (levels map[gpu.SlotID]Former) {
+	data, err := os.ReadFile(t.former)
+	if err != nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, &levels); err != nil {
+		t.log.Warn("levels of version 0.2 cannot be read: the annotations of pods count", zap.String("file", t.former), zap.Error(err))
+		return nil
+	}
+	return levels
+}
+
+// write writes the checkpoint. Without it the next process rebuilds the table.
+func (t *Table) write() {
+	t.save.Lock()
+	defer t.save.Unlock()
+	t.mu.Lock()
+	loaded, now := t.loaded, t.state
+	t.mu.Unlock()
+	if !loaded {
+		return
+	}
+	data, err := json.Marshal(now)
+	if err == nil {
+		err = t.store.Write(data)
+	}
+	if err != nil {
+		t.log.Warn("grants are not recorded", zap.Error(err))
+		return
+	}
+	if t.former != "" {
+		_ = os.Remove(t.former) // the checkpoint has its levels
+	}
+}
+
+// Put records a grant that the kubelet is about to get.
+func (t *Table) Put(g Grant) {
+	g.Slots = slices.Sorted(slices.Values(g.Slots))
+	t.mu.Lock()
+	t.count++
+	g.number = t.count
+	old := func(o Grant) bool { return g.replaces(o, t.before) }
+	t.state.Grants = append(slices.DeleteFunc(slices.Clone(t.state.Grants), old), g)
+	t.state.Former = maps.Clone(t.state.Former)
+	for _, id := range g.Slots {
+		delete(t.state.Former, id)
+	}
+	t.mu.Unlock()
+	t.write()
+}
+
+// Count returns how many grants this process recorded.
+func (t *Table) Count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count
+}
+
+// Registered marks the grants so far: the kubelet that registered the plugin may have restarted and lost them.
+func (t *Table) Registered() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.before = t.count
+}
+
+// Grants returns all grants. The caller must not change them. A grant is recent if the kubelet has registered the
+// plugin before it.
+func (t *Table) Grants() (grants []Grant, recent func(Grant) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.before
+	return t.state.Grants, func(g Grant) bool { return g.number > before }
+}
+
+// Find returns the grant of a container by its slots of one resource.
+func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
+	t.mu.Lock()
+	grants := t.state.Grants
+	t.mu.Unlock()
+	slots := slices.Sorted(slices.Values(h.Slots))
+	for _, one := range slices.Backward(grants) {
+		if !slices.Equal(one.Slots, slots) {
+			continue
+		}
+		if one.Container == h.Container && one.Pod == h.Name && one.Namespace == h.Namespace {
+			return one, true
+		}
+		if !found {
+			g, found = one, true
+		}
+	}
+	return g, found
+}
+
+// FindInit returns the grants of an init container of a pod: of memory and of cores, where it has them.
+func (t *Table) FindInit(pod placement.PodRef, container string, units int) (memory, cores *Grant) {
+	t.mu.Lock()
+	grants := t.state.Grants
+	t.mu.Unlock()
+	for i := range grants {
+		g := &grants[i]
+		if !g.Init || g.Namespace != pod.Namespace || g.Pod != pod.Name || g.UID != "" && g.UID != pod.UID {
+			continue
+		}
+		switch {
+		case g.Resource() == gpu.Cores && g.Container == container:
+			cores = g
+		case g.Resource() == gpu.Memory && len(g.Slots) == units && (g.Container == container || g.Container == "" && memory == nil):
+			memory = g
+		}
+	}
+	return memory, cores
+}
+
+// MoveTo records that slots of the first grants belong to other pods than assumed: PodResources listed them so when the
+// process had recorded that many grants.
+func (t *Table) MoveTo(held []allocation.Allocated, count int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	owner := make(map[gpu.SlotID]*allocation.Allocated)
+	for i := range held {
+		for _, id := range held[i].Slots {
+			owner[id] = &held[i]
+		}
+	}
+	moved := false
+	grants := slices.Clone(t.state.Grants)
+	for i, g := range grants {
+		h := owner[g.Slots[0]]
+		if h == nil || g.number > count || h.Namespace == g.Namespace && h.Name == g.Pod {
+			continue
+		}
+		grants[i].Namespace, grants[i].Pod, grants[i].UID, grants[i].Container = h.Namespace, h.Name, "", ""
+		if slices.Equal(g.Slots, slices.Sorted(slices.Values(h.Only(g.Resource())))) {
+			grants[i].Container, grants[i].Init = h.Container, false
+		}
+		moved = true
+	}
+	if moved {
+		t.state.Grants = grants
+	}
+}
+
+// Keep drops the grants that fail the test.
+func (t *Table) Keep(has func(Grant) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.state.Grants = slices.DeleteFunc(slices.Clone(t.state.Grants), func(g Grant) bool { return !has(g) })
+}
+
+// FormerLevel returns the weakest level of some slots, and the protocol of MPS, as version 0.2 recorded them. Both
+// are empty where it recorded nothing of one of the slots.
+func (t *Table) FormerLevel(slots ...gpu.SlotID) (out Former) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, id := range slots {
+		one, ok := t.state.Former[id]
+		if !ok {
+			return Former{}
+		}
+		if one.Level = cmp.Or(one.Level, gpu.EnforcementAdvisory); i == 0 || !one.Level.AtLeast(out.Level) {
+			out.Level = one.Level
+		}
+		out.MPS = max(out.MPS, one.MPS)
+	}
+	return out
+}
+
+// Account returns the grants of pods whose annotations reported less at some time, and whether these are known.
+func (t *Table) Account() (account []gpu.PodAllocation, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.state.Account, t.known
+}
+
+// SetAccount records the account.
+func (t *Table) SetAccount(account []gpu.PodAllocation) {
+	t.mu.Lock()
+	t.state.Account, t.known = account, true
+	t.mu.Unlock()
+	t.write()
+}
+
+// Alive returns unless the lock is never released.
+func (t *Table) Alive() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+}

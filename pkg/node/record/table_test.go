@@ -1,0 +1,252 @@
+package record
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
+)
+
+// grant returns a grant of slots to a container of pod ns/NAME.
+func grant(name, container string, level gpu.Enforcement, slots ...gpu.SlotID) Grant {
+	return Grant{
+		Namespace: "ns", Pod: name, UID: "uid-" + name, Container: container, Level: level, Slots: slots,
+		Response: &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"LEVEL": string(level)}},
+	}
+}
+
+func initial(g Grant) Grant {
+	g.Init = true
+	return g
+}
+
+func held(name, container string, slots ...gpu.SlotID) allocation.Allocated {
+	return allocation.Allocated{Namespace: "ns", Name: name, Container: container, Slots: slots}
+}
+
+// loaded returns the table of a new process.
+func loaded(store checkpoint.Store, former string) *Table {
+	t := NewTable(store, former, zap.NewNop())
+	t.Load()
+	return t
+}
+
+func levelOf(t *Table, h allocation.Allocated) gpu.Enforcement {
+	g, _ := t.Find(h)
+	return g.Level
+}
+
+// A pod of the plugin is deleted by force: its successor starts while it still serves the kubelet.
+func TestANewProcessHasAllGrantsOfTheOneBefore(t *testing.T) {
+	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
+	old := loaded(store, "")
+	old.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
+	next := NewTable(store, "", zap.NewNop())
+	next.SetAccount([]gpu.PodAllocation{{UID: "uid-a"}}) // it is not loaded, and must not write
+	old.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
+	old.Put(grant("c", "main", gpu.EnforcementKernel, "a-1", "a-2"))
+	next.Load()
+	next.Put(grant("d", "main", gpu.EnforcementAdvisory, "a-3"))
+	for name, table := range map[string]*Table{"the next": next, "the one after that": loaded(store, "")} {
+		if got := levelOf(table, held("b", "main", "a-0")); got != gpu.EnforcementAdvisory {
+			t.Errorf("%s: level %q of a slot that was granted again", name, got)
+		}
+		if got := levelOf(table, held("c", "main", "a-2", "a-1")); got != gpu.EnforcementKernel {
+			t.Errorf("%s: level %q of a grant of the last moment", name, got)
+		}
+		if account, known := table.Account(); !known || len(account) != 1 {
+			t.Errorf("%s: account %v, known: %t", name, account, known)
+		}
+	}
+}
+
+func TestAnUnusableCheckpointIsSetAside(t *testing.T) {
+	for _, text := range []string{"", "{", "[]", "null", `{"v":2,"grants":[{"slots":["a-0"],"response":{}}]}`, `{"v":1,"grants":{}}`, `{"v":1,"grants":[{},{"slots":["a-0"]}]}`, `{"v":1}`} {
+		file := filepath.Join(t.TempDir(), "grants.json")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		table := loaded(checkpoint.File(file), "")
+		if got, _ := table.Grants(); len(got) > 0 {
+			t.Errorf("%q: grants %v", text, got)
+		}
+		table.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
+		if got := levelOf(loaded(checkpoint.File(file), ""), held("a", "main", "a-0")); got != gpu.EnforcementMPS {
+			t.Errorf("after %q: level %q", text, got)
+		}
+		aside, err := os.ReadFile(file + ".unusable")
+		if strings.HasPrefix(text, `{"v":1`) && !strings.Contains(text, `"grants":{}`) {
+			if err == nil {
+				t.Errorf("%q is set aside", text)
+			}
+		} else if err != nil || string(aside) != text {
+			t.Errorf("%q is set aside as %q, %v", text, aside, err)
+		}
+	}
+}
+
+// full is a disk without space.
+type full struct{ checkpoint.Store }
+
+func (full) Read() ([]byte, error) { return nil, nil }
+func (full) Write([]byte) error    { return errors.New("no space left on device") }
+
+func TestAFullDiskKeepsNoGrantFromTheKubelet(t *testing.T) {
+	former := filepath.Join(t.TempDir(), "levels.json")
+	if err := os.WriteFile(former, []byte(`{"a-1":{"level":"kernel"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table := loaded(full{}, former)
+	table.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
+	if got := levelOf(table, held("a", "main", "a-0")); got != gpu.EnforcementMPS {
+		t.Errorf("level %q", got)
+	}
+	if _, err := os.Stat(former); err != nil {
+		t.Errorf("the levels of version 0.2 are lost: %v", err)
+	}
+}
+
+// The levels of version 0.2 count until a slot is granted again, also for later processes.
+func TestLevelsOfVersion02(t *testing.T) {
+	dir := t.TempDir()
+	former, store := filepath.Join(dir, "levels.json"), checkpoint.File(filepath.Join(dir, "grants.json"))
+	if err := os.WriteFile(former, []byte(`{"a-0":{"level":"kernel","mps":3},"a-1":{"level":"mps","mps":2},"a-2":{"level":"kernel"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table := loaded(store, former)
+	for _, tc := range []struct {
+		slots []gpu.SlotID
+		want  Former
+	}{
+		{[]gpu.SlotID{"a-0", "a-1"}, Former{gpu.EnforcementMPS, 3}},
+		{[]gpu.SlotID{"a-1", "a-0"}, Former{gpu.EnforcementMPS, 3}},
+		{[]gpu.SlotID{"a-2"}, Former{gpu.EnforcementKernel, 0}},
+		{[]gpu.SlotID{"a-2", "a-3"}, Former{}},
+		{nil, Former{}},
+	} {
+		if got := table.FormerLevel(tc.slots...); got != tc.want {
+			t.Errorf("%v: %v, want %v", tc.slots, got, tc.want)
+		}
+	}
+	table.Put(grant("a", "main", gpu.EnforcementAdvisory, "a-0"))
+	if _, err := os.Stat(former); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file of version 0.2 would count again once the checkpoint is lost: %v", err)
+	}
+	after := loaded(store, former)
+	if got := after.FormerLevel("a-0"); got != (Former{}) {
+		t.Errorf("a slot that was granted again has %v", got)
+	}
+	if got := after.FormerLevel("a-2"); got.Level != gpu.EnforcementKernel {
+		t.Errorf("a slot that was not granted since has %v", got)
+	}
+	if err := os.WriteFile(former, []byte("[]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := loaded(checkpoint.File(filepath.Join(dir, "none.json")), former).FormerLevel("a-0"); got != (Former{}) {
+		t.Errorf("an unreadable file of version 0.2 has %v", got)
+	}
+}
+
+// The kubelet gives the slots of an init container to the next containers of its pod.
+func TestEachContainerOfSharedSlotsHasItsGrant(t *testing.T) {
+	table := NewTable(nil, "", zap.NewNop())
+	table.Put(initial(grant("p", "first", gpu.EnforcementKernel, "a-0", "a-1")))
+	table.Put(initial(grant("p", "second", gpu.EnforcementMPS, "a-0", "a-1")))
+	table.Put(grant("p", "main", gpu.EnforcementAdvisory, "a-0", "a-1"))
+	table.Put(initial(grant("p", "first", gpu.EnforcementKernel, "a-c0")))
+	p := placement.PodRef{Namespace: "ns", Name: "p", UID: "uid-p"}
+	for container, want := range map[string]gpu.Enforcement{"first": gpu.EnforcementKernel, "second": gpu.EnforcementMPS} {
+		memory, cores := table.FindInit(p, container, 2)
+		if memory == nil || memory.Level != want || (cores != nil) != (container == "first") {
+			t.Errorf("%s: %v, %v; want level %s", container, memory, cores, want)
+		}
+	}
+	if got := levelOf(table, held("p", "main", "a-0", "a-1")); got != gpu.EnforcementAdvisory {
+		t.Errorf("main: level %q", got)
+	}
+	for _, other := range []placement.PodRef{{Namespace: "ns", Name: "q", UID: "uid-q"}, {Namespace: "ns", Name: "p", UID: "another"}} {
+		if memory, _ := table.FindInit(other, "first", 2); memory != nil {
+			t.Errorf("pod %v has %v", other, memory)
+		}
+	}
+	if memory, _ := table.FindInit(p, "first", 1); memory != nil {
+		t.Errorf("a container of another size has %v", memory)
+	}
+	table.Put(grant("q", "main", gpu.EnforcementAdvisory, "a-1"))
+	if got, _ := table.Grants(); len(got) != 2 {
+		t.Errorf("grants %v, want the last one and that of cores", got)
+	}
+}
+
+// PodResources lists slots for another pod than the plugin had assumed.
+func TestGrantsMoveToThePodThatHasTheirSlots(t *testing.T) {
+	table := NewTable(nil, "", zap.NewNop())
+	table.Put(initial(grant("p", "warm", gpu.EnforcementKernel, "a-0", "a-1", "a-2")))
+	table.Put(initial(grant("p", "warm", gpu.EnforcementMPS, "b-0")))
+	table.Put(grant("r", "main", gpu.EnforcementAdvisory, "c-0"))
+	before := table.Count()
+	table.Put(initial(grant("p", "late", gpu.EnforcementAdvisory, "d-0")))
+	table.MoveTo([]allocation.Allocated{held("q", "main", "a-0", "a-1"), held("s", "app", "b-0"), held("r", "main", "c-0"), held("t", "main", "d-0")}, before)
+	type owner struct {
+		Pod, UID, Container string
+		Init                bool
+	}
+	var got []owner
+	grants, _ := table.Grants()
+	for _, g := range grants {
+		got = append(got, owner{g.Pod, g.UID, g.Container, g.Init})
+	}
+	want := []owner{{"q", "", "", true}, {"s", "", "app", false}, {"r", "uid-r", "main", false}, {"p", "uid-p", "late", true}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("owners (-want +got):\n%s", diff)
+	}
+	if memory, _ := table.FindInit(placement.PodRef{Namespace: "ns", Name: "q", UID: "uid-q"}, "prepare", 3); memory == nil || memory.Level != gpu.EnforcementKernel {
+		t.Errorf("the init container of pod q has %v", memory)
+	}
+}
+
+// A kubelet that lost its records asks again for each container.
+func TestAKubeletThatAsksAgainReplacesGrants(t *testing.T) {
+	table := NewTable(nil, "", zap.NewNop())
+	table.Put(initial(grant("p", "warm", gpu.EnforcementAdvisory, "a-0")))
+	table.Put(initial(grant("p", "warm", gpu.EnforcementAdvisory, "a-1"))) // for a pod that is not known yet
+	if got, _ := table.Grants(); len(got) != 2 {
+		t.Errorf("grants %v, want both", got)
+	}
+	table.Registered()
+	table.Put(initial(grant("p", "warm", gpu.EnforcementAdvisory, "b-0")))
+	got, recent := table.Grants()
+	if len(got) != 1 || got[0].Slots[0] != "b-0" || !recent(got[0]) {
+		t.Errorf("grants %v, want the last one", got)
+	}
+	table.Keep(func(g Grant) bool { return g.Pod != "p" })
+	if got, _ := table.Grants(); len(got) > 0 {
+		t.Errorf("grants %v, want none", got)
+	}
+}
+
+func TestTheLimitIsThatOfTheSmallestGPU(t *testing.T) {
+	devices := []gpu.Device{{UUID: "GPU-a", ShareMiB: 800}, {UUID: "GPU-b", ShareMiB: 400}}
+	to := allocation.Attributed{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "uid"}, Container: placement.Container{Name: "warm", Kind: placement.Init}}
+	got := New(to, allocation.Grant{Devices: devices, Each: 2, Slots: []gpu.SlotID{"b-0", "a-0"}}, gpu.Inventory{MPS: true}, nil)
+	want := Grant{
+		Namespace: "ns", Pod: "p", UID: "uid", Container: "warm", Init: true, Slots: []gpu.SlotID{"b-0", "a-0"}, Level: gpu.EnforcementAdvisory, MPS: 2,
+		GPUs: []GPU{{UUID: "GPU-a", Units: 2, MiB: 1600}, {UUID: "GPU-b", Units: 2, MiB: 800}},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Grant{})); diff != "" {
+		t.Errorf("grant (-want +got):\n%s", diff)
+	}
+	if got.LimitMiB() != 800 {
+		t.Errorf("limit %d MiB, want 800", got.LimitMiB())
+	}
+}
