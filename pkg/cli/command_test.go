@@ -220,7 +220,7 @@ func TestAMisspeltCommand(t *testing.T) {
 
 func TestHelpOfTheNamespace(t *testing.T) {
 	for command, want := range map[string]string{
-		"explain": "Namespace of the pod, unless", "defrag": "Namespace of the pod, unless", "drain": "Changes nothing here", "doctor": "Changes nothing here",
+		"explain": "Namespace of the pod, unless", "defrag": "Namespace of the pod, unless", "drain": "Changes nothing here", "doctor": "Namespace that you may read, if",
 		"pods": "List only the pods of this namespace", "nodes": "List only the pods of this namespace",
 	} {
 		stdout, _, err := clirun.Inspect(nil, command, "--help")

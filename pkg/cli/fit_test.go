@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
@@ -34,6 +35,32 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 	} {
 		if _, stderr, _ := clirun.Inspect(client, append([]string{"fit"}, tc.args...)...); stderr != tc.want {
 			t.Errorf("%q: want %q, got %q", tc.args, tc.want, stderr)
+		}
+	}
+}
+
+// A mistake in the flags is reported in one sentence.
+func TestFlagsOfFit(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
+	for want, args := range map[string][]string{
+		"say --mem SIZE or --share N, not both": {"--cores", "3"}, "--count is 0, want a number of GPUs from 1": {"--mem", "3", "--count", "0"},
+	} {
+		if _, _, err := clirun.Inspect(client, append([]string{"fit"}, args...)...); err == nil || err.Error() != want {
+			t.Errorf("%q: error %v, want %q", args, err, want)
+		}
+	}
+}
+
+// Quotas of the namespace count for a user who sees all nodes, too.
+func TestFitSaysWhatTheQuotasLeave(t *testing.T) {
+	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "gpus"}, Status: v1.ResourceQuotaStatus{
+		Hard: v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("12")},
+	}}
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), quota)
+	for size, want := range map[string]string{"12": "", "13": "it fits nowhere: ResourceQuota gpus refuses it"} {
+		stdout, _, err := clirun.Inspect(client, "fit", "-n", "ml", "--mem", size)
+		if !strings.Contains(stdout, "Fits once in all.\nResourceQuota ml/gpus leaves 12 of 12 ") || (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%s GiB: error %v, want %q; printed:\n%s", size, err, want, stdout)
 		}
 	}
 }

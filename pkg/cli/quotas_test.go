@@ -89,14 +89,14 @@ func TestQuotasThatCannotBeRead(t *testing.T) {
 	}{
 		"forbidden": {
 			func(c *fake.Clientset) { clitest.Forbid(c, "resourcequotas") }, "12.5%",
-			"note: you may not list ResourceQuotas, so none is shown (ask for the ClusterRole gpumem-viewer)\n", false,
+			"note: not shown, because you lack the right: ResourceQuotas. Ask for the ClusterRole gpumem-viewer", false,
 		},
 		"not answered": {
 			func(c *fake.Clientset) {
 				c.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no answer") })
 			}, "12.5%", "warning: resourcequotas: no answer\n", true,
 		},
-		"of one namespace alone": {func(c *fake.Clientset) { clitest.OnlyIn(c, "ml") }, "34u/40u", "note: you may list the pods of namespace ml only", false},
+		"of one namespace alone": {func(c *fake.Clientset) { clitest.OnlyIn(c, "ml") }, "34u/40u", "pods outside namespace ml", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := limited(t, own)

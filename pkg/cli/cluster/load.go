@@ -48,7 +48,6 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 	if err = sel.Unseen.nodes(err); err != nil {
 		return nil, inspect.Facts{}, err
 	}
-	where.partial = where.partial || sel.Unseen.anyNodes()
 	facts.CoresOff = where.CoresOff(r.Names, facts)
 
 	state := cache.New()

@@ -31,25 +31,24 @@ type Unseen struct {
 	failed bool // the pods could be listed of no namespace
 }
 
-// AskForRole says what lets a user read what is in gpumem's own namespace.
-const AskForRole = "ask for the ClusterRole and the Role gpumem-viewer"
+// AskForRole names the roles that show everything.
+const AskForRole = "Ask for the ClusterRole gpumem-viewer, and for the Role of that name for usage."
 
-// Notes say what could not be seen, and who can change that.
-func (u *Unseen) Notes() (notes []string) {
-	const viewer = "ask for the ClusterRole gpumem-viewer"
+// Parts name the parts of the answer that the user could not see.
+func (u *Unseen) Parts() (parts []string) {
 	if u.Nodes != nil {
-		notes = append(notes, fmt.Sprintf("you may not list nodes, so what they have free is unknown (%s)", viewer))
+		parts = append(parts, "nodes and their free memory")
 	}
 	if u.Pods != nil {
-		notes = append(notes, fmt.Sprintf("you may list the pods of namespace %s only (%s)", u.Namespace, viewer))
+		parts = append(parts, "pods outside namespace "+u.Namespace)
 	}
 	if u.Quotas != nil {
-		notes = append(notes, fmt.Sprintf("you may not list ResourceQuotas, so none is shown (%s)", viewer))
+		parts = append(parts, "ResourceQuotas")
 	}
 	if u.Usage != "" {
-		notes = append(notes, fmt.Sprintf("what pods use is unknown: %s (%s)", u.Usage, AskForRole))
+		parts = append(parts, "usage")
 	}
-	return notes
+	return parts
 }
 
 // why says in a few words why not all pods are known, where some node or pod could not be seen.

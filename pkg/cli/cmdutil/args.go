@@ -31,6 +31,9 @@ func Run(cmd *cobra.Command, args []string, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
+	if f, ok := o.(interface{ NoteLimits() }); ok {
+		defer f.NoteLimits()
+	}
 	return o.Run(cmd.Context())
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -38,7 +39,8 @@ type Factory struct {
 	system string          // namespace of gpumem
 	level  int             // of the log
 	warned bool            // that the cluster's policy cannot be read
-	noted  map[string]bool // what has been said of what the user may not see
+	hidden []string        // parts of the answer that the user may not read, and that are not reported yet
+	noted  map[string]bool // those that were ever in hidden
 }
 
 // NewFactory returns one with the defaults of its flags.
@@ -64,6 +66,7 @@ const (
 	NamespaceOfPod = "Namespace of the pod, unless it is named as NAMESPACE/POD; that of the kubeconfig unless set"
 	listOnly       = "List only the pods of this namespace. The pods of all others still count in the sums"
 	NamespaceOfAll = "Changes nothing here: pods of all namespaces count"
+	NamespaceOfOne = "Namespace that you may read, if you may not list all, or whose ResourceQuotas count; the kubeconfig's unless set"
 )
 
 // SayNamespace gives a command a help of its own for the shared flag --namespace.
@@ -155,16 +158,28 @@ func (f *Factory) MayBeLimited() *cluster.Unseen {
 	return &cluster.Unseen{Namespace: namespace}
 }
 
-// NoteUnseen tells what the user could not see, each thing once.
+// NoteUnseen has NoteLimits report what the user could not see.
 func (f *Factory) NoteUnseen(u *cluster.Unseen) {
-	if u == nil {
-		return
+	if u != nil {
+		f.Limit(u.Parts()...)
 	}
-	for _, note := range u.Notes() {
-		if !f.noted[note] {
-			f.noted[note] = true
-			fmt.Fprintf(f.ErrOut, "note: %s\n", table.Clean(note))
+}
+
+// Limit has NoteLimits report parts of the answer that are missing for want of a right, each once.
+func (f *Factory) Limit(parts ...string) {
+	for _, part := range parts {
+		if !f.noted[part] {
+			f.noted[part] = true
+			f.hidden = append(f.hidden, part)
 		}
+	}
+}
+
+// NoteLimits prints one line about the rights that the user lacks. Run calls it after the answer.
+func (f *Factory) NoteLimits() {
+	if len(f.hidden) > 0 {
+		fmt.Fprintf(f.ErrOut, "note: not shown, because you lack the right: %s. %s\n", table.Clean(strings.Join(f.hidden, ", ")), cluster.AskForRole)
+		f.hidden = nil
 	}
 }
 

@@ -47,7 +47,7 @@ Warnings and notes alone leave it at 0.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
-	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
+	f.SayNamespace(cmd, cmdutil.NamespaceOfOne)
 	o.output.Add(cmd, "text")
 	cmd.Flags().BoolVar(&o.wait, "wait", o.wait, "Wait until what is there is old enough to be judged: a minute at most")
 	return cmd

@@ -64,7 +64,8 @@ func (e *explanation) repeat(pod inspect.WaitFacts, facts inspect.Facts) {
 		e.Summary += "; " + unserved
 	}
 	if len(facts.Schedulers) == 0 && pod.Scheduler != inspect.DefaultScheduler {
-		e.Advice = fmt.Sprintf("see that its schedulerName, %s, is one that asks gpumem: the chart's is %s", cmp.Or(pod.Scheduler, v1.DefaultSchedulerName), inspect.DefaultScheduler)
+		e.Advice = fmt.Sprintf("set spec.schedulerName to the name of gpumem's scheduler and recreate the pod: it is %s by default, and the pod has %s",
+			inspect.DefaultScheduler, cmp.Or(pod.Scheduler, v1.DefaultSchedulerName))
 	}
 }
 

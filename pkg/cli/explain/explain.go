@@ -106,8 +106,8 @@ func (o *Options) noteUnread(err error) {
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err):
-		fmt.Fprintf(o.ErrOut, "note: the scheduler's decisions are not shown: that needs the right to forward ports (create pods/portforward) in namespace %s\n", o.cluster.System)
+		o.Limit("the scheduler's decisions (an administrator may create pods/portforward in namespace " + o.cluster.System + ")")
 	default:
-		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", table.Clean(cluster.OneLine(err)))
+		fmt.Fprintf(o.ErrOut, "warning: the scheduler's decisions cannot be read: %s\n", table.Clean(cluster.OneLine(err)))
 	}
 }

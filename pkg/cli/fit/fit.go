@@ -65,7 +65,7 @@ many pods, and takes them, is kube-scheduler's to say.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
 	o.Add(cmd, "nodes", ".node", ".times")
-	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
+	f.SayNamespace(cmd, cmdutil.NamespaceOfOne)
 	flags, w := cmd.Flags(), &o.wish
 	flags.StringVar(&w.memory, "mem", "", "GPU memory of the pod, of all its GPUs together: GiB, or with a unit (512Mi)")
 	flags.SetNormalizeFunc(asAnnotated)
@@ -74,8 +74,6 @@ many pods, and takes them, is kube-scheduler's to say.`,
 	flags.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
 	flags.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: "+placement.JoinPolicies(placement.Policies()))
 	flags.IntVar(&w.shares, "share", 0, "Shares of GPUs instead, of all its GPUs together: 10 are a whole GPU")
-	cmd.MarkFlagsOneRequired("mem", "share")
-	cmd.MarkFlagsMutuallyExclusive("mem", "share")
 	return cmd
 }
 
@@ -87,6 +85,12 @@ func (o *Options) Complete(args []string) error {
 
 // Validate reports all that is wrong with the flags.
 func (o *Options) Validate() error {
+	if (o.wish.memory == "") == (o.wish.shares == 0) {
+		return errors.New("say --mem SIZE or --share N, not both")
+	}
+	if o.wish.count < 1 {
+		return fmt.Errorf("--count is %d, want a number of GPUs from 1", o.wish.count)
+	}
 	_, err := o.wish.request(o.Cluster.Names, 1)
 	return errors.Join(o.Flags.Validate(), err)
 }
@@ -112,6 +116,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if err := listing.Sort(&o.Flags, rows); err != nil {
 		return err
 	}
+	var exceeded error
 	report := inspect.Report{Problems: facts.Problems}
 	shown := rows
 	if o.Format == cmdutil.Name { // nothing else could tell a node where it does not fit
@@ -122,6 +127,9 @@ func (o *Options) Run(ctx context.Context) error {
 	}
 	if o.Format == "" && !o.ForPrograms() && !o.NoHeaders {
 		fmt.Fprintf(o.Out, "\nFits %s in all.\n", cmdutil.Times(total))
+		if namespace := o.Namespace(); namespace != "" {
+			exceeded = o.sayQuotas(ctx, namespace)
+		}
 	}
 	if err := o.Complain(report.Problems); err != nil {
 		return err
@@ -132,7 +140,7 @@ func (o *Options) Run(ctx context.Context) error {
 	case total == 0:
 		return errors.New("it fits nowhere")
 	}
-	return nil
+	return exceeded
 }
 
 // capacities says of each node how often it fits, and how often in all. How the pod has to ask

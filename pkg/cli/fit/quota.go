@@ -12,16 +12,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// byQuota says what the quotas of the user's namespace leave: all that can be said to one who may
-// not list nodes and the pods of other namespaces.
+// byQuota answers a user who may not list nodes and the pods of other namespaces by the quotas of one namespace.
 func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 	o.NoteUnseen(unseen)
-	resource := "requests." + o.wish.resource(o.Cluster.Names)
-	quotas, err := o.Cluster.Client.CoreV1().ResourceQuotas(unseen.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return cmdutil.Exit(cmdutil.Unjudged, fmt.Errorf("whether it fits is not known, and quotas cannot be read: %s", cluster.OneLine(err)))
+	if exceeded := o.sayQuotas(ctx, unseen.Namespace); exceeded != nil {
+		return exceeded
 	}
-	var exceeded error
+	return cmdutil.Exit(cmdutil.Unjudged, errors.New("you may not list nodes, so whether it fits on one is unknown: create the pod, and kubectl inspect gpumem explain shows why it waits"))
+}
+
+// sayQuotas prints what the quotas of a namespace leave. The error says that one refuses the pod.
+func (o *Options) sayQuotas(ctx context.Context, namespace string) (exceeded error) {
+	resource := "requests." + o.wish.resource(o.Cluster.Names)
+	quotas, err := o.Cluster.Client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		o.Limit("ResourceQuotas of namespace " + namespace)
+		return nil
+	}
 	for _, q := range quotas.Items {
 		hard, limited := q.Status.Hard[resource]
 		if !limited {
@@ -34,13 +41,10 @@ func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 			said = fmt.Sprintf("nothing (%s are used)", used.String()) // it is younger than the pods, or was made smaller
 		}
 		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %s %s\n", q.Namespace, table.Clean(q.Name), said, hard.String(), resource)
-		// Units are GiB unless the cluster is set up otherwise, and its nodes, which say so, are not seen.
+		// Units are GiB unless the cluster is set up otherwise, and its nodes, which say so, may be hidden.
 		if req, err := o.wish.request(o.Cluster.Names, 1024); err == nil && left.CmpInt64(int64(req.Units())) < 0 {
 			exceeded = fmt.Errorf("it fits nowhere: ResourceQuota %s refuses it", q.Name)
 		}
 	}
-	if exceeded != nil {
-		return exceeded
-	}
-	return cmdutil.Exit(cmdutil.Unjudged, errors.New("whether it fits on a node is not known: create the pod, and kubectl inspect gpumem explain says why it waits"))
+	return exceeded
 }

@@ -54,6 +54,7 @@ func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
 	if !l.Watch {
 		return incomplete
 	}
+	l.NoteLimits()
 	return follow(ctx, l, v, report, rows)
 }
 
