@@ -201,10 +201,15 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 			out = append(out, pod)
 		}
 	}
-	if inv.MPS && len(out) > 0 {
+	o.warnOfMPS(nodeName, inv, out)
+	return out, errors.Join(errs...)
+}
+
+// warnOfMPS warns of the other clients of the node's MPS server (NVIDIA, "Multi-Process Service", Limitations).
+func (o *Options) warnOfMPS(nodeName string, inv gpu.Inventory, evicted []v1.Pod) {
+	if inv.MPS && len(evicted) > 0 {
 		o.warn("warning: containers on node %s use MPS: if one outlives its grace period and is killed, programs on the node's other GPUs may fail\n", nodeName)
 	}
-	return out, errors.Join(errs...)
 }
 
 // warn prints a warning once.

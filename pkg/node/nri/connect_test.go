@@ -72,7 +72,12 @@ func TestThePluginIsConnectedOnceItKnowsWhatRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- p.Run(ctx) }()
-	defer func() { cancel(); <-done }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
 	client := (&runtime{registered: make(chan struct{})}).connect(t, listener)
 	if _, err := client.Configure(t.Context(), &api.ConfigureRequest{RuntimeName: "containerd", RuntimeVersion: "2.2", RegistrationTimeout: 5000, RequestTimeout: 2000}); err != nil {
 		t.Fatal(err)
