@@ -163,7 +163,7 @@ func TestStderrIsWithoutTheLogOfClientGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "Warning: v1 is old\nwarning: what was decided cannot be read: pod gpumem-system/gpumem-scheduler-1 is not ready yet\n"
+	const want = "Warning: v1 is old\nwarning: the scheduler's decisions cannot be read: pod gpumem-system/gpumem-scheduler-1 is not ready yet\n"
 	if errOut.String() != want {
 		t.Errorf("stderr is %q, want %q", errOut.String(), want)
 	}
