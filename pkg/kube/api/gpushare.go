@@ -1,8 +1,8 @@
 package api
 
 import (
+	"bytes"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +25,10 @@ func (n Names) PlacedByGPUShare(pod *v1.Pod) bool {
 	}
 	_, assigned := pod.Annotations[n.Assignment()]
 	return !assigned || slices.ContainsFunc(pod.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
-		return m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), "f:ALIYUN_COM_GPU_MEM_ASSUME_TIME")
+		if m.FieldsV1 == nil {
+			return false
+		}
+		fields, err := m.FieldsV1.MarshalJSON() // in Kubernetes 1.35 there is no other way that 1.37 has too
+		return err == nil && bytes.Contains(fields, []byte("f:ALIYUN_COM_GPU_MEM_ASSUME_TIME"))
 	})
 }
