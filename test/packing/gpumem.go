@@ -16,25 +16,18 @@ import (
 // nodes it takes the first by name.
 type gpumem struct {
 	cache    *cache.Cache
-	ranker   ranking.Ranker
+	index    ranking.Index
 	policies ranking.Policies
 	requests []placement.Request // by shape
 	chosen   placement.Assignment
-	nodes    []*placement.Node // that the current pod fits
-	index    []int             // of each of nodes in the fleet
-	read     []cachedNode      // by node of the fleet
-}
-
-// cachedNode is a node of the cache until it changes.
-type cachedNode struct {
-	node    *placement.Node
-	version uint32 // of the node, plus one
+	nodes    map[string]int // the nodes of the fleet by name
 }
 
 func newGPUMem(f *Fleet, policies ranking.Policies) *gpumem {
-	p := &gpumem{cache: cache.New(), policies: policies, read: make([]cachedNode, len(f.nodes))}
+	p := &gpumem{cache: cache.New(), policies: policies, nodes: make(map[string]int)}
 	for i := range f.nodes {
 		n := &f.nodes[i]
+		p.nodes[n.Name] = i
 		inv := gpu.Inventory{UnitMiB: 1024, CPU: n.Node.CPU}
 		for g := range n.gpus {
 			d := &n.gpus[g]
@@ -69,25 +62,18 @@ func (p *gpumem) request(s *shape) *placement.Request {
 func (p *gpumem) choose(f *Fleet, s *shape) (place, bool) {
 	req := p.request(s)
 	p.cache.Learn(*req)
-	p.nodes, p.index = p.nodes[:0], p.index[:0]
-	for i := range f.nodes {
-		n, r := &f.nodes[i], &p.read[i]
-		if !s.fits(n) {
-			continue
-		}
-		if r.version != n.version+1 {
-			r.version = n.version + 1
-			r.node = p.cache.Look(n.Name)
-		}
-		p.nodes, p.index = append(p.nodes, r.node), append(p.index, i)
-	}
 	p.cache.Reprice()
-	ranked := p.ranker.Rank(1, p.policies, *req, p.nodes, p.cache.Prices())
-	if len(ranked.Best) == 0 {
+	best := -1
+	p.index.Walk(p.cache, ranking.Question{Request: *req, Defaults: p.policies}, func(n *placement.Node, _ int) bool {
+		if i := p.nodes[n.Name]; s.fits(&f.nodes[i]) {
+			best = i
+		}
+		return best < 0
+	})
+	if best < 0 {
 		return place{}, false
 	}
-	best := ranked.Best[0].Index
-	return p.bind(req, place{node: p.index[best]}, p.nodes[best].Name)
+	return p.bind(req, place{node: best}, f.nodes[best].Name)
 }
 
 // bind chooses the GPUs of the node as the scheduler does before the Binding.

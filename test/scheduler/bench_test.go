@@ -71,7 +71,7 @@ func alone(c *cluster) {
 }
 
 // fleetNode returns the i-th node of a fleet of four models in turn, eight GPUs each.
-func fleetNode(b *testing.B, i int) *v1.Node {
+func fleetNode(b testing.TB, i int) *v1.Node {
 	b.Helper()
 	models := []struct {
 		name  string

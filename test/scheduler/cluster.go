@@ -119,6 +119,7 @@ type cluster struct {
 	state     *plugin.State // nil: the extender decides
 	plain     bool          // neither decides
 	unchecked bool          // a configuration that is wrong is started all the same
+	unhinted  bool          // the plugin gives no hints
 	late      time.Duration // how much later than kube-scheduler the plugin hears that a pod is gone
 	scheduler *scheduler.Scheduler
 	cache     *cache.Cache // the extender's, or the plugin's
@@ -128,8 +129,9 @@ type cluster struct {
 
 	uncounted bool
 
-	mu     sync.Mutex
-	filter []question
+	mu       sync.Mutex
+	filter   []question
+	filtered map[string]int // by the plugin: how many nodes for a pod, some of them twice
 }
 
 // question is one about which nodes a pod fits on, and the answer.
@@ -173,7 +175,7 @@ func start(t testing.TB, objects []runtime.Object, setups ...setup) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{api: server, cfg: configuration(t, "extender"), toScheduler: server.Connect(), toExtender: server.Connect()}
+	c := &cluster{api: server, filtered: make(map[string]int), cfg: configuration(t, "extender"), toScheduler: server.Connect(), toExtender: server.Connect()}
 	for _, s := range setups {
 		s(c)
 	}

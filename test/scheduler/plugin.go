@@ -75,6 +75,15 @@ func (p counted) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	return p.Plugin.PreFilter(ctx, state, pod, nodes)
 }
 
+func (p counted) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
+	if !p.cluster.uncounted {
+		p.cluster.mu.Lock()
+		p.cluster.filtered[pod.Name]++
+		p.cluster.mu.Unlock()
+	}
+	return p.Plugin.Filter(ctx, state, pod, info)
+}
+
 // registry has the plugin, where it decides.
 func (c *cluster) registry() frameworkruntime.Registry {
 	if c.state == nil {
@@ -96,6 +105,9 @@ func (c *cluster) startPlugin(ctx context.Context, t testing.TB, running *sync.W
 		if err := plugin.Check(name, profile.ListPlugins()); err != nil && !c.unchecked {
 			t.Fatal(err)
 		}
+	}
+	if !c.unhinted {
+		c.state.Hint(c.scheduler.Profiles)
 	}
 	if err := c.state.Start(lease.Alone(time.Now())); err != nil {
 		t.Fatal(err)

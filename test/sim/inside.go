@@ -160,8 +160,8 @@ func (s *scheduler) filter(c *cycle.Cycle, node cycle.Node) *decide.Refusal {
 	return s.own.decider.Refuses(c, node)
 }
 
-// findInside finds nodes for a pod: the one that it is nominated to, if it fits there, or else as
-// many as kube-scheduler looks for. It returns those that gpumem has refused, too.
+// findInside finds nodes for a pod: the one that it is nominated to, if it fits there, or else the
+// one that gpumem hints at, or else as many as kube-scheduler looks for. It returns those that gpumem has refused, too.
 func (s *scheduler) findInside(c *cycle.Cycle, p *spec, pod *v1.Pod) (names []string, no refusal, refusing []cycle.Node) {
 	fits := func(node *v1.Node) bool {
 		if c.On() != "" && c.On() != node.Name {
@@ -189,6 +189,25 @@ func (s *scheduler) findInside(c *cycle.Cycle, p *spec, pod *v1.Pod) (names []st
 		return []string{node.Name}, no, nil
 	}
 	no, refusing = refusal{nodes: make(map[string]string)}, nil // of the cycle itself
+	if pod.Status.NominatedNodeName == "" && c.On() == "" {
+		var hint string
+		s.w.free(func() {
+			hint = s.own.decider.Best(c, func(name string) bool {
+				s.w.mu.Lock()
+				defer s.w.mu.Unlock()
+				node := s.nodes.store[name]
+				return node != nil && fits(node)
+			}, func(equal []string) string {
+				s.w.mu.Lock()
+				defer s.w.mu.Unlock()
+				return pick(s.w.rng, equal)
+			})
+		})
+		if hint != "" {
+			return []string{hint}, no, nil
+		}
+		no, refusing = refusal{nodes: make(map[string]string)}, nil
+	}
 	names = s.scan(fits)
 	return names, no, refusing
 }

@@ -46,10 +46,10 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 	for _, n := range nodes {
 		firstFit(n, request)
 	}
-	order := p.claims.Rank(len(nodes), p.decider.Policies, request, nodes, nil)
+	order := ranking.Rank(len(nodes), p.decider.Policies, request, nodes, nil)
 	scores := make(claimScores, len(nodes))
 	for _, one := range order.Best {
-		scores[nodes[one.Index].Name] = one.Score
+		scores[one.Node.Name] = one.Score
 	}
 	state.Write(claimsKey, scores)
 	return nil
@@ -136,7 +136,7 @@ func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState)
 		return &placement.Node{Name: name}
 	}
 	n := *known
-	n.Devices, n.Nominated, n.State = nil, nil, nil
+	n.Devices, n.Nominated = nil, nil
 	for _, d := range known.Devices {
 		if !d.Status.ByClaims {
 			continue

@@ -26,7 +26,6 @@ type Plugin struct {
 	decider *cycle.Decider // of all profiles
 	handle  fwk.Handle     // of the profile
 	evictor *evictor
-	claims  ranking.Ranker // of nodes for claims
 }
 
 var (
@@ -53,19 +52,30 @@ func newPlugin(ctx context.Context, names api.Names, decider *cycle.Decider, han
 func (p *Plugin) Name() string { return Name }
 
 // data is what the plugin keeps of a pod through its cycle.
-type data struct{ *cycle.Cycle }
+type data struct {
+	*cycle.Cycle
+	few bool // a PreFilter plugin allows some nodes alone
+}
 
 // Clone returns the same: which pods preemption takes away is in NodeInfo.
-func (d data) Clone() fwk.StateData { return d }
+func (d *data) Clone() fwk.StateData { return d }
 
-// read returns what PreFilter has written; nil: the pod asks for no GPU memory.
-func read(state fwk.CycleState) *cycle.Cycle {
+// dataOf returns the data of a cycle, which PreFilter writes; nil: the pod requests no GPU memory.
+func dataOf(state fwk.CycleState) *data {
 	kept, err := state.Read(Name)
 	if err != nil {
 		return nil
 	}
-	d, _ := kept.(data)
-	return d.Cycle
+	d, _ := kept.(*data)
+	return d
+}
+
+// read returns the cycle of a pod; nil: the pod requests no GPU memory.
+func read(state fwk.CycleState) *cycle.Cycle {
+	if d := dataOf(state); d != nil {
+		return d.Cycle
+	}
+	return nil
 }
 
 // nodeOf is a node as kube-scheduler has it.
@@ -91,7 +101,7 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	case c == nil:
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
-	state.Write(Name, data{c})
+	state.Write(Name, &data{Cycle: c})
 	if c.On() == "" {
 		return nil, nil
 	}
@@ -131,6 +141,9 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 	c := read(state)
 	if c == nil {
 		return p.rankClaims(state, pod, infos)
+	}
+	if c.Equal() {
+		return fwk.NewStatus(fwk.Skip)
 	}
 	names := make([]string, len(infos))
 	for i, info := range infos {

@@ -837,7 +837,7 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 		func() { _ = c.Refused("m", NewQuestion(ref("p"), ask(1), placement.Binpack)) },
 		func() { _ = c.Refused("m", NewQuestion(ref("p"), ask(2), placement.Binpack)) },
 		func() { c.Nodes() },
-		func() { c.Likely("m") },
+		func() { c.Expecting() },
 		func() { c.Learn(ask(1)) },
 		func() { c.Reprice() },
 		func() {
@@ -1170,8 +1170,12 @@ func compare(t *testing.T, c *Cache, w *twin) {
 				t.Errorf("Node(%s) and its twin differ (-want +got):\n%s", name, cmp.Diff(n, got))
 			}
 			likely, _ := w.likely(name)
-			if got := c.Likely(name); got == nil || !reflect.DeepEqual(likely, *got) {
-				t.Errorf("Likely(%s) and its twin differ (-want +got):\n%s", name, cmp.Diff(&likely, got))
+			got := c.Expecting()[name]
+			if got == nil {
+				got = c.Look(name)
+			}
+			if got == nil || !reflect.DeepEqual(likely, *got) {
+				t.Errorf("Expecting()[%s] and its twin differ (-want +got):\n%s", name, cmp.Diff(&likely, got))
 			}
 		}
 	}

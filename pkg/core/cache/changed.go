@@ -1,19 +1,50 @@
 package cache
 
-import "iter"
+import (
+	"iter"
+	"maps"
+	"slices"
 
-// ChangedSince returns the nodes that have changed after as many changes as an
-// earlier call has returned, and how many there have been by now; 0: all nodes.
-func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
-	if now, _ = c.Changes(); now == changes {
-		return nil, now
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// maxRecent is how many changes of nodes the cache remembers.
+const maxRecent = 4096
+
+// Since returns the nodes that have changed after as many changes as an earlier call has returned,
+// some of them twice, and how many changes there have been by now. It reports false where the cache
+// does not remember so many.
+func (c *Cache) Since(changes uint64) (names []string, now uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.changes-changes > maxRecent {
+		return nil, c.changes, false
 	}
-	for name, n := range c.readable() {
-		if n.changed.Load() > changes {
-			names = append(names, name)
+	names = make([]string, 0, c.changes-changes)
+	for i := changes + 1; i <= c.changes; i++ {
+		names = append(names, c.recent[i%maxRecent])
+	}
+	return names, c.changes, true
+}
+
+// ChangedSince is Since for those who do without such memory: they get all nodes then, as they do
+// for 0.
+func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
+	names, now, ok := c.Since(changes)
+	if !ok || changes == 0 {
+		return slices.Collect(maps.Keys(c.readable())), now
+	}
+	slices.Sort(names)
+	return slices.Compact(names), now
+}
+
+// All yields all nodes, in no order.
+func (s *nodes) All(yield func(*placement.Node) bool) {
+	for _, n := range s.readable() {
+		if state := n.real.state.Load(); state != nil && !yield(state) {
+			return
 		}
 	}
-	return names, now
 }
 
 // Changes returns how many changes of nodes there have been, and how many nodes there are.

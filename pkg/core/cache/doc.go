@@ -21,7 +21,7 @@
 // to none.
 //
 // A pod about which kube-scheduler has just asked may be expected on a node (Expect): its
-// Bind is to come. It reserves nothing. It shows in Likely, by which the next pods are
+// Bind is to come. It reserves nothing. It shows in Expecting, by which the next pods are
 // ranked, and where AssumePod has a choice of GPUs, it leaves the others to those that are
 // expected.
 //

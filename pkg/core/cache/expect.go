@@ -13,7 +13,7 @@ const Moment = 3 * time.Second
 
 // Expect records that kube-scheduler is going to bind a pod to a node, on the
 // GPUs that it would get there now. It reserves nothing. Until the pod is bound or
-// gone, a Moment has passed or Unexpect takes it back, the pod counts in Likely
+// gone, a Moment has passed or Unexpect takes it back, the pod counts in Expecting
 // and for those questions that say so.
 func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) {
 	c.mu.Lock()
@@ -37,6 +37,19 @@ func (c *Cache) Unexpect(uid string, now time.Time) (some bool) {
 	c.set(expected, uid, nil)
 	c.expire(now)
 	return len(c.pods[expected]) > 0
+}
+
+// Expecting returns the nodes on which pods are expected, by name and with these pods.
+func (c *Cache) Expecting() map[string]*placement.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[string]*placement.Node, len(c.pods[expected]))
+	for _, p := range c.pods[expected] {
+		if n := c.all[p.Node].likely.state.Load(); n != nil {
+			out[p.Node] = n
+		}
+	}
+	return out
 }
 
 // decide chooses GPUs for a pod, if possible on what is left by those that are

@@ -76,11 +76,3 @@ func (s *nodes) Nodes() []placement.Node {
 	slices.SortFunc(out, func(a, b placement.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
-
-// Likely is Look with the pods that are expected on the node.
-func (s *nodes) Likely(name string) *placement.Node {
-	if n, ok := s.readable()[name]; ok {
-		return cmp.Or(n.likely.state.Load(), n.real.state.Load())
-	}
-	return nil
-}

@@ -18,6 +18,8 @@ type state struct {
 	offered int            // nodes that are no ghosts
 	changed chan struct{}  // closed by the next of them
 	ends    time.Time      // the first nomination or expectation to expire; zero: none does
+
+	recent [maxRecent]string // the nodes of the last changes, by their numbers
 }
 
 // pods are known by UID in each role.
@@ -40,13 +42,12 @@ func newPods() (p pods) {
 	return p
 }
 
-// node is what the cache knows under one name. The fields below the first four
+// node is what the cache knows under one name. The fields below the first three
 // are guarded by Cache.mu.
 type node struct {
-	real    view          // no state: a ghost
-	likely  view          // with the pods that are expected; no state: none is
-	changed atomic.Uint64 // which of the cache's changes was the last of this node
-	id      atomic.Int64  // of all nodes that were added, the how manieth; -1: a ghost. Pods name nodes that never were.
+	real   view         // no state: a ghost
+	likely view         // with the pods that are expected; no state: none is
+	id     atomic.Int64 // of all nodes that were added, the how manieth; -1: a ghost. Pods name nodes that never were.
 
 	name      string
 	inventory *gpu.Inventory // replaced by each SetNode; nil: a ghost
@@ -170,7 +171,7 @@ func (s *state) publish(n *node, as role) {
 	if as != expected {
 		defer s.tell()
 		s.changes++
-		n.changed.Store(s.changes)
+		s.recent[s.changes%maxRecent] = n.name
 		n.real.set(s.with(n, on))
 	}
 	var likely *placement.Node

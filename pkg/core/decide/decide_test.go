@@ -139,16 +139,15 @@ func TestReservedOfAReservedNode(t *testing.T) {
 		pod := placement.PodRef{Namespace: "ns", Name: "p1", UID: "p1"} // may be in line itself
 		n := placement.NewNode("n", inv, there).WithNominated(line)
 		once := Reserved(n, pod, req, policy)
-		if once.State == nil {
+		if !cmp.Equal(once, n) {
 			kept++
 		}
-		ignore := cmpopts.IgnoreUnexported(placement.State{})
-		if diff := cmp.Diff(once, Reserved(once, pod, req, policy), ignore); diff != "" {
+		if diff := cmp.Diff(once, Reserved(once, pod, req, policy)); diff != "" {
 			t.Errorf("seed %d: reserved again (-once +twice):\n%s", seed, diff)
 		}
 		want, refused := Decide(n, pod, req, policy)
 		got, again := Decide(once, pod, req, policy)
-		if diff := cmp.Diff(want, got) + cmp.Diff(refused, again, ignore, cmpopts.EquateComparable(closest.Gap{})); diff != "" {
+		if diff := cmp.Diff(want, got) + cmp.Diff(refused, again, cmpopts.EquateComparable(closest.Gap{})); diff != "" {
 			t.Errorf("seed %d: on the node, and as the pod finds it (-node +found):\n%s", seed, diff)
 		}
 	}

@@ -187,9 +187,8 @@ func free(nodes ...placement.Node) (sum gpu.Units) {
 // search is the search for a plan.
 type search struct {
 	Goal
-	nodes  []placement.Node
-	ranker ranking.Ranker
-	roomy  map[placement.Key][]bool // by what is asked for, whether it fits on the nodes as they are
+	nodes []placement.Node
+	roomy map[placement.Key][]bool // by what is asked for, whether it fits on the nodes as they are
 
 	guarded map[string]bool // UIDs of pods whose budget allows no eviction at all
 }
@@ -357,7 +356,7 @@ func (s *search) relocate(c candidate) (Plan, bool) {
 
 // closed returns a node with some devices that take no further pods.
 func closed(n placement.Node, devices []gpu.UUID) placement.Node {
-	n.Devices, n.State = slices.Clone(n.Devices), nil
+	n.Devices = slices.Clone(n.Devices)
 	for i, d := range n.Devices {
 		if status := d.Status; slices.Contains(devices, d.UUID) {
 			status.Cordoned = true
@@ -378,10 +377,7 @@ func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) 
 			open = append(open, n)
 		}
 	}
-	for _, best := range s.ranker.Rank(1, ranking.Policies{GPU: s.Fallback}, h.Request, open, nil).Best {
-		return open[best.Index]
-	}
-	return nil
+	return ranking.Rank(1, ranking.Policies{GPU: s.Fallback}, h.Request, open, nil).First.Node
 }
 
 // withRoom returns on which nodes a request fits as they are.

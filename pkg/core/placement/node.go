@@ -181,18 +181,12 @@ type Node struct {
 	// Nominated are pods that are to come here once others have left, the first
 	// in line first. They hold nothing yet: see decide.Reserved.
 	Nominated []Holding
-
-	State *State // nil: of a node that NewNode did not make
 }
-
-// State identifies what a node is at present: once changed, it has another. Mark is for the reader,
-// who writes it atomically.
-type State struct{ Mark int64 }
 
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
-	n := Node{Name: name, Inventory: inv, Devices: make([]Device, len(inv.Devices)), State: new(State)}
+	n := Node{Name: name, Inventory: inv, Devices: make([]Device, len(inv.Devices))}
 	for i := range inv.Devices {
 		n.Devices[i].Device = &inv.Devices[i]
 	}

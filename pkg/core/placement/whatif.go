@@ -7,7 +7,7 @@ import (
 
 // Only returns the node with some of its devices.
 func (n Node) Only(devices ...Device) Node {
-	n.Devices, n.State = devices, nil
+	n.Devices = devices
 	return n
 }
 
@@ -46,10 +46,10 @@ func (n Node) With(h Holding) Node {
 	n.RequestedCPU += h.Request.CPU
 	h.Allocated = nil // it was given that where it was
 	if n.lacks(h) && !h.Nominated {
-		n.Unattributed, n.State = append(slices.Clip(n.Unattributed), h), nil
+		n.Unattributed = append(slices.Clip(n.Unattributed), h)
 		return n
 	}
-	n.Devices, n.State = slices.Clone(n.Devices), nil
+	n.Devices = slices.Clone(n.Devices)
 	for i := range n.Devices {
 		n.Devices[i].Pods = slices.Clip(n.Devices[i].Pods) // what is added shows in no other node
 	}
@@ -63,7 +63,7 @@ func (n Node) Without(gone []Holding) Node {
 	for _, h := range n.holdings(left) {
 		n.RequestedCPU -= h.Request.CPU
 	}
-	n.Devices, n.State = slices.Clone(n.Devices), nil
+	n.Devices = slices.Clone(n.Devices)
 	for i := range n.Devices {
 		d := &n.Devices[i]
 		for _, h := range d.Pods {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -62,7 +63,7 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			scores := scoresOf(new(Ranker), Policies{GPU: placement.Binpack}, tc.req, tc.nodes, NewPrices(learned(tc.mix...), tc.nodes))
+			scores := scoresOf(Policies{GPU: placement.Binpack}, tc.req, tc.nodes, NewPrices(learned(tc.mix...), tc.nodes))
 			for i, score := range scores {
 				if best := tc.nodes[i].Name == tc.want; best != (score == MaxScore) {
 					t.Errorf("%s has score %d; want %s to be the best", tc.nodes[i].Name, score, tc.want)
@@ -85,7 +86,7 @@ func shortOf(mix Mix, units, cpu float64) (sum float64) {
 func TestSpreadKnowsNoPrices(t *testing.T) {
 	nodes := []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
-	got := scoresOf(new(Ranker), Policies{GPU: placement.Spread}, ask(8, cpu(16_000)), nodes, prices)
+	got := scoresOf(Policies{GPU: placement.Spread}, ask(8, cpu(16_000)), nodes, prices)
 	if diff := cmp.Diff([]int64{MaxScore, MaxScore}, got); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
@@ -94,7 +95,7 @@ func TestSpreadKnowsNoPrices(t *testing.T) {
 func TestAPodWithoutGPUMemoryGoesWhereItsCPUIsMissedLeast(t *testing.T) {
 	nodes := []placement.Node{machine("tight", 16_000, 2, 8), machine("plain", 16_000, 0, 0), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
-	got := scoresOf(new(Ranker), Policies{GPU: placement.Binpack}, placement.Request{CPU: 8000}, nodes, prices)
+	got := scoresOf(Policies{GPU: placement.Binpack}, placement.Request{CPU: 8000}, nodes, prices)
 	if diff := cmp.Diff([]int64{3, MaxScore, 6}, got); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
@@ -136,44 +137,98 @@ func checkAlone(t *testing.T, got Ranking, policies Policies, req placement.Requ
 	if len(got.Best) == 0 {
 		return
 	}
-	scores, alone := scoresOf(new(Ranker), policies, req, nodes, prices), scoresOf(new(Ranker), policies, req, nodes, nil)
+	scores, alone := scoresOf(policies, req, nodes, prices), scoresOf(policies, req, nodes, nil)
 	first, other := got.First, got.Alone
-	if got.Best[0].Index != first.Index {
+	if got.Best[0].Node != first.Node {
 		t.Fatalf("%+v is not the first of %+v", first, got.Best)
 	}
-	if first.Index != other.Index && (scores[other.Index] == 0 || scores[other.Index] == MaxScore) {
+	at := indexOf(nodes, other.Node)
+	if first.Node != other.Node && (scores[at] == 0 || scores[at] == MaxScore) {
 		t.Fatalf("the policy alone prefers %+v, of scores %v", other, scores)
 	}
 	likes := req.Group != (placement.Group{}) || req.Preference != "" || req.GPUs() > 1
-	if !likes && alone[other.Index] != MaxScore {
-		t.Fatalf("%+v has score %d by the policy alone, want the highest", other, alone[other.Index])
+	if !likes && alone[at] != MaxScore {
+		t.Fatalf("%+v has score %d by the policy alone, want the highest", other, alone[at])
 	}
-	if first.Index != other.Index && first.Order == other.Order && first.Sum() >= other.Sum() {
+	if first.Node != other.Node && first.Order == other.Order && first.Sum() >= other.Sum() {
 		t.Fatalf("%+v goes before %+v for no reason", first, other)
 	}
 }
 
-// FuzzRanker: what a Ranker keeps does not show, and prices are numbers of 0 or
-// more, for any nodes, requests and mix.
-func FuzzRanker(f *testing.F) {
+// fleet is a Source that remembers as many changes as are in changed.
+type fleet struct {
+	nodes   []placement.Node
+	changed []string
+	seen    uint64 // changes that it does not remember
+	prices  *Prices
+}
+
+func (f *fleet) Since(changes uint64) (names []string, now uint64, ok bool) {
+	now = f.seen + uint64(len(f.changed))
+	if changes < f.seen {
+		return nil, now, false
+	}
+	return f.changed[changes-f.seen:], now, true
+}
+
+func (f *fleet) Look(name string) *placement.Node {
+	if i := slices.IndexFunc(f.nodes, func(n placement.Node) bool { return n.Name == name }); i >= 0 {
+		n := f.nodes[i]
+		return &n
+	}
+	return nil
+}
+
+func (f *fleet) All(yield func(*placement.Node) bool) {
+	for _, n := range f.nodes {
+		if !yield(&n) {
+			return
+		}
+	}
+}
+
+func (f *fleet) Prices() *Prices { return f.prices }
+
+// set changes a node, or adds it.
+func (f *fleet) set(n placement.Node) {
+	f.remove(n.Name)
+	f.nodes = append(f.nodes, n)
+}
+
+func (f *fleet) remove(name string) {
+	f.nodes = slices.DeleteFunc(f.nodes, func(n placement.Node) bool { return n.Name == name })
+	f.changed = append(f.changed, name)
+}
+
+// FuzzIndex: an Index has the order of Rank over all nodes, and prices are numbers of 0 or
+// more, for any nodes, requests and mix, and whatever has changed between two questions.
+func FuzzIndex(f *testing.F) {
 	for seed := range uint64(100) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 9))
-		var nodes []placement.Node
+		var source fleet
 		var mix Mix
-		change := func(i int) placement.Node {
+		change := func() {
 			inv, holdings, req := placementtest.World(random)
 			inv.CPU = random.Int64N(3) * 16_000
 			req.CPU = random.Int64N(9_000)
 			mix.Learn(req)
-			return placement.NewNode(fmt.Sprint("n", i), inv, holdings)
+			n := placement.NewNode(fmt.Sprint("n", random.IntN(12)), inv, holdings)
+			if random.IntN(5) == 0 {
+				n = n.WithNominated([]placement.Holding{{Request: req}})
+			}
+			source.set(n)
 		}
-		for i := range 1 + random.IntN(6) {
-			nodes = append(nodes, change(i))
+		for range 1 + random.IntN(12) {
+			change()
 		}
-		var ranker Ranker
+		view := func(n *placement.Node) *placement.Node {
+			left := n.With(n.Nominated[0]).WithNominated(nil) // something else than the node
+			return &left
+		}
+		var index Index
 		policies := Policies{GPU: placementtest.Pick(random, placement.Binpack, placement.Spread), Node: placementtest.Pick(random, "", placement.Binpack, placement.Spread)}
 		var requests []placement.Request
 		for range 3 {
@@ -181,14 +236,19 @@ func FuzzRanker(f *testing.F) {
 			req.CPU = random.Int64N(9_000)
 			requests = append(requests, req)
 		}
-		prices, learnedBy := NewPrices(mix, nodes), mix.Learned
-		for range 12 {
-			switch i := random.IntN(len(nodes)); random.IntN(3) {
-			case 0:
-				nodes[i] = change(i)
-			case 1:
-				prices, learnedBy = NewPrices(mix, nodes), mix.Learned
+		prices, learnedBy := NewPrices(mix, source.nodes), mix.Learned
+		for range 40 {
+			switch random.IntN(6) {
+			case 0, 1:
+				change()
+			case 2:
+				prices, learnedBy = NewPrices(mix, source.nodes), mix.Learned
+			case 3:
+				source.remove(fmt.Sprint("n", random.IntN(12)))
+			case 4:
+				source.seen, source.changed = source.seen+uint64(len(source.changed)), nil
 			}
+			source.prices = prices
 			for _, k := range prices.several {
 				if !(k.price >= 0 && !math.IsInf(k.price, 0)) {
 					t.Fatalf("a slot of %+v costs %g", k.kind, k.price)
@@ -204,14 +264,136 @@ func FuzzRanker(f *testing.F) {
 				t.Fatalf("%g units are short of CPU beside %g millicores, want %g", got, cpu, want)
 			}
 			req := requests[random.IntN(len(requests))]
-			want := new(Ranker).Rank(len(nodes), policies, req, pointers(nodes), prices)
-			got := ranker.Rank(len(nodes), policies, req, pointers(nodes), prices)
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(placement.Order{})); diff != "" {
-				t.Fatalf("order for %+v (-nothing kept +kept):\n%s", req, diff)
+			q := Question{Request: req, Defaults: policies, View: view}
+			var nodes []placement.Node
+			among, some := make(map[string]bool), []*placement.Node{}
+			q.Instead = make(map[string]*placement.Node)
+			for _, n := range source.nodes {
+				if random.IntN(9) == 0 {
+					inv, holdings, _ := placementtest.World(random)
+					n = placement.NewNode(n.Name, inv, holdings)
+					q.Instead[n.Name] = &n
+				} else if len(n.Nominated) > 0 {
+					n = *view(&n)
+				}
+				nodes = append(nodes, n)
 			}
-			checkAlone(t, got, policies, req, nodes, prices)
+			ignore := cmpopts.IgnoreUnexported(placement.Order{})
+			want := Rank(len(nodes), policies, req, pointers(nodes), prices)
+			if diff := cmp.Diff(want, index.Rank(&source, q, len(nodes), nil), ignore); diff != "" {
+				t.Fatalf("order for %+v (-rank +index):\n%s", req, diff)
+			}
+			for _, one := range want.Best {
+				if random.IntN(2) == 0 {
+					among[one.Node.Name], some = true, append(some, one.Node)
+				}
+			}
+			if diff := cmp.Diff(Rank(len(nodes), policies, req, some, prices), index.Rank(&source, q, len(nodes), among), ignore); diff != "" {
+				t.Fatalf("order for %+v on some nodes (-rank +index):\n%s", req, diff)
+			}
+			var walked []string
+			ranks := map[int]int64{0: MaxScore}
+			fit := index.Walk(&source, q, func(n *placement.Node, rank int) bool {
+				one := want.Best[len(walked)]
+				if level, ok := ranks[rank]; ok && level != one.Score {
+					t.Fatalf("%s has rank %d with others of score %d, and score %d", n.Name, rank, level, one.Score)
+				}
+				ranks[rank], walked = one.Score, append(walked, n.Name)
+				return one.Node.Name == n.Name
+			})
+			if fit != len(want.Best) || len(walked) != fit {
+				t.Fatalf("walked over %v of %d nodes, want %v", walked, fit, want.Best)
+			}
+			checkAlone(t, want, policies, req, nodes, prices)
 		}
 	})
+}
+
+// The size of an Index is bounded, and counts what requests list. The order that was not asked
+// about for longest is dropped.
+func TestTheSizeOfAnIndexIsBounded(t *testing.T) {
+	var index Index
+	source := fleet{nodes: []placement.Node{machine("n", 0, 1, 8)}}
+	walk := func(req placement.Request) {
+		index.Walk(&source, Question{Request: req, Defaults: Policies{GPU: placement.Binpack}}, func(*placement.Node, int) bool { return true })
+	}
+	walk(ask(1))
+	one := index.size
+	walk(ask(1, uuids("GPU-1", "GPU-2")))
+	if lists := index.size - one; one != 3 || lists < one+1 {
+		t.Errorf("a request on one node has size %d, and one that lists two GPUs %d", one, lists)
+	}
+	walk(ask(1))
+	index.size += maxIndexed
+	walk(ask(2))
+	if len(index.classes) != 1 {
+		t.Errorf("%d orders are left, want the last one alone", len(index.classes))
+	}
+	index.size -= maxIndexed
+	index = Index{}
+	for i := range 3 {
+		walk(ask(gpu.Units(i + 1)))
+	}
+	walk(ask(1))
+	index.dropOldest()
+	if _, ok := index.classes[class{ask(2).Key(), Policies{GPU: placement.Binpack}}]; ok || len(index.classes) != 2 || index.size != 2*one {
+		t.Errorf("%d orders of size %d are left, want those of 1 and of 3 units", len(index.classes), index.size)
+	}
+}
+
+// Nodes that are gone do not add up: others come under other names all the time.
+func TestAnIndexForgetsNodesThatAreGone(t *testing.T) {
+	var index Index
+	var source fleet
+	for i := range 100 {
+		name := fmt.Sprint("n", i)
+		source.set(machine(name, 0, 1, 8, hold("p", ask(1), 0)))
+		index.Walk(&source, Question{Request: ask(1), Defaults: Policies{GPU: placement.Binpack}}, func(*placement.Node, int) bool { return true })
+		source.remove(name)
+	}
+	for _, o := range index.classes {
+		if len(o.by) > 1 || len(o.sorted) > 1 || len(o.apart) > 0 || index.size > 3 {
+			t.Errorf("%d nodes are left in an order of %d, and the size is %d", len(o.by), len(o.sorted), index.size)
+		}
+	}
+}
+
+// The nodes that an Index has ordered are not ordered again: a second question costs next to nothing.
+func TestAnIndexRemembersTheOrder(t *testing.T) {
+	var index Index
+	var source fleet
+	for i := range 64 {
+		source.set(machine(fmt.Sprint("n", i), 64_000, 2, 16))
+	}
+	best := func() {
+		index.Walk(&source, Question{Request: ask(4), Defaults: Policies{GPU: placement.Binpack}}, func(*placement.Node, int) bool { return false })
+	}
+	best()
+	if got := testing.AllocsPerRun(10, best); got > 16 {
+		t.Errorf("%v allocations for nodes that have not changed", got)
+	}
+}
+
+// The race detector watches.
+func TestAnIndexServesAllAtOnce(t *testing.T) {
+	var index Index
+	source := fleet{nodes: []placement.Node{machine("n0", 64_000, 2, 16), machine("n1", 64_000, 2, 8)}}
+	var all sync.WaitGroup
+	for units := range gpu.Units(16) {
+		all.Go(func() {
+			want := "n1" // the smaller GPU
+			if units >= 8 {
+				want = "n0"
+			}
+			for range 20 {
+				got := index.Rank(&source, Question{Request: ask(units + 1), Defaults: Policies{GPU: placement.Binpack}}, 1, nil)
+				if got.First.Node.Name != want {
+					t.Errorf("%d units are best on %s, want %s", units+1, got.First.Node.Name, want)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // A GPU of which exactly as much stays free as the pods want is a slot, and one that is taken of

@@ -2,8 +2,8 @@ package ranking
 
 import (
 	"cmp"
+	"math"
 	"slices"
-	"sync"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
@@ -27,26 +27,6 @@ func (p Policies) node(req placement.Request) placement.Policy {
 	return cmp.Or(req.Policy, p.Node, p.GPU)
 }
 
-// Ranker orders nodes for requests. It keeps what it has found of a node until
-// the node changes, and is safe for use by several goroutines. The zero value
-// is ready.
-type Ranker struct {
-	mu    sync.Mutex
-	kept  map[asked]map[string]*ranked // by request and node
-	count int
-	best  []*ranked // of the last ranking
-}
-
-// asked is what is asked for, and by which policies where the request names none.
-type asked struct {
-	key      placement.Key
-	defaults Policies
-}
-
-// maxKept bounds what a Ranker keeps: for each request its nodes, those that are gone included, and
-// what it lists. The last ranking may go beyond it.
-const maxKept = 1 << 18
-
 // Ranking is the order of the nodes on which a request fits.
 type Ranking struct {
 	Best []Scored // the best first; of equals the names decide
@@ -56,20 +36,20 @@ type Ranking struct {
 	First, Alone Stake
 }
 
-// Scored is a node by its index, and its score from 1 to MaxScore.
+// Scored is a node and its score from 1 to MaxScore.
 type Scored struct {
-	Index int
+	Node  *placement.Node
 	Score int64
 }
 
 // Stake is what a request likes of a node, and takes from others there.
 type Stake struct {
-	Index int
+	Node *placement.Node
 	placement.Choice
 	Cost
 }
 
-// Rank returns as many of the best nodes for a request.
+// Rank returns the best nodes for a request, at most so many.
 //
 // The best node gets MaxScore and the others share the rest by rank: eleven
 // levels are too coarse to carry a measure. Nodes between which there is no
@@ -81,145 +61,144 @@ type Stake struct {
 // among equals the fullest node; Spread the node whose chosen GPUs are emptiest, by the
 // fullest of them, where GPUs are spread too, then the node with the largest
 // part free, and then that with most free.
-func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !defaults.node(req).Priced() {
-		prices = nil
-	}
-	known := r.of(defaults, req, len(nodes))
-	best := r.best[:0]
-	var last, alone *ranked // last: so many are before it that it does not count
-	fitting := 0
-	for i, n := range nodes {
-		e := known[n.Name]
-		if e == nil || e.of == nil || e.of != n.State {
-			if e == nil {
-				r.count++
-			}
-			e = newRanked(defaults, req, n)
-			known[n.Name] = e
-		}
-		if e.index = i; !e.fits {
-			continue
-		}
-		if e.prices != prices {
-			e.worth, e.prices = e.policy[0]+prices.cost(n, req, e.Devices).Sum(), prices
-		}
-		if fitting++; alone == nil || e.alone(alone) < 0 {
-			alone = e
-		}
-		if last != nil && last.before(e) < 0 {
-			continue
-		}
-		if best = append(best, e); len(best) == 2*most {
-			best = first(best, most)
-			last = best[most-1]
+func Rank(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
+	by := criteria{defaults, req, defaults.pay(req, prices)}
+	var fitting []*ranked
+	for _, n := range nodes {
+		if r := by.rank(n); r != nil {
+			fitting = append(fitting, r)
 		}
 	}
-	r.best = best
-	if fitting == 0 {
+	slices.SortFunc(fitting, (*ranked).before)
+	return by.ranking(fitting, len(fitting), most)
+}
+
+// criteria are what a node is ranked by: the request, the policies, and prices where these count.
+type criteria struct {
+	defaults Policies
+	req      placement.Request
+	prices   *Prices
+}
+
+// pay returns the prices that count for a request; nil: none do.
+func (p Policies) pay(req placement.Request, prices *Prices) *Prices {
+	if p.node(req).Priced() {
+		return prices
+	}
+	return nil
+}
+
+// ranking returns the order of nodes that are sorted already, of so many that fit.
+func (by criteria) ranking(sorted []*ranked, fitting, most int) Ranking {
+	if len(sorted) == 0 {
 		return Ranking{}
 	}
-	best = first(best, most)
-	if alone.compare(best[0]) == 0 {
-		alone = best[0]
+	alone := slices.MinFunc(sorted, (*ranked).alone)
+	if alone.compare(sorted[0]) == 0 {
+		alone = sorted[0]
 	}
-	stake := func(e *ranked) Stake {
-		return Stake{e.index, e.Choice, prices.cost(nodes[e.index], req, e.Devices)}
-	}
-	return Ranking{scores(best, fitting), stake(best[0]), stake(alone)}
-}
-
-// first orders some and returns as many of the best.
-func first(some []*ranked, most int) []*ranked {
-	slices.SortFunc(some, (*ranked).before)
-	return some[:min(len(some), most)]
-}
-
-// scores gives scores to the best of the nodes that fit.
-func scores(best []*ranked, fitting int) []Scored {
-	out := make([]Scored, len(best))
+	out := Ranking{First: by.stake(sorted[0]), Alone: by.stake(alone)}
 	score := int64(MaxScore)
-	for rank, e := range best {
-		if rank > 0 && e.compare(best[rank-1]) != 0 {
+	for rank, r := range sorted[:min(len(sorted), most)] {
+		if rank > 0 && r.compare(sorted[rank-1]) != 0 {
 			score = (MaxScore - 1) - int64((MaxScore-1)*rank/fitting)
 		}
-		out[rank] = Scored{Index: e.index, Score: score}
+		out.Best = append(out.Best, Scored{Node: r.node, Score: score})
 	}
 	return out
 }
 
-// of returns what is kept for a request. All is forgotten when it is too much.
-func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[string]*ranked {
-	key := asked{req.Key(), defaults}
-	known, ok := r.kept[key]
-	if ok && r.count <= maxKept {
-		return known
-	}
-	listed := len(req.Containers.All()) + len(req.Models.Texts()) + len(req.UUIDs.Texts()) // the key keeps them in memory
-	if r.count+nodes+listed > maxKept || r.kept == nil {
-		r.kept, r.count = make(map[asked]map[string]*ranked), 0
-	}
-	r.count += listed
-	known = make(map[string]*ranked, nodes)
-	r.kept[key] = known
-	return known
+func (by criteria) stake(r *ranked) Stake {
+	return Stake{r.node, placement.Choice{Devices: r.devices, Order: r.liked()}, by.prices.cost(r.node, by.req, r.devices)}
 }
 
-// ranked is what Rank compares of one node.
+// ranked is what nodes are compared by. An Index has one for each node and request, so it is small.
 type ranked struct {
-	placement.Choice
-	index  int              // of the node
-	of     *placement.State // of the node
-	name   string
-	fits   bool
-	policy [4]float64 // by which the policy alone orders nodes, the least first
-	worth  float64    // the first of these, with the cost
-	prices *Prices    // of the cost
+	node    *placement.Node
+	devices []int            // those that the request would get
+	order   *placement.Order // nil: unliked, as of most nodes
+	policy  [4]float32       // by which the policy alone orders nodes, the least first
+	worth   float64          // the first of these, with the cost
 }
 
-func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ranked {
-	r := &ranked{of: n.State, name: n.Name, fits: true}
-	if !req.Empty() {
-		r.Choice, r.fits = placement.NewChoice(defaults.GPU, req, *n)
+// unliked is how a request without likings likes one GPU.
+var unliked = placement.Order{ModelCost: math.MinInt}
+
+// single backs the devices of choices of one GPU, so that these need no slice each.
+var single = func() (out [64]int) {
+	for i := range out {
+		out[i] = i
 	}
-	units, _ := req.Share()
+	return out
+}()
+
+// rank returns how a node ranks; nil: the request does not fit on it.
+func (by criteria) rank(n *placement.Node) *ranked {
+	r := &ranked{node: n}
+	if !by.req.Empty() {
+		choice, fits := placement.NewChoice(by.defaults.GPU, by.req, *n)
+		if !fits {
+			return nil
+		}
+		if r.devices = choice.Devices; len(r.devices) == 1 && r.devices[0] < len(single) {
+			r.devices = single[r.devices[0]:][:1:1]
+		}
+		if choice.Order != unliked {
+			r.order = &choice.Order
+		}
+	}
+	units, _ := by.req.Share()
 	choice := placement.NodeChoice{
-		GPUs: cmp.Or(req.Policy, defaults.GPU), Share: 1, Free: float64(free(n)), Allocatable: float64(n.Allocatable()),
+		GPUs: cmp.Or(by.req.Policy, by.defaults.GPU), Share: 1, Free: float64(free(n)), Allocatable: float64(n.Allocatable()),
 	}
-	for _, i := range r.Devices {
+	for _, i := range r.devices {
 		choice.Left += float64(n.Devices[i].Free() - units)
 		choice.Share = min(choice.Share, n.Devices[i].FreeShare())
 	}
-	r.policy = defaults.node(req).NodeOrder(choice)
-	r.worth = r.policy[0]
+	for i, value := range by.defaults.node(by.req).NodeOrder(choice) {
+		r.policy[i] = float32(value)
+	}
+	by.price(r)
 	return r
 }
 
-// compare orders nodes, the better one first.
-func (a *ranked) compare(b *ranked) int {
-	if a.Order != b.Order {
-		return a.Order.Compare(b.Order)
-	}
-	if a.worth != b.worth {
-		return cmp.Compare(a.worth, b.worth)
-	}
-	return slices.Compare(a.policy[1:], b.policy[1:])
+// price works out what a node is worth at the prices.
+func (by criteria) price(r *ranked) {
+	r.worth = float64(r.policy[0]) + by.prices.cost(r.node, by.req, r.devices).Sum()
 }
 
-func (a *ranked) before(b *ranked) int {
-	if by := a.compare(b); by != 0 {
+func (r *ranked) liked() placement.Order {
+	if r.order == nil {
+		return unliked
+	}
+	return *r.order
+}
+
+// compare orders nodes, the better one first.
+func (r *ranked) compare(o *ranked) int {
+	if r.order != nil || o.order != nil {
+		if by := r.liked().Compare(o.liked()); by != 0 {
+			return by
+		}
+	}
+	if r.worth != o.worth {
+		return cmp.Compare(r.worth, o.worth)
+	}
+	return slices.Compare(r.policy[1:], o.policy[1:])
+}
+
+func (r *ranked) before(o *ranked) int {
+	if by := r.compare(o); by != 0 {
 		return by
 	}
-	return cmp.Compare(a.name, b.name)
+	return cmp.Compare(r.node.Name, o.node.Name)
 }
 
 // alone orders nodes by the policy alone. Of equals the one comes first that is not the best,
 // for something else has decided then.
-func (a *ranked) alone(b *ranked) int {
-	if by := slices.Compare(a.policy[:], b.policy[:]); by != 0 {
+func (r *ranked) alone(o *ranked) int {
+	if by := slices.Compare(r.policy[:], o.policy[:]); by != 0 {
 		return by
 	}
-	return cmp.Or(b.compare(a), cmp.Compare(a.name, b.name))
+	return cmp.Or(o.compare(r), cmp.Compare(r.node.Name, o.node.Name))
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,11 +30,16 @@ func pointers(nodes []placement.Node) []*placement.Node {
 	return out
 }
 
+// indexOf returns where a node is among others.
+func indexOf(nodes []placement.Node, n *placement.Node) int {
+	return slices.IndexFunc(nodes, func(o placement.Node) bool { return o.Name == n.Name })
+}
+
 // scoresOf are the scores of all nodes, in their order; 0 where the request does not fit.
-func scoresOf(r *Ranker, defaults Policies, req placement.Request, nodes []placement.Node, prices *Prices) []int64 {
+func scoresOf(defaults Policies, req placement.Request, nodes []placement.Node, prices *Prices) []int64 {
 	scores := make([]int64, len(nodes))
-	for _, one := range r.Rank(len(nodes), defaults, req, pointers(nodes), prices).Best {
-		scores[one.Index] = one.Score
+	for _, one := range Rank(len(nodes), defaults, req, pointers(nodes), prices).Best {
+		scores[indexOf(nodes, one.Node)] = one.Score
 	}
 	return scores
 }
@@ -133,7 +137,7 @@ func TestRank(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, scoresOf(new(Ranker), Policies{GPU: order.Or(tc.defaults.GPU, placement.Binpack), Node: tc.defaults.Node}, tc.req, tc.nodes, nil)); diff != "" {
+			if diff := cmp.Diff(tc.want, scoresOf(Policies{GPU: order.Or(tc.defaults.GPU, placement.Binpack), Node: tc.defaults.Node}, tc.req, tc.nodes, nil)); diff != "" {
 				t.Errorf("scores (-want +got):\n%s", diff)
 			}
 		})
@@ -155,7 +159,7 @@ func FuzzRank(f *testing.F) {
 			inv, holdings, _ := placementtest.World(random)
 			nodes = append(nodes, placement.NewNode(fmt.Sprint("n", i), inv, holdings))
 		}
-		scores := scoresOf(new(Ranker), defaults, req, nodes, nil)
+		scores := scoresOf(defaults, req, nodes, nil)
 		best, fitting := 0, 0
 		for i, score := range scores {
 			fits := req.Empty() || placement.Fit(req, nodes[i]).Fits()
@@ -173,7 +177,7 @@ func FuzzRank(f *testing.F) {
 			t.Fatalf("%d of %d nodes that fit have the highest score", best, fitting)
 		}
 		for _, most := range []int{1, 3, len(nodes)} {
-			got := new(Ranker).Rank(most, defaults, req, pointers(nodes), nil).Best
+			got := Rank(most, defaults, req, pointers(nodes), nil).Best
 			var want, levels []int64
 			for _, score := range scores {
 				if score > 0 {
@@ -182,21 +186,21 @@ func FuzzRank(f *testing.F) {
 			}
 			slices.SortFunc(want, func(a, b int64) int { return order.Compare(b, a) })
 			for _, one := range got {
-				if levels = append(levels, one.Score); one.Score != scores[one.Index] {
-					t.Fatalf("node %d has score %d among the best, and %d among all", one.Index, one.Score, scores[one.Index])
+				if levels = append(levels, one.Score); one.Score != scores[indexOf(nodes, one.Node)] {
+					t.Fatalf("%s has score %d among the best, and %d among all", one.Node.Name, one.Score, scores[indexOf(nodes, one.Node)])
 				}
 			}
 			if diff := cmp.Diff(want[:min(len(want), most)], levels, cmpopts.EquateEmpty()); diff != "" {
 				t.Fatalf("scores of the best %d (-want +got):\n%s", most, diff)
 			}
 			for i, score := range scores {
-				if score == MaxScore && nodes[i].Name < nodes[got[0].Index].Name {
-					t.Fatalf("%s is the best, and %s its equal", nodes[got[0].Index].Name, nodes[i].Name)
+				if score == MaxScore && nodes[i].Name < got[0].Node.Name {
+					t.Fatalf("%s is the best, and %s its equal", got[0].Node.Name, nodes[i].Name)
 				}
 			}
 		}
 		slices.Reverse(nodes)
-		backwards := scoresOf(new(Ranker), defaults, req, nodes, nil)
+		backwards := scoresOf(defaults, req, nodes, nil)
 		slices.Reverse(backwards)
 		if diff := cmp.Diff(scores, backwards); diff != "" {
 			t.Fatalf("the order of the nodes shows (-want +got):\n%s", diff)
@@ -217,111 +221,8 @@ func BenchmarkRank(b *testing.B) {
 	}
 	prices := NewPrices(learned(ask(4, cpu(2000)), ask(16, cpu(8000)), ask(64, count(4), cpu(8000))), nodes)
 	req, among := ask(6, cpu(2000)), pointers(nodes)
-	rank := func(r *Ranker, most int) { r.Rank(most, Policies{GPU: placement.Binpack}, req, among, prices) }
-	b.Run("anew", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			rank(new(Ranker), len(among))
-		}
-	})
-	b.Run("kept", func(b *testing.B) {
-		var r Ranker
-		b.ReportAllocs()
-		for b.Loop() {
-			rank(&r, len(among))
-		}
-	})
-	b.Run("the best of what is kept", func(b *testing.B) {
-		var r Ranker
-		b.ReportAllocs()
-		for b.Loop() {
-			rank(&r, 16)
-		}
-	})
-}
-
-// A request with long lists takes more memory than one without, and counts for more of what is
-// kept.
-func TestWhatIsKeptIsBoundedByWhatRequestsList(t *testing.T) {
-	var r Ranker
-	node := placement.NewNode("n", inventory(device(0, 1)), nil)
-	var globs []string
-	for i := range 32 {
-		globs = append(globs, fmt.Sprint("GPU-", i))
-	}
-	most := 0
-	for i := range maxKept / 16 {
-		req := ask(1, uuids(globs...))
-		req.CPU = int64(i + 1)
-		r.Rank(1, Policies{GPU: placement.Binpack}, req, []*placement.Node{&node}, nil)
-		most = max(most, len(r.kept))
-	}
-	if bound := maxKept / 32; most > bound {
-		t.Errorf("%d requests of 32 globs are kept, want at most %d", most, bound)
-	}
-}
-
-// What takes no lock is found by the race detector, and by who gets an answer to another's question.
-func TestARankerServesAllAtOnce(t *testing.T) {
-	var r Ranker
-	nodes := []placement.Node{machine("n0", 64_000, 2, 16), machine("n1", 64_000, 2, 8)}
-	var all sync.WaitGroup
-	for units := range gpu.Units(16) {
-		all.Go(func() {
-			want := 1 // the smaller GPU
-			if units >= 8 {
-				want = 0
-			}
-			for range 20 {
-				if best := r.Rank(1, Policies{GPU: placement.Binpack}, ask(units+1), pointers(nodes), nil).Best; best[0].Index != want {
-					t.Errorf("%d units are best on node %d, want %d", units+1, best[0].Index, want)
-				}
-			}
-		})
-	}
-	all.Wait()
-}
-
-// What was found of a node is kept until the node changes: a second question takes next to no memory.
-func TestWhatWasFoundIsKept(t *testing.T) {
-	var nodes []placement.Node
-	for i := range 64 {
-		nodes = append(nodes, machine(fmt.Sprint("n", i), 64_000, 2, 16))
-	}
-	var r Ranker
-	among, prices := pointers(nodes), NewPrices(learned(ask(4)), nodes)
-	rank := func() { r.Rank(1, Policies{GPU: placement.Binpack}, ask(4), among, prices) }
-	rank()
-	if got := testing.AllocsPerRun(10, rank); got > float64(len(nodes))/2 {
-		t.Errorf("%v allocations for %d nodes that have not changed", got, len(nodes))
-	}
-}
-
-// As much is kept as may be, and then all is forgotten.
-func TestWhatIsKeptIsForgottenAtItsBound(t *testing.T) {
-	node := placement.NewNode("n", inventory(device(0, 8)), nil)
-	weight := 1 + len(ask(1).Containers.All())
-	r := Ranker{kept: map[asked]map[string]*ranked{{}: nil}, count: maxKept - weight}
-	r.Rank(1, Policies{GPU: placement.Binpack}, ask(1), []*placement.Node{&node}, nil)
-	if len(r.kept) != 2 {
-		t.Errorf("%d requests are kept, want both", len(r.kept))
-	}
-	r.Rank(1, Policies{GPU: placement.Binpack}, ask(2), []*placement.Node{&node}, nil)
-	if len(r.kept) != 1 || r.count != weight {
-		t.Errorf("%d requests are kept that weigh %d, want the last alone, that weighs %d", len(r.kept), r.count, weight)
-	}
-}
-
-// Nodes that are gone do not add up: others come under other names all the time.
-func TestWhatIsKeptIsBoundedAsNodesComeAndGo(t *testing.T) {
-	var r Ranker
-	for i := range maxKept + 9 {
-		node := placement.Node{Name: fmt.Sprint("n", i)}
-		r.Rank(1, Policies{GPU: placement.Binpack}, ask(1), []*placement.Node{&node}, nil)
-	}
-	for _, known := range r.kept {
-		if len(known) > maxKept+1 { // the last may go beyond
-			t.Errorf("what was found of %d nodes is kept, want at most %d", len(known), maxKept+1)
-		}
+	b.ReportAllocs()
+	for b.Loop() {
+		Rank(len(among), Policies{GPU: placement.Binpack}, req, among, prices)
 	}
 }

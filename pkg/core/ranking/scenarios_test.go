@@ -101,12 +101,12 @@ func TestScenarios(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := new(Ranker).Rank(1, Policies{GPU: placement.Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
+			got := Rank(1, Policies{GPU: placement.Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
 			first, alone := got.First, got.Alone
-			if name := tc.nodes[first.Index].Name; name != tc.want {
+			if name := first.Node.Name; name != tc.want {
 				t.Errorf("the pod goes to %s, want %s: %s", name, tc.want, tc.why)
 			}
-			if name, want := tc.nodes[alone.Index].Name, cmp.Or(tc.alone, tc.want); name != want {
+			if name, want := alone.Node.Name, cmp.Or(tc.alone, tc.want); name != want {
 				t.Errorf("by the policy alone it goes to %s, want %s", name, want)
 			}
 			more := map[string]float64{"Models": alone.Models - first.Models, "CPU": alone.CPU - first.CPU, "Several": alone.Several - first.Several, "Idle": alone.Idle - first.Idle}

@@ -5,17 +5,16 @@ import (
 	"math"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
 // Why says what puts the first of some nodes before the one that the policy alone prefers; it is
 // empty where that is the same node.
-func Why(r ranking.Ranking, nodes []*placement.Node) string {
-	if r.First.Index == r.Alone.Index {
+func Why(r ranking.Ranking) string {
+	if r.First.Node == r.Alone.Node {
 		return ""
 	}
-	first, alone := nodes[r.First.Index], nodes[r.Alone.Index]
+	first, alone := r.First.Node, r.Alone.Node
 	var because string
 	switch {
 	case r.First.Grouped != r.Alone.Grouped:

@@ -89,8 +89,8 @@ func TestWhy(t *testing.T) {
 			for i := range tc.nodes {
 				nodes = append(nodes, &tc.nodes[i])
 			}
-			order := new(ranking.Ranker).Rank(1, ranking.Policies{GPU: tc.policy}, tc.req, nodes, ranking.NewPrices(mix, tc.nodes))
-			if got := Why(order, nodes); got != tc.want {
+			order := ranking.Rank(1, ranking.Policies{GPU: tc.policy}, tc.req, nodes, ranking.NewPrices(mix, tc.nodes))
+			if got := Why(order); got != tc.want {
 				t.Errorf("got  %q\nwant %q", got, tc.want)
 			}
 		})

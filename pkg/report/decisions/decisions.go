@@ -195,12 +195,12 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 	return out
 }
 
-// Ranked is what was decided where nodes were ranked that the pod fits.
-func Ranked(nodes []*placement.Node, order ranking.Ranking) Decision {
-	d := Decision{Verb: Prioritize, Result: Fits, Asked: len(nodes), Fit: len(nodes), Why: reasons.Why(order, nodes)}
+// Ranked is the decision where so many nodes were ranked that the pod fits.
+func Ranked(order ranking.Ranking, nodes int) Decision {
+	d := Decision{Verb: Prioritize, Result: Fits, Asked: nodes, Fit: nodes, Why: reasons.Why(order)}
 	for i := range order.Best[:min(len(order.Best), MaxNodes)] {
 		one := order.Best[i]
-		d.Nodes = append(d.Nodes, Node{Name: nodes[one.Index].Name, Score: &one.Score})
+		d.Nodes = append(d.Nodes, Node{Name: one.Node.Name, Score: &one.Score})
 	}
 	if len(d.Nodes) > 0 {
 		d.Node = d.Nodes[0].Name

@@ -158,11 +158,11 @@ func TestRanked(t *testing.T) {
 		n := placement.NewNode(fmt.Sprintf("n%02d", i), inv(gpu.Units(64-i)), nil)
 		nodes = append(nodes, &n)
 	}
-	order := ranking.Ranking{First: ranking.Stake{Index: 3, Choice: placement.Choice{Order: placement.Order{Grouped: true}}}, Alone: ranking.Stake{Index: 2}}
+	order := ranking.Ranking{First: ranking.Stake{Node: nodes[3], Choice: placement.Choice{Order: placement.Order{Grouped: true}}}, Alone: ranking.Stake{Node: nodes[2]}}
 	for i := range nodes {
-		order.Best = append(order.Best, ranking.Scored{Index: (i + 3) % len(nodes), Score: int64(max(1, ranking.MaxScore-i))})
+		order.Best = append(order.Best, ranking.Scored{Node: nodes[(i+3)%len(nodes)], Score: int64(max(1, ranking.MaxScore-i))})
 	}
-	got := Ranked(nodes, order)
+	got := Ranked(order, len(nodes))
 	if got.Verb != Prioritize || got.Result != Fits || got.Node != "n03" || got.Asked != len(nodes) || got.Fit != len(nodes) {
 		t.Errorf("got %+v", got)
 	}
@@ -172,7 +172,7 @@ func TestRanked(t *testing.T) {
 	if len(got.Nodes) != MaxNodes || got.Nodes[1].Name != "n04" || *got.Nodes[1].Score != ranking.MaxScore-1 {
 		t.Errorf("nodes %+v, want the best %d", got.Nodes, MaxNodes)
 	}
-	if got := Ranked(nodes, ranking.Ranking{}); got.Node != "" || got.Why != "" || len(got.Nodes) > 0 {
+	if got := Ranked(ranking.Ranking{}, len(nodes)); got.Node != "" || got.Why != "" || len(got.Nodes) > 0 {
 		t.Errorf("where the pod fits nowhere: %+v", got)
 	}
 }

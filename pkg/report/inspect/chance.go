@@ -145,7 +145,7 @@ func fittingIfInUse(v placement.Verdict) (out []placement.Device) {
 
 // allInUse returns the node with all of its devices healthy, and none cordoned.
 func allInUse(n placement.Node) placement.Node {
-	n.Devices, n.State = slices.Clone(n.Devices), nil
+	n.Devices = slices.Clone(n.Devices)
 	for i, d := range n.Devices {
 		n.Devices[i] = d.With(gpu.Status{ByClaims: d.Status.ByClaims})
 	}

@@ -27,7 +27,8 @@ type Decider struct {
 	Policies ranking.Policies // of pods that name none
 	Binder   *binder.Binder
 
-	ranker ranking.Ranker
+	index  ranking.Index
+	agreed agreements
 	waker  waker.Waker
 }
 
@@ -48,6 +49,7 @@ type Cycle struct {
 	brief    sync.Map         // what is said of the others, by placement.Reason
 	scores   map[string]int64 // by node
 	said     bool             // on how many nodes it fits
+	equal    bool             // the nodes being scored are equal for this package
 	reserved time.Time
 }
 
@@ -96,7 +98,7 @@ func (d *Decider) Answers(c *Cycle, name string, generation int64) (refusal *dec
 		return nil, false
 	}
 	known, refusal := d.Binder.Cache.Answer(name, c.question)
-	if known != nil && !agree(generation, known) {
+	if known != nil && !d.agreed.on(name, generation, known) {
 		return nil, false
 	}
 	c.count(refusal)
@@ -139,30 +141,25 @@ func (d *Decider) refuses(c *Cycle, node Node) *decide.Refusal {
 
 // Rank ranks all nodes on which the pod fits at once, for Score.
 func (d *Decider) Rank(c *Cycle, names []string) {
-	nodes := make([]*placement.Node, len(names))
-	for i, name := range names {
-		nodes[i] = d.found(c, name)
+	among := make(map[string]bool, len(names))
+	for _, name := range names {
+		among[name] = true
 	}
-	order := d.ranker.Rank(len(nodes), d.Policies, c.question.Request, nodes, d.Binder.Cache.Prices())
-	c.scores = make(map[string]int64, len(nodes))
+	order := d.index.Rank(d.Binder.Cache, d.question(c), len(names), among)
+	c.scores = make(map[string]int64, len(names))
 	for _, one := range order.Best {
-		c.scores[nodes[one.Index].Name] = one.Score
+		c.scores[one.Node.Name] = one.Score
 	}
-	d.tellFits(c, len(names))
-	d.Binder.Tell(c.question.Pod, decisions.Ranked(nodes, order))
+	d.tellFits(c, len(names)+int(c.refused.Load()), len(names))
+	d.Binder.Tell(c.question.Pod, decisions.Ranked(order, len(names)))
 }
 
-// found returns a node as the pod finds it: what is kept for others is taken.
-func (d *Decider) found(c *Cycle, name string) *placement.Node {
-	node := d.Binder.Cache.Look(name)
-	if node == nil {
-		return &placement.Node{Name: name}
-	}
-	if len(node.Nominated) > 0 {
-		left := decide.Reserved(*node, c.question.Pod, c.question.Request, c.question.Fallback)
+// question is the pod's about the best nodes.
+func (d *Decider) question(c *Cycle) ranking.Question {
+	return ranking.Question{Request: c.question.Request, Defaults: d.Policies, View: func(n *placement.Node) *placement.Node {
+		left := decide.Reserved(*n, c.question.Pod, c.question.Request, c.question.Fallback)
 		return &left
-	}
-	return node
+	}}
 }
 
 // Score returns a node's rank, up to ranking.MaxScore.
@@ -171,7 +168,7 @@ func (c *Cycle) Score(name string) int64 { return c.scores[name] }
 // Reserve chooses the pod's GPUs and reserves them, in one critical section.
 func (d *Decider) Reserve(c *Cycle, node Node) error {
 	if !c.said {
-		d.tellFits(c, 1) // kube-scheduler ranks no node that is alone
+		d.tellFits(c, 1+int(c.refused.Load()), 1) // kube-scheduler ranks no node that is alone
 	}
 	if err := d.catchUp(node); err != nil {
 		return err

@@ -10,13 +10,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
 
-// tellFits tells on how many nodes the pod fits.
-func (d *Decider) tellFits(c *Cycle, fit int) {
+// tellFits records on how many nodes the pod fits, of those that were asked about.
+func (d *Decider) tellFits(c *Cycle, asked, fit int) {
 	c.said = true
 	d.waker.Answered(c.question.Pod.UID)
-	d.Binder.Tell(c.question.Pod, decisions.Decision{
-		Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + int(c.refused.Load()), Fit: fit,
-	})
+	d.Binder.Tell(c.question.Pod, decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: asked, Fit: fit})
 }
 
 // mostDescribed is how many of many nodes kube-scheduler's message describes.

@@ -3,6 +3,7 @@ package cycle
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
@@ -11,22 +12,45 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// agree reports whether kube-scheduler's node of a generation was found to have the pods that the
-// cache's has: that is written into the state, so that it is known until either changes.
-func agree(generation int64, known *placement.Node) bool {
-	return generation != 0 && atomic.LoadInt64(&known.State.Mark) == generation
+// agreements remembers by name the nodes for which kube-scheduler and the cache were found to have
+// the same pods, until either changes. The zero value is ready.
+type agreements struct {
+	nodes sync.Map // from a name to an agreement
+	count atomic.Int64
+}
+
+// agreement is both sides of a node.
+type agreement struct {
+	generation int64
+	known      *placement.Node
+}
+
+// on reports whether both have the same pods on a node.
+func (a *agreements) on(name string, generation int64, known *placement.Node) bool {
+	last, ok := a.nodes.Load(name)
+	return ok && generation != 0 && last == agreement{generation, known}
+}
+
+// add records that both have the same pods on a node. Of so many nodes at most, those that are gone
+// are forgotten with all others.
+func (a *agreements) add(name string, generation int64, known *placement.Node, nodes int) {
+	if _, there := a.nodes.Swap(name, agreement{generation, known}); !there && a.count.Add(1) > int64(2*nodes) {
+		a.nodes.Clear()
+		a.count.Store(0)
+	}
 }
 
 // differing returns a node with the pods that kube-scheduler has on it, where the cache, which knows
 // it so, has others: preemption asks about a node without some pods, and one of two handlers may be
 // behind the other. While neither changes, they are compared once.
 func (d *Decider) differing(node Node, known *placement.Node) (placement.Node, bool) {
-	if known == nil || agree(node.Generation, known) {
+	if known == nil || d.agreed.on(node.Name, node.Generation, known) {
 		return placement.Node{}, false
 	}
 	diff := d.compare(node, known)
 	if diff.none() {
-		atomic.StoreInt64(&known.State.Mark, node.Generation)
+		_, nodes := d.Binder.Cache.Changes()
+		d.agreed.add(node.Name, node.Generation, known, nodes)
 		return placement.Node{}, false
 	}
 	return diff.applied(*known), true
@@ -108,7 +132,7 @@ func (d *Decider) boundTo(pod *v1.Pod, node string) bool {
 // heard: it may hold any GPU.
 func (d *Decider) catchUp(node Node) error {
 	known := d.Binder.Cache.Look(node.Name)
-	if known == nil || agree(node.Generation, known) {
+	if known == nil || d.agreed.on(node.Name, node.Generation, known) {
 		return nil
 	}
 	diff := d.compare(node, known)

@@ -34,10 +34,10 @@ type Extender struct {
 	// Answered gets how long a verb took; nil where no one wants to know.
 	Answered func(verb string, took time.Duration)
 
-	ranker ranking.Ranker
-	looks  looks
-	waker  waker.Waker
-	said   sentences
+	index ranking.Index
+	looks looks
+	waker waker.Waker
+	said  sentences
 }
 
 // Bind chooses the pod's GPUs on the node and binds it there.

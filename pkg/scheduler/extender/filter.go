@@ -3,6 +3,7 @@ package extender
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -68,7 +69,10 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	if len(fit) == 0 || !e.Alone {
 		result.FailedNodes, result.FailedAndUnresolvableNodes = refused.answer(len(fit), d.Sampled, &e.said)
 	}
-	return fitting(result, args, e.choose(q, fit, now))
+	if len(api.Preferences(args.Pod)) == 0 || len(fit) == 1 {
+		fit = e.choose(q, fit, now)
+	}
+	return fitting(result, args, fit)
 }
 
 // remember takes note of an answer, for the pod to be woken when it fits: where it is refused
@@ -108,13 +112,13 @@ func (e *Extender) choose(q question, fit []asked, now time.Time) []asked {
 		return fit
 	}
 	if len(fit) > 1 {
-		nodes := e.states(q, fit)
-		order := e.ranker.Rank(decisions.MaxNodes, e.policies(), q.Request, nodes, e.Cache.Prices())
+		order := e.rank(q, decisions.MaxNodes, fit)
 		if len(order.Best) == 0 {
 			return fit
 		}
-		e.Tell(q.Pod, decisions.Ranked(nodes, order))
-		fit = fit[order.First.Index : order.First.Index+1]
+		e.Tell(q.Pod, decisions.Ranked(order, len(fit)))
+		first := slices.IndexFunc(fit, func(a asked) bool { return a.name == order.First.Node.Name })
+		fit = fit[first : first+1]
 	}
 	e.Cache.Expect(q.Pod, fit[0].name, q.Request, q.Fallback, now)
 	return fit
@@ -229,22 +233,21 @@ func unreadable(err error) *decide.Refusal {
 	return &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
 }
 
-// states returns nodes as a pod finds them that is to be ranked: with the pods that are
-// expected there, and what is kept for those that are nominated.
-func (e *Extender) states(q question, nodes []asked) []*placement.Node {
-	out := make([]*placement.Node, len(nodes))
-	for i, node := range nodes {
-		state := e.Cache.Likely(node.name)
-		if state == nil {
-			state, _ = e.template(node)
+// rank returns the best of some nodes. It counts pods that are expected on a node, and memory that
+// is reserved for nominated pods.
+func (e *Extender) rank(q question, most int, nodes []asked) ranking.Ranking {
+	of := ranking.Question{Request: q.Request, Defaults: ranking.Policies{GPU: e.Policy, Node: e.NodePolicy}, Instead: e.Cache.Expecting(), View: func(n *placement.Node) *placement.Node {
+		left := decide.Reserved(*n, q.Pod, q.Request, e.Policy)
+		return &left
+	}}
+	among := make(map[string]bool, len(nodes))
+	for _, node := range nodes {
+		among[node.name] = true
+		if node.given != nil && e.Cache.Look(node.name) == nil {
+			of.Instead[node.name], _ = e.template(node)
 		}
-		if len(state.Nominated) > 0 {
-			left := decide.Reserved(*state, q.Pod, q.Request, e.Policy)
-			state = &left
-		}
-		out[i] = state
 	}
-	return out
+	return e.index.Rank(e.Cache, of, most, among)
 }
 
 // template returns a node that is not known: what it says itself where it is given in
@@ -258,8 +261,19 @@ func (e *Extender) template(node asked) (*placement.Node, error) {
 	return &state, err
 }
 
-func (e *Extender) policies() ranking.Policies {
-	return ranking.Policies{GPU: e.Policy, Node: e.NodePolicy}
+// score returns the score of a node. The preferences of the pod's own spec go before the cluster's
+// policy: kube-scheduler gives up to 200 points for each. Where Filter names the best node alone to
+// other pods, the chart gives these scores the weight 1, and the pod's are up to 50 points. With a
+// weight that is not known, they would outweigh its preferences.
+func (e *Extender) score(pod *v1.Pod, score int64) int64 {
+	switch {
+	case len(api.Preferences(pod)) == 0:
+		return score
+	case e.Alone:
+		return score / 2
+	default:
+		return 0
+	}
 }
 
 // Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
@@ -267,9 +281,9 @@ func (e *Extender) policies() ranking.Policies {
 // the pod is expected there.
 func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
 	nodes := nodesOf(args)
-	result := make(extenderv1.HostPriorityList, len(nodes))
+	result, index := make(extenderv1.HostPriorityList, len(nodes)), make(map[string]int, len(nodes))
 	for i, node := range nodes {
-		result[i].Host = node.name
+		result[i].Host, index[node.name] = node.name, i
 	}
 	if args.Pod == nil {
 		result = result[:0]
@@ -279,14 +293,16 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	if q.unreadable != nil || q.Request.Empty() || e.Missing() != "" {
 		return &result
 	}
-	states := e.states(q, nodes)
-	order := e.ranker.Rank(len(states), e.policies(), q.Request, states, e.Cache.Prices())
+	order := e.rank(q, len(nodes), nodes)
 	for _, one := range order.Best {
-		result[one.Index].Score = one.Score
+		result[index[one.Node.Name]].Score = e.score(args.Pod, one.Score)
 	}
-	e.Tell(q.Pod, decisions.Ranked(states, order))
+	e.Tell(q.Pod, decisions.Ranked(order, len(nodes)))
+	if len(api.Preferences(args.Pod)) > 0 {
+		return &result // it may go elsewhere
+	}
 	if n := len(order.Best); n == 1 || n > 1 && order.Best[1].Score < ranking.MaxScore {
-		e.Cache.Expect(q.Pod, states[order.First.Index].Name, q.Request, q.Fallback, e.Now())
+		e.Cache.Expect(q.Pod, order.First.Node.Name, q.Request, q.Fallback, e.Now())
 	}
 	return &result
 }

@@ -1,0 +1,108 @@
+package plugin
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
+)
+
+// hinting is the framework of one profile, which names the best of all nodes for each pod with GPU
+// memory. kube-scheduler has the hint for its own opportunistic batching (KEP-5598): it filters
+// that node alone, and evaluates all nodes in the same cycle if the node does not pass.
+type hinting struct {
+	framework.Framework
+	decider *cycle.Decider
+}
+
+// Hint has all profiles give hints. Without the feature gate kube-scheduler does not ask for them.
+func (s *State) Hint(profiles profile.Map) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.OpportunisticBatching) {
+		s.log.Warn("the feature gate OpportunisticBatching of kube-scheduler is off: kube-scheduler filters and scores a sample of the nodes for each pod, which takes several times the processor time")
+	}
+	for name, f := range profiles {
+		profiles[name] = &hinting{f, s.decider}
+	}
+}
+
+// RunPreFilterPlugins records whether the pod can go to some nodes alone, by their names or by its
+// volumes. kube-scheduler evaluates these few faster than a hint is found.
+func (h *hinting) RunPreFilterPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string]) {
+	result, status, unschedulable := h.Framework.RunPreFilterPlugins(ctx, state, pod)
+	if d := dataOf(state); d != nil {
+		d.few = !result.AllNodes()
+	}
+	return result, status, unschedulable
+}
+
+// hint returns the best node that passes all filters; empty: kube-scheduler has to evaluate all
+// nodes. A pod that is nominated to a node, or that prefers some nodes, is not for the hint: the
+// first goes to its node, and for the second kube-scheduler has to score nodes.
+func (h *hinting) hint(ctx context.Context, state fwk.CycleState, pod *v1.Pod) string {
+	d := dataOf(state)
+	if d.few || pod.Status.NominatedNodeName != "" || grouped(pod) || len(api.Preferences(pod)) > 0 {
+		return ""
+	}
+	infos := h.SnapshotSharedLister().NodeInfos()
+	passes := func(node string) bool {
+		info, err := infos.Get(node) // kube-scheduler may not know a node of the cache
+		return err == nil && h.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess()
+	}
+	return h.decider.Best(d.Cycle, passes, func(nodes []string) string { return h.favourite(ctx, state, pod, nodes) })
+}
+
+// favourite returns the node that kube-scheduler's scores put first.
+func (h *hinting) favourite(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []string) string {
+	var infos []fwk.NodeInfo
+	for _, name := range nodes {
+		info, err := h.SnapshotSharedLister().NodeInfos().Get(name)
+		if err != nil {
+			return nodes[0]
+		}
+		infos = append(infos, info)
+	}
+	if !h.RunPreScorePlugins(ctx, state, pod, infos).IsSuccess() {
+		return nodes[0]
+	}
+	scores, status := h.RunScorePlugins(ctx, state, pod, infos)
+	if !status.IsSuccess() {
+		return nodes[0]
+	}
+	best := scores[0]
+	for _, s := range scores {
+		if s.TotalScore > best.TotalScore {
+			best = s
+		}
+	}
+	return best.Name
+}
+
+// preferenceWeight is more than all scores of a node together.
+const preferenceWeight = 1 << 24
+
+// RunScorePlugins puts the pod's own preferences before the cluster's policy for GPUs, which decides
+// between nodes that the pod likes equally.
+func (h *hinting) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
+	nodes, status := h.Framework.RunScorePlugins(ctx, state, pod, infos)
+	if read(state) == nil || !status.IsSuccess() {
+		return nodes, status
+	}
+	plugins := api.Preferences(pod)
+	for i := range nodes {
+		for _, s := range nodes[i].Scores {
+			if slices.Contains(plugins, s.Name) {
+				nodes[i].TotalScore += s.Score * preferenceWeight
+			}
+		}
+	}
+	return nodes, status
+}

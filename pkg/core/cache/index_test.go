@@ -1,0 +1,159 @@
+package cache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+)
+
+// addFleet adds nodes of eight GPUs, of four models in turn, and returns their names.
+func addFleet(c *Cache, nodes int) (names []string) {
+	sizes := []gpu.Units{79, 79, 22, 14}
+	for i := range nodes {
+		name := fmt.Sprintf("node-%05d", i)
+		names = append(names, name)
+		inv := gpu.Inventory{UnitMiB: 1024, CPU: 64_000}
+		for k := range 8 {
+			inv.Devices = append(inv.Devices, gpu.Device{UUID: gpu.UUID(fmt.Sprint(name, k)), Index: k, Model: fmt.Sprint("m", i%4), Allocatable: sizes[i%4], NUMANode: -1})
+		}
+		c.SetNode(name, inv)
+	}
+	return names
+}
+
+// An index of a cache has the order of Rank over all nodes, whatever the cache hears and assumes.
+func TestAnIndexOfACache(t *testing.T) {
+	cpu := placementtest.CPU(100)
+	requests := []placement.Request{
+		placementtest.Ask(3, cpu), placementtest.Ask(5, cpu), placementtest.Ask(40, cpu), placementtest.Ask(20, cpu, placementtest.Count(2)),
+		placementtest.Ask(16, placementtest.Policy(placement.Spread)), placementtest.Ask(8, placementtest.Policy(placement.Exclusive)), important(ask(3)),
+	}
+	for seed, defaults := range []ranking.Policies{{GPU: placement.Binpack}, {GPU: placement.Spread}, {GPU: placement.Binpack, Node: placement.Spread}} {
+		random := rand.New(rand.NewPCG(uint64(seed), 3))
+		c := New()
+		names := addFleet(c, 60)
+		name := func() string { return names[random.IntN(len(names))] }
+		var index ranking.Index
+		var pods []string
+		for step := range 2000 {
+			req := requests[random.IntN(len(requests))]
+			pod := ref(fmt.Sprint("pod-", step))
+			switch random.IntN(12) {
+			case 0:
+				if len(pods) > 0 {
+					c.RemovePod(pods[random.IntN(len(pods))])
+				}
+			case 1:
+				c.NominatePod(name(), pod, req, placement.Assignment{}, time.Time{})
+				pods = append(pods, pod.UID)
+			case 2:
+				c.RemoveNode(name())
+			case 3:
+				addFleet(c, 60)
+			case 4:
+				c.Learn(req)
+				c.Reprice()
+			default:
+				if _, err := c.AssumePod(pod, name(), req, placement.Binpack, start); err == nil {
+					pods = append(pods, pod.UID)
+				}
+			}
+			if random.IntN(4) > 0 {
+				continue
+			}
+			view := func(n *placement.Node) *placement.Node {
+				left := decide.Reserved(*n, ref("asker"), req, defaults.GPU)
+				return &left
+			}
+			var got, want []string
+			index.Walk(c, ranking.Question{Request: req, Defaults: defaults, View: view}, func(n *placement.Node, _ int) bool {
+				got = append(got, n.Name)
+				return true
+			})
+			var nodes []*placement.Node
+			for n := range c.All {
+				if len(n.Nominated) > 0 {
+					n = view(n)
+				}
+				nodes = append(nodes, n)
+			}
+			for _, one := range ranking.Rank(len(nodes), defaults, req, nodes, c.Prices()).Best {
+				want = append(want, one.Node.Name)
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("step %d, %+v: %d nodes, want %d\n%v\n%v", step, req, len(got), len(want), got, want)
+			}
+		}
+	}
+}
+
+// BenchmarkBest places pods of seven requests in turn, each on the best of all nodes, as a burst
+// does: the index, choosing and reserving GPUs, and the watch.
+func BenchmarkBest(b *testing.B) {
+	for _, size := range []int{500, 5_000, 50_000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			c := New()
+			addFleet(c, size)
+			var requests []placement.Request
+			for _, units := range []gpu.Units{3, 5, 8, 10, 16, 20, 40} {
+				requests = append(requests, placementtest.Ask(units, placementtest.CPU(100)))
+				c.Learn(requests[len(requests)-1])
+			}
+			c.Reprice()
+			var index ranking.Index
+			best := func(req placement.Request) (name string) {
+				index.Walk(c, ranking.Question{Request: req, Defaults: ranking.Policies{GPU: placement.Binpack}}, func(n *placement.Node, _ int) bool {
+					name = n.Name
+					return false
+				})
+				return name
+			}
+			for _, req := range requests {
+				best(req)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				req, pod := requests[i%len(requests)], ref(fmt.Sprint(i))
+				name := best(req)
+				a, err := c.AssumePod(pod, name, req, placement.Binpack, time.Unix(0, 0))
+				if err != nil {
+					b.Fatal(err)
+				}
+				c.AddPod(name, placement.Holding{Pod: pod, Request: req, Assignment: a, Admitted: true})
+				if i >= 1000 {
+					c.RemovePod(fmt.Sprint(i - 1000))
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkIndex orders all nodes for a request that no pod has made before.
+func BenchmarkIndex(b *testing.B) {
+	c := New()
+	addFleet(c, 5_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		new(ranking.Index).Walk(c, ranking.Question{Request: ask(8), Defaults: ranking.Policies{GPU: placement.Binpack}}, func(*placement.Node, int) bool { return false })
+	}
+}
+
+// BenchmarkRefused finds out why a pod does not fit.
+func BenchmarkRefused(b *testing.B) {
+	c := New()
+	names := addFleet(c, 5_000)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		n := c.Look(names[i%len(names)])
+		NewQuestion(ref("p"), ask(90), placement.Binpack).Ask(*n)
+	}
+}
