@@ -36,9 +36,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
-	if cfg, err = cfg.offeringClaims(log, disk); err != nil {
-		return err
-	}
+	cfg = cfg.offeringClaims(log, disk)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	group, ctx := errgroup.WithContext(ctx)
@@ -63,15 +61,14 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	var asks *nri.Plugin // nil where the runtime is not to call us
 	level := newLevel(log, cfg, ours, func() error { return connected(asks) }, func() error { return late(asks) })
 	offers := nodestate.NewOffers(level, !cfg.cores)
-	driver, err := claims.New(claims.Config{
+	driver := claims.New(claims.Config{
 		Domain: cfg.names.Domain(), Node: cfg.nodeName, Cores: cfg.cores, Containers: cfg.plugin.Containers,
 		Ready: level.Ready,
 	}, offers, disk, log.Named("claims"))
-	if err != nil {
-		return err
-	}
 	ours.Retire(driver.RetiredClients)
-	users := claims.NewUsers(client, cfg.nodeName, driver)
+	pods := nodepods.NewPods(client, cfg.names, cfg.nodeName, log.Named("pods"))
+	pods.ByClaims()
+	users := claims.NewUsers(pods, driver)
 	if cfg.nriSocket != "" {
 		asks = nri.New(cfg.nriSocket, driver.Containers(level, users), log.Named("nri"))
 		group.Go(func() error { return when(ctx, level.Looked(), func() error { return asks.Run(ctx) }) })
@@ -82,7 +79,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	metrics.RegisterGPUs(registry, gpus{level, prober})
 	used.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })
 	metrics.RegisterContainers(registry, used.Samples, used.ServerMemory)
-	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object, users: users, usage: used}
+	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object, pods: pods, usage: used}
 	if described != nil {
 		group.Go(func() error { return described.Run(ctx) })
 	}
@@ -105,7 +102,7 @@ type claimsParts struct {
 	driver *claims.Driver
 	runner *claims.Runner
 	object *nodepods.Node
-	users  *claims.Users
+	pods   *nodepods.Pods
 	usage  *usage.Watch
 }
 
@@ -121,7 +118,7 @@ func (p claimsParts) runs(listener net.Listener, measured http.Handler) []func(c
 		p.prober.Run,
 		after(p.prober.Probed(), p.ours.Run),
 		after(p.ours.Looked(), p.level.Run),
-		p.users.Run,
+		p.pods.Run,
 		p.usage.Run,
 		after(p.object.Read(), p.runner.Run), // a GPU that is cordoned is published as such at once
 		after(p.level.Looked(), func(ctx context.Context) error { return p.object.Run(ctx, p.inventory, p.driver.Allocations) }),

@@ -76,10 +76,10 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 		if err != nil {
 			return err
 		}
-		switch by, err := byClaims(log, cfg, seen, disk); {
-		case err != nil:
-			return err
-		case by:
+		if !recoverClaims(ctx, log, cfg, client, disk) {
+			return nil
+		}
+		if byClaims(log, cfg, seen, disk) {
 			return startClaims(ctx, log, cfg, client, disk, seen.UID)
 		}
 	}

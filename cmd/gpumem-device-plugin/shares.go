@@ -78,14 +78,14 @@ func (c config) offeringShares() config {
 
 // offeringClaims returns the config for a node that hands its GPUs out by claims. It has no MIG instances:
 // a claim to several GPUs could get some, and a program sees one alone.
-func (c config) offeringClaims(log *zap.Logger, disk claims.Disk) (config, error) {
-	inShares, err := claims.InShares(disk, c.claimsInShares)
+func (c config) offeringClaims(log *zap.Logger, disk claims.Disk) config {
+	inShares := claims.InShares(disk, c.claimsInShares, log)
 	if inShares {
 		c = c.offeringShares()
 	}
 	c.mig = false
 	log.Info("the node hands out claims", zap.Bool("shares", inShares), zap.Bool("wanted", c.claimsInShares))
-	return c, err
+	return c
 }
 
 // sayUnits reports on the node that it does not follow its label, or the chart's unit, yet.

@@ -301,12 +301,16 @@ func (d *claimDisk) write(do func()) {
 	panic(ended{})
 }
 
-func (d *claimDisk) Checkpoint() ([]byte, error) { return d.checkpoint, nil }
+func (d *claimDisk) Read() ([]byte, error) { return d.checkpoint, nil }
 
-func (d *claimDisk) WriteCheckpoint(data []byte) error {
+func (d *claimDisk) Write(data []byte) error {
 	d.write(func() { d.checkpoint = slices.Clone(data) })
 	return nil
 }
+
+func (d *claimDisk) SetAside() (string, error) { return "", errors.New("the checkpoint is unusable") }
+
+func (d *claimDisk) ReadSpec(uid types.UID) ([]byte, error) { return d.specs[uid], nil }
 
 func (d *claimDisk) Specs() ([]types.UID, error) { return slices.Sorted(maps.Keys(d.specs)), nil }
 
@@ -346,9 +350,8 @@ func (n *claimNode) startDriver() {
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 	}
 	_ = d.do(func() (err error) { // ended by the disk, it is started again
-		if d.real, err = claims.New(cfg, d.offers, n.disk, zap.NewNop()); err == nil {
-			err = d.real.Restore()
-		}
+		d.real = claims.New(cfg, d.offers, n.disk, zap.NewNop())
+		err = d.real.Restore()
 		if err != nil {
 			w.violate("I9", "%s does not start: %v", d.name, err)
 		}

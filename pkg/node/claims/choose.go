@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // quiet is how long nothing of a kind was on a node that is to change: a scheduler that has not
@@ -11,19 +13,19 @@ import (
 const quiet = 10 * time.Second
 
 // Prepared returns how many claims the last driver has prepared and not given back.
-func Prepared(disk Disk) (int, error) {
-	claims, err := readClaims(disk)
-	return len(claims), err
+func Prepared(disk Disk, log *zap.Logger) int {
+	claims, _ := readClaims(disk, log)
+	return len(claims)
 }
 
 // InShares says whether a node's GPUs are offered to claims in shares: as is wanted, unless claims are
 // prepared. Then as those have it.
-func InShares(disk Disk, wanted bool) (bool, error) {
-	claims, err := readClaims(disk)
+func InShares(disk Disk, wanted bool, log *zap.Logger) bool {
+	claims, _ := readClaims(disk, log)
 	for _, c := range claims {
-		return c.inShares(), err
+		return c.inShares()
 	}
-	return wanted, err
+	return wanted
 }
 
 // Choose says whether a node is served by claims, and why. Its label counts once nothing is left

@@ -29,10 +29,15 @@ func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
 	return Containers{driver: d, kernel: kernel, users: users}
 }
 
-// Environment has nothing to add: a CDI device replaces what the pod says. A container without one has none
-// of the variables, in a pod that has a claim.
-func (of Containers) Environment(ctx context.Context, namespace, pod, _ string, given map[string]string) (env map[string]string, ok bool, err error) {
-	return nil, given[claimOf] == "" && of.Holds(ctx, namespace, pod), nil
+// Environment has nothing to add for a container that uses a claim: the claim's CDI device replaces the pod's own
+// values. Another container has none of the variables, in a pod that has a claim. The pod's spec decides which of
+// the two it is, for a container can set the variable of any claim itself.
+func (of Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
+	if given[claimOf] == "" {
+		return nil, of.Holds(ctx, namespace, pod), nil
+	}
+	uses, err := of.users.claim(namespace, pod, container, types.UID(given[claimOf]))
+	return nil, err == nil && !uses, err
 }
 
 // Holds reports whether a claim is prepared for a pod. The driver knows the first pod of a claim; the
@@ -44,13 +49,16 @@ func (of Containers) Holds(_ context.Context, namespace, pod string) bool {
 
 // Hold makes sure of the limit that a container was promised, before its program runs, or of one that was
 // started without. It fails while what is to hold it does not.
-func (of Containers) Hold(ctx context.Context, namespace, _, _, cgroupsPath string, given map[string]string) error {
+func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
 	uid := types.UID(given[claimOf])
 	if uid == "" {
 		return nil // it has no claim
 	}
 	c, ok := of.driver.claim(uid)
+	uses, unknown := of.users.claim(namespace, pod, container, uid)
 	switch {
+	case unknown == nil && !uses:
+		return errors.New("it does not use the claim that its environment names")
 	case !ok || c.Namespace != namespace:
 		return errors.New("its claim is not prepared")
 	case c.Enforcement == gpu.EnforcementMPS:

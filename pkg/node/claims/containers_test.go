@@ -1,18 +1,21 @@
 package claims
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/containerd/nri/pkg/api"
+	gocmp "github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/nri"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
@@ -40,10 +43,12 @@ func (g *groups) Release(_ context.Context, group string) error {
 
 func TestContainersStartWithTheirLimits(t *testing.T) {
 	fault := errors.New("fault")
+	pods := listed(t, userOf("pod", []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("a")}}, map[string]string{"main": "gpu", "aside": ""}))
 	for name, c := range map[string]struct {
 		level     gpu.Enforcement
 		change    func(env map[string]string)
 		namespace string
+		container string
 		gone      bool // the GPU
 		ready     error
 		kernel    error
@@ -56,9 +61,10 @@ func TestContainersStartWithTheirLimits(t *testing.T) {
 		"MPS":                           {level: gpu.EnforcementMPS},
 		"MPS is away":                   {level: gpu.EnforcementMPS, ready: fault, want: "fault"},
 		"advisory, and MPS is away":     {level: gpu.EnforcementAdvisory, ready: fault},
-		"a claim that was given back":   {level: gpu.EnforcementAdvisory, change: func(env map[string]string) { env[claimOf] = other }, want: "its claim is not prepared"},
+		"a claim that was given back":   {level: gpu.EnforcementAdvisory, change: func(env map[string]string) { env[claimOf] = other }, want: "it does not use the claim that its environment names"},
 		"a claim of others":             {level: gpu.EnforcementAdvisory, namespace: "theirs", want: "its claim is not prepared"},
 		"no claim":                      {level: gpu.EnforcementKernel, change: func(env map[string]string) { delete(env, claimOf) }},
+		"a claim of another container":  {level: gpu.EnforcementAdvisory, container: "aside", want: "it does not use the claim that its environment names"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inv := plugintest.TwoGPUs()
@@ -80,15 +86,15 @@ func TestContainersStartWithTheirLimits(t *testing.T) {
 			if c.namespace != "" {
 				namespace = c.namespace
 			}
-			containers := r.Containers(kernel, NewUsers(fake.NewClientset(), node, r.Driver))
-			err := containers.Hold(t.Context(), namespace, "pod", "main", cgroup, env)
+			containers := r.Containers(kernel, NewUsers(pods, r.Driver))
+			err := containers.Hold(t.Context(), namespace, "pod", cmp.Or(c.container, "main"), cgroup, env)
 			if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && got != c.want {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 			if err := containers.Release(t.Context(), cgroup, env); !errors.Is(err, c.kernel) {
 				t.Errorf("error %v, want %v", err, c.kernel)
 			}
-			if diff := cmp.Diff(c.asked, kernel.asked); diff != "" {
+			if diff := gocmp.Diff(c.asked, kernel.asked); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -104,12 +110,7 @@ func TestHolds(t *testing.T) {
 	r.one(t, allocated("unused", result(gpuB, 2, 0)))
 	// The kubelet has a claim prepared once, for the first pod that shares it.
 	later := userOf("later", []v1.PodResourceClaim{{Name: "shared", ResourceClaimName: new("a")}}, map[string]string{"main": "shared", "aside": ""})
-	users := NewUsers(fake.NewClientset(later), node, r.Driver)
-	go func() { _ = users.Run(t.Context()) }()
-	if !cache.WaitForCacheSync(t.Context().Done(), users.synced) {
-		t.Fatal("the pods are not listed")
-	}
-	containers := r.Containers(&groups{}, users)
+	containers := r.Containers(&groups{}, NewUsers(listed(t, later), r.Driver))
 	for pod, want := range map[[2]string]bool{{"ml", "mine"}: true, {"ml", "later"}: true, {"theirs", "later"}: false, {"ml", "other"}: false, {"theirs", "mine"}: false, {"ml", ""}: false} {
 		if got := containers.Holds(t.Context(), pod[0], pod[1]); got != want {
 			t.Errorf("pod %v holds GPU memory: %t, want %t", pod, got, want)
@@ -118,8 +119,29 @@ func TestHolds(t *testing.T) {
 		if env, ok, err := containers.Environment(t.Context(), pod[0], pod[1], "aside", map[string]string{"GPUMEM_GPU_UUID": "GPU-a"}); len(env) > 0 || ok != want || err != nil {
 			t.Errorf("container of pod %v without a claim: %v, %t, %v; want none of the variables: %t", pod, env, ok, err, want)
 		}
-		if env, ok, err := containers.Environment(t.Context(), pod[0], pod[1], "main", r.disk.env(t, "uid-a")); len(env) > 0 || ok || err != nil {
-			t.Errorf("container of pod %v with a claim: %v, %t, %v", pod, env, ok, err)
+		// Only the API server proves which claim a container uses.
+		known := pod == [2]string{"ml", "later"}
+		for container, uses := range map[string]bool{"main": true, "aside": false} {
+			env, ok, err := containers.Environment(t.Context(), pod[0], pod[1], container, r.disk.env(t, "uid-a"))
+			if len(env) > 0 || ok != (known && !uses) || (err == nil) != known {
+				t.Errorf("container %s of pod %v names a claim: %v, %t, %v", container, pod, env, ok, err)
+			}
 		}
+	}
+}
+
+// The owner of a claim can read its UID, and writes it into the environment of a container that does not use it.
+func TestAContainerThatNamesAnothersClaimIsNotMade(t *testing.T) {
+	r := newRig(t, plugintest.TwoGPUs(), newMemory())
+	r.one(t, allocated("a", result(gpuB, 2, 0)))
+	mine := userOf("mine", []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("a")}}, map[string]string{"main": "gpu", "aside": ""})
+	plugin := nri.New("", r.Containers(&groups{}, NewUsers(listed(t, mine), r.Driver)), zap.NewNop())
+	aside := &api.Container{Name: "aside", Env: []string{"GPUMEM_GPU_UUID=x", "GPUMEM_CLAIM=uid-a", "NVIDIA_VISIBLE_DEVICES=all"}, Linux: &api.LinuxContainer{CgroupsPath: cgroup}}
+	sandbox := &api.PodSandbox{Namespace: "ml", Name: "mine"}
+	if adjusted, _, err := plugin.CreateContainer(t.Context(), sandbox, aside); err == nil || !strings.Contains(err.Error(), "sets GPUMEM_CLAIM") {
+		t.Errorf("it is made with %v, %v", adjusted, err)
+	}
+	if err := plugin.StartContainer(t.Context(), sandbox, aside); err == nil {
+		t.Error("it is started")
 	}
 }

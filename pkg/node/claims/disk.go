@@ -3,7 +3,6 @@ package claims
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -11,55 +10,48 @@ import (
 	"slices"
 	"strings"
 
+	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/node/atomicfile"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
 // checkpointVersion is of the file's form.
 const checkpointVersion = 1
 
-// checkpoint is the file that has all claims that are prepared.
-type checkpoint struct {
+// prepared is the content of the checkpoint: all claims that are prepared.
+type prepared struct {
 	Version int     `json:"v"`
 	Claims  []Claim `json:"claims"`
 }
 
-// Disk is where claims are written down. All of it is done when a method returns, or may not be.
+// Disk is where claims are recorded: in a checkpoint, and a CDI file for each. A change is durable when a method
+// returns, or had no effect.
 type Disk interface {
-	Checkpoint() ([]byte, error) // nil: there is none
-	WriteCheckpoint(data []byte) error
+	checkpoint.Store
 	Specs() ([]types.UID, error) // of the claims that have a CDI file
+	ReadSpec(uid types.UID) ([]byte, error)
 	WriteSpec(uid types.UID, data []byte) error
 	RemoveSpec(uid types.UID) error // or there was none
 }
 
-// readClaims returns the claims of a checkpoint.
-func readClaims(disk Disk) (map[types.UID]Claim, error) {
-	claims := make(map[types.UID]Claim)
-	data, err := disk.Checkpoint()
-	if err != nil || data == nil {
-		return claims, err
-	}
-	var c checkpoint
-	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, fmt.Errorf("the checkpoint of prepared claims cannot be read: %w", err)
-	}
-	if c.Version != checkpointVersion {
-		return nil, fmt.Errorf("the checkpoint of prepared claims has version %d, and this program reads %d", c.Version, checkpointVersion)
-	}
-	for _, one := range c.Claims {
+// readClaims returns the claims of a checkpoint, and whether there is a usable one.
+func readClaims(disk Disk, log *zap.Logger) (claims map[types.UID]Claim, found bool) {
+	read, found := checkpoint.Load[prepared](disk, checkpointVersion, log)
+	claims = make(map[types.UID]Claim)
+	for _, one := range read.Claims {
 		claims[one.UID] = one
 	}
-	return claims, nil
+	return claims, found
 }
 
 func writeClaims(disk Disk, claims map[types.UID]Claim) error {
-	data, err := json.Marshal(checkpoint{Version: checkpointVersion, Claims: slices.SortedFunc(maps.Values(claims), compare)})
+	data, err := json.Marshal(prepared{Version: checkpointVersion, Claims: slices.SortedFunc(maps.Values(claims), compare)})
 	if err != nil {
 		return err
 	}
-	return disk.WriteCheckpoint(data)
+	return disk.Write(data)
 }
 
 // Folders is a Disk of two folders.
@@ -82,19 +74,18 @@ func registry(kubelet string) string { return filepath.Join(kubelet, "plugins_re
 
 const checkpointFile = "checkpoint.json"
 
-// Checkpoint implements Disk.
-func (f Folders) Checkpoint() ([]byte, error) {
-	data, err := os.ReadFile(filepath.Join(f.State, checkpointFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return data, err
+func (f Folders) file() checkpoint.File {
+	return checkpoint.File(filepath.Join(f.State, checkpointFile))
 }
 
-// WriteCheckpoint implements Disk.
-func (f Folders) WriteCheckpoint(data []byte) error {
-	return atomicfile.Write(filepath.Join(f.State, checkpointFile), data, 0o644)
-}
+// Read implements Disk.
+func (f Folders) Read() ([]byte, error) { return f.file().Read() }
+
+// Write implements Disk.
+func (f Folders) Write(data []byte) error { return f.file().Write(data) }
+
+// SetAside implements Disk.
+func (f Folders) SetAside() (where string, err error) { return f.file().SetAside() }
 
 // Specs implements Disk. What is left of a file that was being written it removes.
 func (f Folders) Specs() (uids []types.UID, err error) {
@@ -113,6 +104,11 @@ func (f Folders) Specs() (uids []types.UID, err error) {
 		}
 	}
 	return uids, nil
+}
+
+// ReadSpec implements Disk.
+func (f Folders) ReadSpec(uid types.UID) ([]byte, error) {
+	return os.ReadFile(filepath.Join(f.CDI, f.spec(uid)))
 }
 
 // WriteSpec implements Disk.

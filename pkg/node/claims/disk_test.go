@@ -11,15 +11,15 @@ import (
 
 func TestFolders(t *testing.T) {
 	f := Folders{State: t.TempDir(), CDI: t.TempDir(), Name: domain}
-	if data, err := f.Checkpoint(); data != nil || err != nil {
+	if data, err := f.Read(); data != nil || err != nil {
 		t.Errorf("no checkpoint: %q, %v", data, err)
 	}
-	for _, err := range []error{f.WriteCheckpoint([]byte("one")), f.WriteCheckpoint([]byte("two")), f.WriteSpec("a", []byte("{}")), f.WriteSpec("b", []byte("{}")), f.RemoveSpec("b"), f.RemoveSpec("b")} {
+	for _, err := range []error{f.Write([]byte("one")), f.Write([]byte("two")), f.WriteSpec("a", []byte("{}")), f.WriteSpec("b", []byte("{}")), f.RemoveSpec("b"), f.RemoveSpec("b")} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if data, err := f.Checkpoint(); string(data) != "two" || err != nil {
+	if data, err := f.Read(); string(data) != "two" || err != nil {
 		t.Errorf("checkpoint: %q, %v", data, err)
 	}
 	for _, name := range []string{"gpumem.dev-claim-c.json.tmp", "nvidia.json"} {
@@ -40,7 +40,7 @@ func TestFolders(t *testing.T) {
 		t.Error(diff)
 	}
 	f.State = filepath.Join(f.State, "gone")
-	if err := f.WriteCheckpoint(nil); err == nil {
+	if err := f.Write(nil); err == nil {
 		t.Error("a file is written where there is no folder")
 	}
 }

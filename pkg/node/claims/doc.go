@@ -21,14 +21,15 @@
 // that is prepared late, after it was given back, would be so for ever.
 //
 // Where the container runtime asks about containers (package nri), a container starts only while what
-// holds it to its claim does, and at the level kernel has its limit then (Containers). It says by a variable of
-// its CDI device which claim it has.
+// holds it to its claim does, and at the level kernel has its limit then (Containers). A variable of its CDI device
+// names the claim, and its pod's spec proves that the container uses it.
 //
 // # Versions
 //
 // Consumable capacity (the feature gate DRAConsumableCapacity) is on by default from Kubernetes 1.36
 // on. Without it an allocation has no amount, and the claim is refused. The checkpoint has a version.
-// One of another version is not read: the driver does not begin, and nothing is handed out twice.
+// A checkpoint that is lost, unreadable or of another version is rebuilt (Recover): CDI files name the prepared claims
+// and their levels, and the API server has the allocations of the node's pods. Until then nothing is handed out.
 //
 // # Invariants
 //

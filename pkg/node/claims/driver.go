@@ -48,12 +48,9 @@ type Driver struct {
 }
 
 // New returns a driver that has the claims which the one before it prepared.
-func New(cfg Config, offers Offers, disk Disk, log *zap.Logger) (*Driver, error) {
-	claims, err := readClaims(disk)
-	if err != nil {
-		return nil, err
-	}
-	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: claims, changed: make(chan struct{})}, nil
+func New(cfg Config, offers Offers, disk Disk, log *zap.Logger) *Driver {
+	claims, _ := readClaims(disk, log)
+	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: claims, changed: make(chan struct{})}
 }
 
 // Restore makes the CDI files what the checkpoint says, once the GPUs are known.

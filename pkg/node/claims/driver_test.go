@@ -3,10 +3,13 @@ package claims
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -104,11 +107,11 @@ func TestSharesOfAGPU(t *testing.T) {
 		t.Errorf("%d shares are allocated, and claim a is %+v", units, c)
 	}
 	for _, wanted := range []bool{true, false} {
-		if got, err := InShares(disk, wanted); !got || err != nil {
-			t.Errorf("with claims in shares, and %t wanted: %t, %v", wanted, got, err)
+		if !InShares(disk, wanted, zap.NewNop()) {
+			t.Errorf("with claims in shares, and %t wanted: false", wanted)
 		}
-		if got, err := InShares(newMemory(), wanted); got != wanted || err != nil {
-			t.Errorf("without a claim, and %t wanted: %t, %v", wanted, got, err)
+		if got := InShares(newMemory(), wanted, zap.NewNop()); got != wanted {
+			t.Errorf("without a claim, and %t wanted: %t", wanted, got)
 		}
 	}
 	inv.Devices[1].ShareMiB = 700 // for the driver keeps more for itself
@@ -326,17 +329,92 @@ func TestAClaimOfARetiredProtocol(t *testing.T) {
 	}
 }
 
-func TestCheckpointsThatAreNotRead(t *testing.T) {
-	for content, want := range map[string]string{
-		`{"v":2,"claims":[]}`: "version 2, and this program reads 1",
-		`{"v":1,"cla`:         "cannot be read",
-		``:                    "cannot be read",
-	} {
-		disk := newMemory()
-		disk.checkpoint = []byte(content)
-		if _, err := New(Config{}, nil, disk, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: error %v, want %q", content, err, want)
+// A checkpoint that is lost, cannot be read or has another version keeps no node from its claims.
+func TestACheckpointIsRebuiltFromFilesAndClaims(t *testing.T) {
+	for name, content := range map[string][]byte{"newer": []byte(`{"v":2,"claims":[]}`), "cut off": []byte(`{"v":1,"cla`), "empty": {}, "lost": nil} {
+		t.Run(name, func(t *testing.T) {
+			inv := plugintest.TwoGPUs()
+			inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true
+			r := newRig(t, inv, newMemory())
+			mine, both := allocated("mine", result(gpuA, 3, 20)), allocated("both", result(gpuA, 1, 0), result(gpuB, 1, 0))
+			mine.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "uid-of-p"}}
+			unprepared, foreign := allocated("unprepared", result(gpuB, 1, 0)), allocated("foreign")
+			for _, claim := range []*resourceapi.ResourceClaim{mine, both, allocated("ended", result(gpuB, 2, 0))} {
+				if got := r.one(t, claim); got.Err != nil {
+					t.Fatal(got.Err)
+				}
+			}
+			want := slices.DeleteFunc(r.Claims(), func(c Claim) bool { return c.Name == "ended" })
+			r.disk.checkpoint = content
+			failed := errors.New("connection refused")
+			for _, err := range []error{failed, nil, errors.New("it is not asked again")} {
+				read := func(context.Context) ([]*resourceapi.ResourceClaim, error) {
+					return []*resourceapi.ResourceClaim{mine, both, unprepared, foreign, mine}, err
+				}
+				got := Recover(t.Context(), r.disk, read, domain, node, inv.UnitMiB, zap.NewNop())
+				if (got != nil) != errors.Is(err, failed) {
+					t.Fatalf("error %v where the API server answers %v", got, err)
+				}
+			}
+			r = newRig(t, inv, r.disk)
+			if diff := cmp.Diff(want, r.Claims()); diff != "" {
+				t.Errorf("prepared (-before +after):\n%s", diff)
+			}
+			if err := r.Restore(); err != nil || len(r.disk.specs) != 2 {
+				t.Errorf("CDI files: %v, %v", slices.Collect(maps.Keys(r.disk.specs)), err)
+			}
+			if content != nil && string(r.disk.aside) != string(content) {
+				t.Errorf("set aside: %q", r.disk.aside)
+			}
+		})
+	}
+}
+
+func TestSharesAreRebuiltFromFilesAndClaims(t *testing.T) {
+	inv := plugintest.TwoGPUs()
+	inv.UnitMiB = 0
+	for i := range inv.Devices {
+		inv.Devices[i].ShareMiB, inv.Devices[i].Allocatable = 800, 10
+	}
+	r := newRig(t, inv, newMemory())
+	shares := func(n int64) func(*resourceapi.DeviceRequestAllocationResult) {
+		return func(r *resourceapi.DeviceRequestAllocationResult) {
+			r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"shares": *resource.NewQuantity(n, resource.DecimalSI)}
 		}
+	}
+	claim := allocated("a", result(gpuA, 0, 0, shares(3)), result(gpuA, 0, 0, shares(1)))
+	if got := r.one(t, claim); got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	want := r.Claims()
+	r.disk.checkpoint = nil
+	read := func(context.Context) ([]*resourceapi.ResourceClaim, error) {
+		return []*resourceapi.ResourceClaim{claim}, nil
+	}
+	if err := Recover(t.Context(), r.disk, read, domain, node, 1024, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, newRig(t, inv, r.disk).Claims()); diff != "" {
+		t.Errorf("prepared (-before +after):\n%s", diff)
+	}
+}
+
+// The disk is full: the memory of a claim that was prepared before is not given to others.
+func TestAClaimThatCannotBeRecordedIsWhatItWas(t *testing.T) {
+	r := newRig(t, plugintest.TwoGPUs(), newMemory())
+	if got := r.one(t, allocated("a", result(gpuA, 5, 0))); got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	was := r.Claims()
+	r.disk.dead = true
+	if got := r.one(t, allocated("a", result(gpuA, 6, 0))); got.Err == nil {
+		t.Error("a claim that is not recorded is prepared")
+	}
+	if got := r.one(t, allocated("b", result(gpuA, 1, 0))); got.Err == nil {
+		t.Error("a claim that is not recorded is prepared")
+	}
+	if diff := cmp.Diff(was, r.Claims()); diff != "" {
+		t.Errorf("prepared (-before +after):\n%s", diff)
 	}
 }
 

@@ -41,6 +41,7 @@ var errKilled = errors.New("killed")
 // memory is a Disk that outlives those who write on it. They are killed before a step, or after it.
 type memory struct {
 	checkpoint []byte
+	aside      []byte
 	specs      map[types.UID][]byte
 
 	left  int  // steps until the kill; negative: none
@@ -69,11 +70,18 @@ func (m *memory) step(do func()) error {
 // again is a process that begins after the kill.
 func (m *memory) again() { m.left, m.dead = -1, false }
 
-func (m *memory) Checkpoint() ([]byte, error) { return m.checkpoint, nil }
+func (m *memory) Read() ([]byte, error) { return m.checkpoint, nil }
 
-func (m *memory) WriteCheckpoint(data []byte) error {
+func (m *memory) Write(data []byte) error {
 	return m.step(func() { m.checkpoint = slices.Clone(data) })
 }
+
+func (m *memory) SetAside() (string, error) {
+	m.aside, m.checkpoint = m.checkpoint, nil
+	return "aside", nil
+}
+
+func (m *memory) ReadSpec(uid types.UID) ([]byte, error) { return m.specs[uid], nil }
 
 func (m *memory) Specs() ([]types.UID, error) { return slices.Collect(maps.Keys(m.specs)), nil }
 
@@ -116,10 +124,7 @@ func newRig(t *testing.T, inv gpu.Inventory, disk *memory) *rig {
 		Domain: domain, Node: node, Cores: true, Containers: containers.DefaultConfig(),
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return r.ready },
 	}
-	var err error
-	if r.Driver, err = New(cfg, nodestate.NewOffers(r.source, false), disk, zap.NewNop()); err != nil {
-		t.Fatal(err)
-	}
+	r.Driver = New(cfg, nodestate.NewOffers(r.source, false), disk, zap.NewNop())
 	return r
 }
 

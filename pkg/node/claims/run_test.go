@@ -46,13 +46,10 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 	source := plugintest.NewSource(plugintest.TwoGPUs())
 	claim := allocated("a", result(gpuA, 3, 0))
 	client := fake.NewClientset(claim)
-	driver, err := New(Config{
+	driver := New(Config{
 		Domain: domain, Node: node, Containers: containers.DefaultConfig(),
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 	}, nodestate.NewOffers(source, false), disk, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
 	type told struct {
 		ids     []gpu.UUID
 		all     bool

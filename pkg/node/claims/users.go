@@ -5,127 +5,93 @@ import (
 	"errors"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	listers "k8s.io/client-go/listers/core/v1"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// Users are the pods of a node that use prepared claims, and what these grant to each container, for
-// who compares it with what containers use (package usage).
+// Pods are the node's pods that name ResourceClaims.
+type Pods interface {
+	ClaimUsers() []nodepods.ClaimUser
+	Container(id string) (pod placement.PodRef, name string, ok bool)
+	Missing() string
+}
+
+// Users are the pods of a node that use prepared claims. They have the grant of each container, for
+// comparison with its use (package usage).
 type Users struct {
-	driver  *Driver
-	factory informers.SharedInformerFactory
-	pods    listers.PodLister
-	synced  func() bool
+	driver *Driver
+	pods   Pods
 }
 
-// NewUsers returns a view that is empty until it runs.
-func NewUsers(client kubernetes.Interface, node string, driver *Driver) *Users {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
-		}),
-		informers.WithTransform(trimUser),
-	)
-	pods := factory.Core().V1().Pods()
-	return &Users{driver: driver, factory: factory, pods: pods.Lister(), synced: pods.Informer().HasSynced}
-}
+// NewUsers returns the pods that use a driver's claims.
+func NewUsers(pods Pods, driver *Driver) *Users { return &Users{driver: driver, pods: pods} }
 
-// Run watches until the context is done.
-func (u *Users) Run(ctx context.Context) error {
-	u.factory.StartWithContext(ctx)
-	<-ctx.Done()
-	return nil
-}
-
-// trimUser keeps of a pod what is read here: the watch has every pod of the node.
-func trimUser(obj any) (any, error) {
-	pod, ok := obj.(*v1.Pod)
-	if !ok {
-		return obj, nil
-	}
-	out := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
-	out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses
-	if len(out.Spec.ResourceClaims) == 0 {
-		return out, nil
-	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		out.Spec.Containers = append(out.Spec.Containers, v1.Container{Name: c.Name, Resources: v1.ResourceRequirements{Claims: c.Resources.Claims}})
-	}
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
-		out.Status.ContainerStatuses = append(out.Status.ContainerStatuses, v1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID})
-	}
-	return out, nil
-}
-
-// user is a pod with the claims that are prepared of those that it names, by its own names for them.
+// user is a pod with the prepared claims of each of its containers.
 type user struct {
-	*v1.Pod
-	claims map[string]Claim
+	placement.PodRef
+	containers map[string][]Claim
 }
 
+// all returns the pods that use a prepared claim.
 func (u *Users) all() (users []user) {
 	prepared := make(map[types.NamespacedName]Claim)
 	for _, c := range u.driver.Claims() {
 		prepared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = c
 	}
-	pods, _ := u.pods.List(labels.Everything()) // of memory: it does not fail
-	for _, pod := range pods {
-		claims := make(map[string]Claim)
-		for i := range pod.Spec.ResourceClaims {
-			of := &pod.Spec.ResourceClaims[i]
-			name, _, err := resourceclaim.Name(pod, of)
-			if err != nil || name == nil {
-				continue // it is not made yet, or is none
-			}
-			if c, ok := prepared[types.NamespacedName{Namespace: pod.Namespace, Name: *name}]; ok {
-				claims[of.Name] = c
+	for _, pod := range u.pods.ClaimUsers() {
+		one := user{PodRef: pod.Pod, containers: make(map[string][]Claim)}
+		for container, names := range pod.Containers {
+			for _, name := range names {
+				if c, ok := prepared[types.NamespacedName{Namespace: pod.Pod.Namespace, Name: name}]; ok {
+					one.containers[container] = append(one.containers[container], c)
+				}
 			}
 		}
-		if len(claims) > 0 {
-			users = append(users, user{pod, claims})
+		if len(one.containers) > 0 {
+			users = append(users, one)
 		}
 	}
 	return users
 }
 
+// claim reports whether a container uses a claim by its pod's spec. It fails for a pod that the watch has not shown.
+func (u *Users) claim(namespace, pod, container string, uid types.UID) (uses bool, err error) {
+	all := u.all()
+	i := slices.IndexFunc(all, func(one user) bool { return one.Namespace == namespace && one.Name == pod })
+	if i < 0 {
+		return false, errors.New("the API server has not reported a pod that uses a prepared claim by this name")
+	}
+	return slices.ContainsFunc(all[i].containers[container], func(c Claim) bool { return c.UID == uid }), nil
+}
+
 // Container implements usage.Pods.
 func (u *Users) Container(id string) (pod placement.PodRef, name string, ok bool) {
-	for _, p := range u.all() {
-		if name, ok := nodepods.ContainerNames(p.Pod)[id]; ok {
-			return api.Ref(p.Pod), name, true
-		}
+	pod, name, ok = u.pods.Container(id)
+	if !ok || !u.Holds(pod.UID) {
+		return placement.PodRef{}, "", false
 	}
-	return pod, "", false
+	return pod, name, true
 }
 
 // Holds implements usage.Pods. A pod holds its claim from when it is prepared, seen or not.
 func (u *Users) Holds(uid string) bool {
 	return slices.ContainsFunc(u.driver.Claims(), func(c Claim) bool { return c.Pod != nil && string(c.Pod.UID) == uid }) ||
-		slices.ContainsFunc(u.all(), func(p user) bool { return string(p.UID) == uid })
+		slices.ContainsFunc(u.all(), func(p user) bool { return p.UID == uid })
 }
 
 // Grants implements usage.Grants. Each container has all of the claims that it uses.
 func (u *Users) Grants(context.Context) (out []usage.Grant, err error) {
-	if !u.synced() {
-		return nil, errors.New("the pods of the node have not been listed yet")
+	if missing := u.pods.Missing(); missing != "" {
+		return nil, errors.New(missing)
 	}
 	for _, p := range u.all() {
-		for _, c := range p.Spec.Containers {
-			for _, used := range c.Resources.Claims {
-				for _, s := range p.claims[used.Name].Shares {
-					out = append(out, usage.Grant{Namespace: p.Namespace, Name: p.Name, Container: c.Name, Device: s.UUID, Bytes: uint64(s.MiB) * mib})
+		for container, claims := range p.containers {
+			for _, c := range claims {
+				for _, s := range c.Shares {
+					out = append(out, usage.Grant{Namespace: p.Namespace, Name: p.Name, Container: container, Device: s.UUID, Bytes: uint64(s.MiB) * mib})
 				}
 			}
 		}

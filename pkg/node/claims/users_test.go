@@ -5,14 +5,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
@@ -31,13 +33,38 @@ func userOf(name string, claims []v1.PodResourceClaim, containers map[string]str
 	return pod
 }
 
+// listed watches the pods of a node that name claims.
+func listed(t *testing.T, pods ...*v1.Pod) *nodepods.Pods {
+	t.Helper()
+	client := fake.NewClientset()
+	for _, pod := range pods {
+		if _, err := client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names, err := api.NewNames(domain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched := nodepods.NewPods(client, names, node, zap.NewNop())
+	watched.ByClaims()
+	go func() { _ = watched.Run(t.Context()) }()
+	for watched.Missing() != "" {
+		_, _, changed := watched.Pods()
+		if watched.Missing() != "" {
+			<-changed
+		}
+	}
+	return watched
+}
+
 func TestWhoUsesClaims(t *testing.T) {
 	own := userOf("own", []v1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("five")}}, map[string]string{"main": "gpu", "aside": ""})
 	own.Spec.InitContainers = []v1.Container{{Name: "load", Resources: v1.ResourceRequirements{Claims: []v1.ResourceClaim{{Name: "gpu"}}}}}
 	own.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: new("made")}}
 	named := []v1.PodResourceClaim{{Name: "both", ResourceClaimName: new("named")}}
 	unmade := userOf("unmade", []v1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("five")}}, map[string]string{"main": "gpu"})
-	client := fake.NewClientset(own, userOf("a", named, map[string]string{"main": "both"}), userOf("b", named, map[string]string{"main": "both"}), unmade,
+	pods := listed(t, own, userOf("a", named, map[string]string{"main": "both"}), userOf("b", named, map[string]string{"main": "both"}), unmade,
 		userOf("other", []v1.PodResourceClaim{{Name: "x", ResourceClaimName: new("not-ours")}}, map[string]string{"main": "x"}), userOf("none", nil, map[string]string{"main": ""}))
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	unseen := allocated("unseen", result(gpuA, 1, 0))
@@ -47,15 +74,11 @@ func TestWhoUsesClaims(t *testing.T) {
 			t.Fatal(got.Err)
 		}
 	}
-	u := NewUsers(client, node, r.Driver)
-	if grants, err := u.Grants(t.Context()); err == nil {
+	unlisted := NewUsers(nodepods.NewPods(nil, api.Names{}, node, zap.NewNop()), r.Driver)
+	if grants, err := unlisted.Grants(t.Context()); err == nil {
 		t.Errorf("before the pods are listed: %v", grants)
 	}
-	go func() { _ = u.Run(t.Context()) }()
-	if !cache.WaitForCacheSync(t.Context().Done(), u.synced) {
-		t.Fatal("the pods are not listed")
-	}
-
+	u := NewUsers(pods, r.Driver)
 	grants, err := u.Grants(t.Context())
 	if err != nil {
 		t.Fatal(err)

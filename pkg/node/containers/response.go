@@ -75,6 +75,8 @@ func ParseFrameworks(s string) ([]Framework, error) {
 const (
 	visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 	corePercent    = "GPUMEM_CORE_PERCENT"
+	gpuUUIDs       = "GPUMEM_GPU_UUID"
+	limitMiB       = "GPUMEM_LIMIT_MIB"
 
 	// mountsRoot is where NVIDIA's runtime looks for devices named by mounts.
 	mountsRoot = "/var/run/nvidia-container-devices"
@@ -158,6 +160,24 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 	return out
 }
 
+// Given is the content of an environment that Response made.
+type Given struct {
+	GPUs     []gpu.UUID
+	LimitMiB int64
+	Level    gpu.Enforcement
+	MPS      bool
+}
+
+// ReadEnvironment reads an environment that Response made, and no pod could change.
+func ReadEnvironment(env map[string]string) (g Given) {
+	for uuid := range strings.SplitSeq(env[gpuUUIDs], ",") {
+		g.GPUs = append(g.GPUs, gpu.UUID(uuid))
+	}
+	g.LimitMiB, _ = strconv.ParseInt(env[limitMiB], 10, 64)
+	g.Level, g.MPS = levelIn(env), env[mpsPipeDirectory] != ""
+	return g
+}
+
 // as returns the configuration with which a container got its environment: its own strategy, and whether a share
 // had its part of the cores. The settings may have changed since.
 func (cfg Config) as(given map[string]string) Config {
@@ -218,9 +238,9 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 	share, withoutContext := fraction(part, whole), fraction(max(part-context*100, limit*leastPercent), whole)
 	env := map[string]string{
 		"GPUMEM_GPU_INDEX": strings.Join(indexes, ","),
-		"GPUMEM_GPU_UUID":  strings.Join(uuids, ","),
+		gpuUUIDs:           strings.Join(uuids, ","),
 		"GPUMEM_GPU_MIB":   strings.Join(sizes, ","),
-		"GPUMEM_LIMIT_MIB": strconv.FormatInt(limit, 10),
+		limitMiB:           strconv.FormatInt(limit, 10),
 		"GPUMEM_FRACTION":  share,
 		enforcementLevel:   string(cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)),
 	}

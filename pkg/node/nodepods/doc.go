@@ -4,7 +4,7 @@
 // # Protocol
 //
 //   - Pods is a watch of the node's pods that have not ended, cut down to what
-//     the core reads before it is stored. Refresh lists them at once, for a watch
+//     the core reads before it is stored; on a node that hands out claims, to the claims of each container. Refresh lists them at once, for a watch
 //     may be behind. Correct patches the annotations of one pod, and nothing else
 //     of it.
 //   - Node is a watch of the node's own object. It writes the inventory

@@ -28,7 +28,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/trim"
 )
 
-// Pods are the pods of one node that hold GPU memory and have not ended.
+// Pods are the pods of one node that hold GPU memory, or name ResourceClaims, and have not ended.
 type Pods struct {
 	client kubernetes.Interface
 	names  api.Names
@@ -37,6 +37,7 @@ type Pods struct {
 
 	trimmer  *trim.Trimmer
 	inShares bool // those count that hold shares
+	byClaims bool // those count that name ResourceClaims, and no others
 
 	mu      sync.Mutex // guards the rest
 	synced  bool
@@ -55,6 +56,8 @@ type entry struct {
 
 	containers map[string]string // names by ID
 	static     string            // the kubelet's UID of the static pod that this one mirrors
+
+	claims map[string][]string // names of ResourceClaims by container
 }
 
 // NewPods returns a view that is empty until it runs.
@@ -69,6 +72,17 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 // InShares has those count, where it is so, that hold shares of GPUs, and not those that hold amounts of memory: of what a
 // node does not offer, the kubelet gives nothing. It is called before Run.
 func (p *Pods) InShares(is bool) { p.inShares = is }
+
+// ByClaims makes the pods count that name ResourceClaims, and no others. It is called before Run.
+func (p *Pods) ByClaims() { p.byClaims = true }
+
+// counts reports whether a pod counts on this node.
+func (p *Pods) counts(pod *v1.Pod) bool {
+	if p.byClaims {
+		return len(pod.Spec.ResourceClaims) > 0
+	}
+	return p.names.HoldsHere(pod, p.inShares)
+}
 
 // selector is of the node's pods that have not ended.
 func (p *Pods) selector() string {
@@ -141,7 +155,10 @@ func (p *Pods) trim(obj any) (any, error) {
 		return obj, nil
 	}
 	out := p.trimmer.Pod(pod)
-	if p.names.Holds(pod) {
+	if p.byClaims {
+		trimClaims(out, pod)
+	}
+	if p.byClaims || p.names.Holds(pod) {
 		out.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
 		out.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
 		out.Status.EphemeralContainerStatuses = trimStatuses(pod.Status.EphemeralContainerStatuses)
@@ -171,19 +188,23 @@ func (p *Pods) put(obj any) {
 	if !ok {
 		return
 	}
-	if !p.names.HoldsHere(pod, p.inShares) || api.Terminal(pod) || pod.Spec.NodeName != p.node {
+	if !p.counts(pod) || api.Terminal(pod) || pod.Spec.NodeName != p.node {
 		p.forget(pod)
 		return
 	}
-	holding, err := p.names.Holding(pod)
+	holding, err := placement.Holding{Pod: api.Ref(pod)}, error(nil)
+	if !p.byClaims {
+		holding, err = p.names.Holding(pod)
+	}
 	now := entry{
 		pod: allocation.Pod{
 			Holding: holding, Created: pod.CreationTimestamp.Time, Starting: starting(pod),
 			Index: pod.Annotations[p.names.Index()],
 		},
 		version:    pod.ResourceVersion,
-		containers: ContainerNames(pod),
+		containers: containerNames(pod),
 		static:     staticUID(pod),
+		claims:     claimsOf(pod),
 	}
 	if err != nil {
 		now.problem = err.Error()
@@ -217,9 +238,9 @@ func starting(pod *v1.Pod) bool {
 	})
 }
 
-// ContainerNames returns the names of the containers that run, or ran last, by
+// containerNames returns the names of the containers that run, or ran last, by
 // their IDs. The status has these with the runtime's name: "containerd://ID".
-func ContainerNames(pod *v1.Pod) map[string]string {
+func containerNames(pod *v1.Pod) map[string]string {
 	out := make(map[string]string)
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
 		if _, id, ok := strings.Cut(s.ContainerID, "://"); ok {

@@ -1,0 +1,83 @@
+package claims
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"go.uber.org/zap"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/mps"
+)
+
+// Recover rebuilds a checkpoint that is lost or unusable: a claim of the node's pods that has a CDI file is prepared,
+// at the level of that file. It is called before anything reads the checkpoint.
+func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*resourceapi.ResourceClaim, error), domain, node string, unitMiB int64, log *zap.Logger) error {
+	if _, found := readClaims(disk, log); found {
+		return nil
+	}
+	uids, err := disk.Specs()
+	if err != nil || len(uids) == 0 {
+		return err
+	}
+	claims, err := read(ctx)
+	if err != nil {
+		return err
+	}
+	recovered := make(map[types.UID]Claim)
+	for _, claim := range claims {
+		c, err := parse(claim, domain, node)
+		if err == nil {
+			err = c.complete(disk, unitMiB)
+		}
+		if err != nil {
+			log.Info("claim is not prepared", zap.String("claim", claim.Namespace+"/"+claim.Name), zap.String("uid", string(claim.UID)), zap.Error(err))
+			continue
+		}
+		recovered[c.UID] = c
+	}
+	log.Warn("the checkpoint of prepared claims is rebuilt", zap.Int("claims", len(recovered)), zap.Int("CDI files", len(uids)))
+	return writeClaims(disk, recovered)
+}
+
+// complete adds to an allocated claim what its CDI file has given to containers.
+func (c *Claim) complete(disk Disk, unitMiB int64) error {
+	data, err := disk.ReadSpec(c.UID)
+	if err != nil {
+		return err
+	}
+	var file cdi.Spec
+	if err := json.Unmarshal(data, &file); err != nil || len(file.Devices) != 1 {
+		return fmt.Errorf("its CDI file has %d devices: %w", len(file.Devices), err)
+	}
+	env := make(map[string]string)
+	for _, variable := range file.Devices[0].ContainerEdits.Env {
+		name, value, _ := strings.Cut(variable, "=")
+		env[name] = value
+	}
+	given := containers.ReadEnvironment(env)
+	if c.Enforcement = given.Level; given.MPS {
+		c.MPS = mps.Protocol
+	}
+	if !c.inShares() {
+		c.UnitMiB = unitMiB
+	}
+	parts := c.parts()
+	for i := range c.Shares {
+		for _, uuid := range given.GPUs {
+			if published.DeviceName(uuid) == c.Shares[i].Device {
+				c.Shares[i].UUID = uuid
+			}
+		}
+		if s := &c.Shares[i]; s.Shares > 0 {
+			s.MiB = given.LimitMiB * s.Shares / parts[s.Device].amount
+		}
+	}
+	return nil
+}

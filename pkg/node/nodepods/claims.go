@@ -1,0 +1,90 @@
+package nodepods
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// ClaimUser is a pod with the names of the ResourceClaims that each of its containers uses.
+type ClaimUser struct {
+	Pod        placement.PodRef
+	Containers map[string][]string
+}
+
+// ClaimUsers returns the pods that name ResourceClaims.
+func (p *Pods) ClaimUsers() (users []ClaimUser) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.pods {
+		users = append(users, ClaimUser{Pod: e.pod.Pod, Containers: e.claims})
+	}
+	return users
+}
+
+// claimsOf returns the names of the claims that each container of a pod uses. It lacks claims that are not made yet.
+func claimsOf(pod *v1.Pod) map[string][]string {
+	names := make(map[string]string) // by the pod's own names
+	for i := range pod.Spec.ResourceClaims {
+		of := &pod.Spec.ResourceClaims[i]
+		if name, _, err := resourceclaim.Name(pod, of); err == nil && name != nil {
+			names[of.Name] = *name
+		}
+	}
+	out := make(map[string][]string)
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, used := range c.Resources.Claims {
+			if name, made := names[used.Name]; made {
+				out[c.Name] = append(out[c.Name], name)
+			}
+		}
+	}
+	return out
+}
+
+// trimClaims adds what claimsOf reads to a trimmed pod.
+func trimClaims(out, pod *v1.Pod) {
+	out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses
+	out.Spec.InitContainers, out.Spec.Containers = nil, nil
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		out.Spec.Containers = append(out.Spec.Containers, v1.Container{Name: c.Name, Resources: v1.ResourceRequirements{Claims: c.Resources.Claims}})
+	}
+}
+
+// ReadClaims asks the API server for the ResourceClaims of a node's pods.
+func ReadClaims(ctx context.Context, client kubernetes.Interface, names api.Names, node string) (claims []*resourceapi.ResourceClaim, err error) {
+	ctx, cancel := context.WithTimeout(ctx, toldTimeout)
+	defer cancel()
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: NewPods(client, names, node, nil).selector()})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		for j := range pod.Spec.ResourceClaims {
+			name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[j])
+			if err != nil || name == nil {
+				continue
+			}
+			claim, err := client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				return nil, fmt.Errorf("read ResourceClaim %s/%s: %w", pod.Namespace, *name, err)
+			default:
+				claims = append(claims, claim)
+			}
+		}
+	}
+	return claims, nil
+}
