@@ -390,7 +390,7 @@ func testWaitsForWhoEndsAlready(t *testing.T) {
 	cluster["x"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
 	client := clientOf(cluster)
 	gone := false
-	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		pods := v1.SchemeGroupVersion.WithResource("pods")
 		if gone { // the reservation was renewed
 			return false, nil, client.Tracker().Update(pods, clitest.Pod(t, "ml/waits", "gpu-a", 8, clitest.UUID("gpu-a", 0)), "ml")

@@ -154,6 +154,8 @@ func BenchmarkRefused(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		n := c.Look(names[i%len(names)])
-		NewQuestion(ref("p"), ask(90), placement.Binpack).Ask(*n)
+		if NewQuestion(ref("p"), ask(90), placement.Binpack).Ask(*n) == nil {
+			b.Fatal("a pod of 90 units fits")
+		}
 	}
 }

@@ -53,20 +53,7 @@ func find(s *State) (in installation) {
 	if !s.read("daemonsets", "deployments") {
 		return in
 	}
-	for i := range s.DaemonSets {
-		ds := &s.DaemonSets[i]
-		if ds.Labels[partOf] != "gpumem" || ds.Labels[component] != "device-plugin" {
-			continue
-		}
-		switch domain := Flag(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
-		case domain != s.Names.Domain():
-			in.domains = append(in.domains, domain)
-		case in.plugin != nil:
-			in.second = ds
-		default:
-			in.plugin = ds
-		}
-	}
+	in.findPlugin(s)
 	for i := range s.DaemonSets {
 		ds := &s.DaemonSets[i]
 		if in.plugin != nil && ds.Namespace == in.plugin.Namespace && ds.Labels[instance] == in.plugin.Labels[instance] && ds.Labels[component] == "mps" {
@@ -85,6 +72,24 @@ func find(s *State) (in installation) {
 		}
 	}
 	return in
+}
+
+// findPlugin looks for the device plugin of the requested domain, and for those of other domains.
+func (i *installation) findPlugin(s *State) {
+	for n := range s.DaemonSets {
+		ds := &s.DaemonSets[n]
+		if ds.Labels[partOf] != "gpumem" || ds.Labels[component] != "device-plugin" {
+			continue
+		}
+		switch domain := Flag(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
+		case domain != s.Names.Domain():
+			i.domains = append(i.domains, domain)
+		case i.plugin != nil:
+			i.second = ds
+		default:
+			i.plugin = ds
+		}
+	}
 }
 
 func checkInstalled(s *State, in installation) (found []Finding) {
