@@ -75,6 +75,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	}
 	runner := claims.NewRunner(driver, client, cfg.kubeletRootDir, node, closedBy(object), log.Named("claims"))
 	used := usage.New(cfg.toleranceMiB, prober, usage.Proc{Root: "/proc"}, users, users, events, cfg.evictor(client, nil), log.Named("usage"))
+	used.Record(nodepods.NewUses(client, cfg.names))
 	registry := metrics.NewRegistry(version)
 	metrics.RegisterGPUs(registry, gpus{level, prober})
 	used.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })

@@ -89,6 +89,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.ours.Retire(p.plugin.State.RetiredClients)
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client, p.pods), log.Named("usage"))
+	p.usage.Record(nodepods.NewUses(client, names))
 	if cfg.nriSocket != "" {
 		p.nri = nri.New(cfg.nriSocket, p.plugin.Containers, log.Named("nri"))
 	}

@@ -99,6 +99,23 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 	}
 }
 
+// A tenant sees the use that the node's device plugin records on a pod, without asking the plugin.
+func TestTheUseOfATenantsPods(t *testing.T) {
+	client := tenants(t)
+	pod, err := client.CoreV1().Pods("ml").Get(t.Context(), "runs", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Annotations[clitest.Names(t).Used()] = `{"usedMiB":1024,"peakMiB":2048,"time":"2026-11-01T12:00:00Z"}`
+	if _, err := client.CoreV1().Pods("ml").Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, err := clirun.Inspect(client, "top", "-n", "ml", "--no-headers")
+	if want := "1024  2048"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stderr, ", usage") {
+		t.Errorf("error %v, no %q in:\n%s\nstderr:\n%s", err, want, stdout, stderr)
+	}
+}
+
 // Who may watch one namespace alone sees what changes there.
 func TestAWatchOfOneNamespace(t *testing.T) {
 	client := tenants(t)

@@ -22,10 +22,8 @@ import (
 type Unseen struct {
 	Namespace string // of the pods to list, where those of all namespaces are forbidden
 
-	Nodes error  // why nodes could not be listed; nil: they were
-	Pods  error  // why pods of other namespaces could not be listed; nil: they were
-	Usage string // why what pods use could not be read; empty: it was, or was not asked for
-
+	Nodes  error // why nodes could not be listed; nil: they were
+	Pods   error // why pods of other namespaces could not be listed; nil: they were
 	Quotas error // why ResourceQuotas could not be listed; nil: they were, or were not asked for
 
 	failed bool // the pods could be listed of no namespace
@@ -44,9 +42,6 @@ func (u *Unseen) Parts() (parts []string) {
 	}
 	if u.Quotas != nil {
 		parts = append(parts, "ResourceQuotas")
-	}
-	if u.Usage != "" {
-		parts = append(parts, "usage")
 	}
 	return parts
 }

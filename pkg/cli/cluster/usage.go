@@ -33,6 +33,15 @@ type Usage struct {
 	GPUs     map[printers.Used]printers.Usage
 	Pods     map[printers.Used]printers.Usage
 	Problems []inspect.Problem
+	Denied   bool // the user may not ask the device plugins
+}
+
+var errDenied = errors.New("reading the metrics of device plugins takes the right to get pods/proxy")
+
+// Recorded returns the use that is recorded on a pod; not ok: there is none.
+func (r *Reader) Recorded(pod *v1.Pod) (key printers.Used, usage printers.Usage, ok bool) {
+	use, ok := r.Names.UseOf(pod)
+	return printers.Used{Node: pod.Spec.NodeName, Name: pod.Namespace + "/" + pod.Name}, printers.Usage{UsedMiB: use.UsedMiB, PeakMiB: &use.PeakMiB}, ok
 }
 
 // MostNamed is how many problems, or nodes with one, are named one by one.
@@ -45,6 +54,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	plugins, err := r.Plugins(ctx)
 	if err != nil {
 		out.Problems = append(out.Problems, inspect.Problem{Object: "device plugins", Message: OneLine(err)})
+		out.Denied = apierrors.IsForbidden(err)
 		return out
 	}
 	var mu sync.Mutex
@@ -70,6 +80,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	}
 	_ = group.Wait() // no goroutine fails: see silent
 	if len(silent) > 0 {
+		out.Denied = errors.Is(why, errDenied)
 		slices.Sort(silent)
 		out.Problems = append(out.Problems, inspect.Problem{
 			Object: "usage on " + strings.Join(silent[:min(len(silent), MostNamed)], ", "), Message: OneLine(why),
@@ -90,7 +101,7 @@ func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.Me
 	}
 	answer, err := r.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).Stream(ctx)
 	if apierrors.IsForbidden(err) { // the client does not read the API server's own words of it
-		return nil, fmt.Errorf("reading the metrics of device plugins takes the right to get pods/proxy in namespace %s", pod.Namespace)
+		return nil, fmt.Errorf("%w in namespace %s", errDenied, pod.Namespace)
 	}
 	var text []byte
 	if err == nil {

@@ -177,9 +177,12 @@ func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a pl
 			}
 		}
 	}
-	usage := o.cluster.Usage(ctx, n.Name)
-	if u, known := usage.Pods[printers.Used{Node: n.Name, Name: pod.Namespace + "/" + pod.Name}]; known {
-		e.Usage = &u
+	key, use, known := o.cluster.Recorded(pod)
+	if measured, ok := o.cluster.Usage(ctx, n.Name).Pods[key]; ok {
+		use, known = measured, true
+	}
+	if known {
+		e.Usage = &use
 	}
 }
 

@@ -134,6 +134,7 @@ func (o *Pods) rows(r inspect.Report, u cluster.Usage) []printers.PodRow {
 func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report, cluster.Usage, error) {
 	missing, unseen := maps.Clone(o.named), o.MayBeLimited()
 	o.unseen = unseen
+	recorded := make(map[printers.Used]printers.Usage)
 	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Unseen: unseen, EachPod: func(pod *v1.Pod) {
 		if only := o.Namespace(); only != "" && pod.Namespace != only {
 			return // another has the name
@@ -141,6 +142,9 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 		byName := o.named[pod.Name] || o.named[pod.Namespace+"/"+pod.Name]
 		if match.Matches(labels.Set(pod.Labels)) && (len(o.named) == 0 || byName) {
 			o.matched[string(pod.UID)] = true
+			if key, use, ok := o.Cluster.Recorded(pod); ok {
+				recorded[key] = use
+			}
 		}
 		delete(missing, pod.Name)
 		delete(missing, pod.Namespace+"/"+pod.Name)
@@ -149,10 +153,13 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 		report.Problems = append(report.Problems, inspect.Problem{Object: "pod " + name, Message: "there is none that holds GPU memory or asks for it"})
 	}
 	usage := o.Cluster.Usage(ctx)
-	if unseen.Any() && len(usage.Problems) > 0 { // few of those who may not list nodes may ask device plugins
-		unseen.Usage = usage.Problems[0].Message
+	if usage.Denied { // few users may ask device plugins
 		usage.Problems = nil
-		o.NoteUnseen(unseen)
+		if len(recorded) == 0 {
+			o.Limit("usage")
+		}
 	}
+	maps.Copy(recorded, usage.Pods)
+	usage.Pods = recorded
 	return report, usage, err
 }

@@ -58,6 +58,7 @@ const (
 	levelName      = "enforcement"
 	assignmentName = "assignment"
 	indexName      = "gpu-index"
+	usedName       = "gpu-memory-used"
 	roomMadeName   = "room-made"
 	inventoryName  = "inventory"
 	cordonedName   = "cordoned-gpus"
@@ -184,6 +185,10 @@ var annotations = [...]annotation{
 	{
 		name: indexName, writer: byBinding, value: "`\"0,3\"`",
 		effect: "the indexes of these GPUs, for people",
+	},
+	{
+		name: usedName, writer: byBinding, value: "JSON",
+		effect: "how much GPU memory the pod uses and used at most, in steps of 64 MiB. The device plugin writes it at most once in five minutes",
 	},
 	{
 		name: roomMadeName, writer: byWaking, value: "a time",

@@ -112,6 +112,9 @@ func (k Keys) Assignment() string { return k.key(assignmentName) }
 // Index is, on a pod, the indexes of its GPUs for people, for example "0,3".
 func (k Keys) Index() string { return k.key(indexName) }
 
+// Used is the annotation of a pod with the GPU memory that it uses.
+func (k Keys) Used() string { return k.key(usedName) }
+
 // RoomMadeAt is, on a waiting pod, the time at which the extender last woke it.
 func (k Keys) RoomMadeAt() string { return k.key(roomMadeName) }
 

@@ -77,6 +77,9 @@ type Watch struct {
 	peaks   map[key]uint64
 	known   map[int]bool // MPS servers at the last look
 
+	recorder Recorder // nil: the use is not recorded
+	records  map[placement.PodRef]recorded
+
 	mu      sync.Mutex // guards the rest
 	samples []Sample
 	merged  map[gpu.UUID]uint64
@@ -90,6 +93,7 @@ func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants,
 		gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, evictor: evictor, log: log,
 		tracker: tracker{tolerance: uint64(max(0, toleranceMiB)) * mib, states: make(map[key]state)},
 		evicted: make(map[string]bool), peaks: make(map[key]uint64), known: make(map[int]bool),
+		records: make(map[placement.PodRef]recorded),
 	}
 }
 
@@ -166,6 +170,7 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 		w.events.Pod(s.Pod, event.WithinGrant, fmt.Sprintf("container %s uses %d MiB of GPU %s, within the %d MiB that it was granted", s.Container, s.Used/mib, s.Device, s.Granted/mib))
 	}
 	w.evict(ctx, over)
+	w.record(ctx, samples)
 }
 
 // refreshServers lists the MPS servers again. It drops none while a supervisor does not answer: the memory of its clients
