@@ -55,9 +55,10 @@ type Runner struct {
 	// It is nil where no one wants to know, and not to be set once Run runs.
 	Answered func(rpc string, took time.Duration, err error)
 
-	// TakeOver is called before each registration, once no other process serves the kubelet. It is nil where no
-	// one wants to know, and not to be set once Run runs.
-	TakeOver func()
+	// TakeOver is called before each registration, once no other process serves the kubelet. An error delays the
+	// registration. GiveWay is called while another process serves. Both can be nil, and must not be set once Run runs.
+	TakeOver func() error
+	GiveWay  func()
 
 	listed chan struct{} // closed when the kubelet has been sent a list
 	sent   func()        // closes listed
@@ -195,13 +196,18 @@ func (r *Runner) settle(err error) {
 func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	path := filepath.Join(r.dir, r.socketName())
 	if answers(ctx, path) {
+		if r.GiveWay != nil {
+			r.GiveWay()
+		}
 		return fmt.Errorf("another process serves on %s: this one takes over when that has ended", path)
 	}
 	if ctx.Err() != nil {
 		return nil // before it was known whether one does
 	}
 	if r.TakeOver != nil {
-		r.TakeOver()
+		if err := r.TakeOver(); err != nil {
+			return err
+		}
 	}
 	listener, err := listen(ctx, path)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -156,7 +157,9 @@ func takingOver(t *testing.T, dir string, takeOver func()) (r *Runner, stop func
 	t.Helper()
 	n := newNode(t, nil, nil)
 	r = NewRunner(dir, resourceName, n.Server, zap.NewNop())
-	r.TakeOver = takeOver
+	if takeOver != nil {
+		r.TakeOver = func() error { takeOver(); return nil }
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()
@@ -179,6 +182,35 @@ func listed(t *testing.T) (dir string, kubelet *registry, r *Runner, stop func()
 	receive(t, kubelet.registered)
 	receive(t, kubelet.lists)
 	return dir, kubelet, r, stop
+}
+
+// The runner of cores waits until the grants of memory are loaded, and a process whose socket another replaced gives way.
+func TestRunnerWaitsForItsTurn(t *testing.T) {
+	dir, kubelet, _, stop := listed(t)
+	var ready atomic.Bool
+	gaveWay := make(chan struct{})
+	r := NewRunner(dir, resourceName, newNode(t, nil, nil).Server, zap.NewNop())
+	r.GiveWay = sync.OnceFunc(func() { close(gaveWay) })
+	r.TakeOver = func() error {
+		if !ready.Load() {
+			return errors.New("not yet")
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	receive(t, gaveWay)
+	stop()
+	receive(t, kubelet.lists) // that the first one ended
+	says(t, r, "not yet")
+	kubelet.hearsNothing(t)
+	ready.Store(true)
+	receive(t, kubelet.registered)
+	cancel()
+	if err := receive(t, done); err != nil {
+		t.Errorf("Run: %v", err)
+	}
 }
 
 func TestRunnerRegistersAgainAndAgain(t *testing.T) {

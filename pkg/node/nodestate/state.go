@@ -210,6 +210,7 @@ func (n *State) Wrote(ref placement.PodRef, a placement.Assignment) {
 
 // Keep drops the plans of pods other than these, by UID. Where these are all, it drops the grants of others too.
 func (n *State) Keep(here map[string]bool, all bool) {
+	defer n.grants.Retry() // without the lock
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })

@@ -7,8 +7,8 @@
 // at each start of the container, so a container has the values of its first start. Settings that changed since
 // apply to new containers only.
 //
-// Load reads the checkpoint once no other process serves the kubelet: until then that process writes it. A
-// Table that was not loaded writes nothing. A checkpoint that is lost or unusable leaves an empty table. Containers
+// Load reads the checkpoint once no other process serves GPU memory to the kubelet: until then that process writes it. A
+// Table that was not loaded, or that gave way to another process since (GiveWay), writes nothing. A checkpoint that is lost or unusable leaves an empty table. Containers
 // without a grant then have what PodResources, their environment and their pod's annotation report.
 //
 // # Invariants

@@ -24,6 +24,7 @@ type state struct {
 	Version int                   `json:"v"`
 	Grants  []Grant               `json:"grants"`
 	Account []gpu.PodAllocation   `json:"account,omitempty"`
+	Known   bool                  `json:"accountKnown,omitempty"` // the account is known
 	Former  map[gpu.SlotID]Former `json:"former,omitempty"`
 }
 
@@ -43,8 +44,8 @@ type Table struct {
 
 	mu     sync.Mutex // guards the rest
 	loaded bool
+	failed bool  // the last write failed
 	state  state // its slices and maps are replaced, not changed
-	known  bool  // the account is known
 	count  int   // grants of this process
 	before int   // the grants up to this number were made before the kubelet registered the plugin last
 }
@@ -68,11 +69,23 @@ func (t *Table) Load() {
 	read.Grants = slices.DeleteFunc(read.Grants, func(g Grant) bool { return len(g.Slots) == 0 || g.Response == nil })
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known {
-		read.Account = t.state.Account
+	if t.state.Known {
+		read.Account, read.Known = t.state.Account, true
 	}
-	t.loaded, t.state, t.known = true, read, t.known || found
+	t.loaded, t.state = true, read
 }
+
+// GiveWay ends all writes until Load reads the checkpoint again: another process serves the kubelet and writes it.
+func (t *Table) GiveWay() {
+	t.save.Lock()
+	defer t.save.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.loaded = false
+}
+
+// Ready reports whether the table can record grants.
+func (t *Table) Ready() bool { return t.store == nil || t.isLoaded() }
 
 func (t *Table) isLoaded() bool {
 	t.mu.Lock()
@@ -107,12 +120,25 @@ func (t *Table) write() {
 	if err == nil {
 		err = t.store.Write(data)
 	}
+	t.mu.Lock()
+	t.failed = err != nil
+	t.mu.Unlock()
 	if err != nil {
 		t.log.Warn("grants are not recorded", zap.Error(err))
 		return
 	}
 	if t.former != "" {
 		_ = os.Remove(t.former) // the checkpoint has its levels
+	}
+}
+
+// Retry writes the checkpoint if the last write failed: the file has grants then whose slots other containers may have.
+func (t *Table) Retry() {
+	t.mu.Lock()
+	failed := t.failed
+	t.mu.Unlock()
+	if failed {
+		t.write()
 	}
 }
 
@@ -253,13 +279,13 @@ func (t *Table) FormerLevel(slots ...gpu.SlotID) (out Former) {
 func (t *Table) Account() (account []gpu.PodAllocation, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.state.Account, t.known
+	return t.state.Account, t.state.Known
 }
 
 // SetAccount records the account.
 func (t *Table) SetAccount(account []gpu.PodAllocation) {
 	t.mu.Lock()
-	t.state.Account, t.known = account, true
+	t.state.Account, t.state.Known = account, true
 	t.mu.Unlock()
 	t.write()
 }

@@ -116,6 +116,65 @@ func TestAFullDiskKeepsNoGrantFromTheKubelet(t *testing.T) {
 	}
 }
 
+// A process that does not answer in time loses its socket to another one. It goes on to run, and serves again when that one ends.
+func TestAProcessThatGaveWayWritesNothing(t *testing.T) {
+	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
+	slow := loaded(store, "")
+	slow.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
+	other := loaded(store, "")
+	slow.GiveWay()
+	other.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
+	slow.SetAccount([]gpu.PodAllocation{{UID: "uid-a"}})
+	slow.Load()
+	for name, table := range map[string]*Table{"the same": slow, "the next": loaded(store, "")} {
+		if got := levelOf(table, held("b", "main", "a-0")); got != gpu.EnforcementAdvisory {
+			t.Errorf("%s process: level %q of the other process's grant", name, got)
+		}
+	}
+}
+
+// filling is a disk that has no space for a while.
+type filling struct {
+	checkpoint.Store
+
+	full bool
+}
+
+func (f *filling) Write(data []byte) error {
+	if f.full {
+		return errors.New("no space left on device")
+	}
+	return f.Store.Write(data)
+}
+
+func TestAWriteThatFailedIsTriedAgain(t *testing.T) {
+	store := &filling{Store: checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))}
+	table := loaded(store, "")
+	table.Put(grant("a", "main", gpu.EnforcementKernel, "a-0"))
+	store.full = true
+	table.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
+	table.Retry()
+	store.full = false
+	table.Retry()
+	if got := levelOf(loaded(store, ""), held("b", "main", "a-0")); got != gpu.EnforcementAdvisory {
+		t.Errorf("level %q of the pod before", got)
+	}
+}
+
+// A process that ends before it has an account leaves none: the node's annotation counts.
+func TestAnAccountIsUnknownUntilSet(t *testing.T) {
+	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
+	loaded(store, "").Put(grant("a", "main", gpu.EnforcementAdvisory, "a-0"))
+	next := loaded(store, "")
+	if account, known := next.Account(); known {
+		t.Errorf("account %v is known", account)
+	}
+	next.SetAccount(nil)
+	if _, known := loaded(store, "").Account(); !known {
+		t.Error("an empty account is unknown")
+	}
+}
+
 // The levels of version 0.2 count until a slot is granted again, also for later processes.
 func TestLevelsOfVersion02(t *testing.T) {
 	dir := t.TempDir()
