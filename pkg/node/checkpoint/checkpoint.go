@@ -44,6 +44,17 @@ func Load[T any](store Store, version int, log *zap.Logger) (state T, found bool
 	return none, false
 }
 
+// Peek decodes the checkpoint of a store while another process may still write it. It returns an empty value for an
+// unusable checkpoint.
+func Peek[T any](store Store, version int) (state T) {
+	if data, err := store.Read(); err == nil && data != nil {
+		if read, err := decode[T](data, version); err == nil {
+			return read
+		}
+	}
+	return state
+}
+
 func decode[T any](data []byte, version int) (state T, err error) {
 	var h header
 	if err := json.Unmarshal(data, &h); err != nil {

@@ -8,7 +8,8 @@
 // apply to new containers only.
 //
 // Load reads the checkpoint once no other process serves GPU memory to the kubelet: until then that process writes it. A
-// Table that was not loaded, or that gave way to another process since (GiveWay), writes nothing. A checkpoint that is lost or unusable leaves an empty table. Containers
+// Table that was not loaded, or that gave way to another process since (GiveWay), writes nothing. Before Load it
+// has the grants that the checkpoint had at the start of the process, for readers that begin earlier. A checkpoint that is lost or unusable leaves an empty table. Containers
 // without a grant then have what PodResources, their environment and their pod's annotation report.
 //
 // # Invariants

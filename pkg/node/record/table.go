@@ -50,9 +50,23 @@ type Table struct {
 	before int   // the grants up to this number were made before the kubelet registered the plugin last
 }
 
-// NewTable returns an empty table. Former is the file in which version 0.2 recorded levels.
+// NewTable returns a table with the grants in the checkpoint, which Load reads again: the process before may add some. Former
+// is the file in which version 0.2 recorded levels.
 func NewTable(store checkpoint.Store, former string, log *zap.Logger) *Table {
-	return &Table{store: store, former: former, log: log, state: state{Version: version}}
+	t := &Table{store: store, former: former, log: log}
+	if store != nil {
+		t.state = checkpoint.Peek[state](store, version).usable()
+	}
+	if t.state.Version == 0 {
+		t.state = state{Version: version, Former: t.readFormer()}
+	}
+	return t
+}
+
+// usable returns the state without grants that say nothing.
+func (s state) usable() state {
+	s.Grants = slices.DeleteFunc(s.Grants, func(g Grant) bool { return len(g.Slots) == 0 || g.Response == nil })
+	return s
 }
 
 // Load reads the checkpoint, unless it was read before. No other process may serve the kubelet any more.
@@ -66,7 +80,7 @@ func (t *Table) Load() {
 	if !found {
 		read = state{Version: version, Former: t.readFormer()}
 	}
-	read.Grants = slices.DeleteFunc(read.Grants, func(g Grant) bool { return len(g.Slots) == 0 || g.Response == nil })
+	read = read.usable()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.state.Known {

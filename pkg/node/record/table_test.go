@@ -161,6 +161,26 @@ func TestAWriteThatFailedIsTriedAgain(t *testing.T) {
 	}
 }
 
+// NRI and the search for clients of a retired MPS protocol begin before the plugin serves the kubelet.
+func TestATableHasTheCheckpointBeforeItIsLoaded(t *testing.T) {
+	dir := t.TempDir()
+	former := filepath.Join(dir, "levels.json")
+	if err := os.WriteFile(former, []byte(`{"a-1":{"level":"mps","mps":1}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store := checkpoint.File(filepath.Join(dir, "grants.json"))
+	for range 2 { // with the file of version 0.2, and without
+		table := NewTable(store, former, zap.NewNop())
+		if got := table.FormerLevel("a-1"); got.MPS != 1 {
+			t.Errorf("former level %v", got)
+		}
+		loaded(store, former).Put(grant("a", "main", gpu.EnforcementKernel, "a-0"))
+	}
+	if got := levelOf(NewTable(store, former, zap.NewNop()), held("a", "main", "a-0")); got != gpu.EnforcementKernel {
+		t.Errorf("level %q", got)
+	}
+}
+
 // A process that ends before it has an account leaves none: the node's annotation counts.
 func TestAnAccountIsUnknownUntilSet(t *testing.T) {
 	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
