@@ -48,6 +48,7 @@ type State struct {
 	mu      sync.Mutex // guards the rest
 	held    []allocation.Allocated
 	heard   bool                            // the kubelet has listed what it has given
+	asked   int                             // grants when Ask was called last
 	plans   map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
 	changed chan struct{}                   // closed and replaced when the account changes
 }
@@ -104,6 +105,9 @@ func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err
 	if err != nil {
 		return allocation.State{}, false, err
 	}
+	n.mu.Lock()
+	n.asked = before
+	n.mu.Unlock()
 	return n.heardOf(pods, held, known, before), complete, nil
 }
 
@@ -208,7 +212,8 @@ func (n *State) Wrote(ref placement.PodRef, a placement.Assignment) {
 	n.plans[ref.UID] = a
 }
 
-// Keep drops the plans of pods other than these, by UID. Where these are all, it drops the grants of others too.
+// Keep drops the plans of pods other than these, by UID. Where these are all, it drops the grants of others too that were made
+// before Ask was called last. The caller reads the pods after that.
 func (n *State) Keep(here map[string]bool, all bool) {
 	defer n.grants.Retry() // without the lock
 	n.mu.Lock()
@@ -223,5 +228,5 @@ func (n *State) Keep(here map[string]bool, all bool) {
 			listed[id] = true
 		}
 	}
-	n.grants.Keep(func(g record.Grant) bool { return g.UID == "" || here[g.UID] || listed[g.Slots[0]] })
+	n.grants.Keep(n.asked, func(g record.Grant) bool { return g.UID == "" || here[g.UID] || listed[g.Slots[0]] })
 }

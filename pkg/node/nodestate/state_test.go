@@ -222,6 +222,32 @@ func TestRetiredClients(t *testing.T) {
 	}
 }
 
+// A pod can arrive and get a grant after the reconciler listed the pods that are here.
+func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
+	const slot = gpu.SlotID("a-0")
+	n := newNode(t, nil, nil)
+	isRecorded := func() bool {
+		memory, _ := n.State.Grants(allocation.Allocated{Slots: []gpu.SlotID{slot}})
+		return memory != nil
+	}
+	ask := func() {
+		if _, _, err := n.State.Ask(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask()
+	n.State.Record(record.Grant{Namespace: "ns", Pod: "late", UID: "uid-late", Container: "main", Slots: []gpu.SlotID{slot}})
+	n.State.Keep(nil, true)
+	if !isRecorded() {
+		t.Error("the grant of the pod that has just come is lost")
+	}
+	ask()
+	n.State.Keep(nil, true)
+	if isRecorded() {
+		t.Error("the grant of the pod that is gone stays")
+	}
+}
+
 // The owner of a pod can understate its grant again after the node has corrected the annotation.
 func TestTheAccountHasAPodUntilItsEnd(t *testing.T) {
 	evil := pod("evil", 1, uuidA, app(4))

@@ -264,11 +264,11 @@ func (t *Table) MoveTo(held []allocation.Allocated, count int) {
 	}
 }
 
-// Keep drops the grants that fail the test.
-func (t *Table) Keep(has func(Grant) bool) {
+// Keep drops those of the first grants that fail the test. The pod of a later one may be newer than the test.
+func (t *Table) Keep(count int, has func(Grant) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.state.Grants = slices.DeleteFunc(slices.Clone(t.state.Grants), func(g Grant) bool { return !has(g) })
+	t.state.Grants = slices.DeleteFunc(slices.Clone(t.state.Grants), func(g Grant) bool { return g.number <= count && !has(g) })
 }
 
 // FormerLevel returns the weakest level of some slots, and the protocol of MPS, as version 0.2 recorded them. Both
