@@ -432,7 +432,8 @@ func TestAGPUThatIsPluggedIn(t *testing.T) {
 		m := newMachine(t4("GPU-a"))
 		cfg := config(func() (nvml.Interface, string) {
 			lib, path := m.open()
-			n := len(m.gpus) // NVML lists GPUs as they were when it was initialised
+			n := 0
+			m.change(func() { n = len(m.gpus) }) // NVML lists GPUs as they were when it was initialised
 			lib.(*mock.Interface).DeviceGetCountFunc = func() (int, nvml.Return) { return n, nvml.SUCCESS }
 			return lib, path
 		})

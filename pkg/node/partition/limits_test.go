@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,7 +116,7 @@ func TestEachAnswerOfEachCall(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.call, " ", tc.ret, " ", tc.slow), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				sessions := 0
+				var sessions atomic.Int32
 				of := func(call string) nvml.Return {
 					if call != tc.call {
 						return nvml.SUCCESS
@@ -133,11 +134,11 @@ func TestEachAnswerOfEachCall(t *testing.T) {
 					InitFunc: func() nvml.Return {
 						ret := of("init")
 						if ret == nvml.SUCCESS {
-							sessions++
+							sessions.Add(1)
 						}
 						return ret
 					},
-					ShutdownFunc:              func() nvml.Return { sessions--; return nvml.SUCCESS },
+					ShutdownFunc:              func() nvml.Return { sessions.Add(-1); return nvml.SUCCESS },
 					DeviceGetHandleByUUIDFunc: func(string) (nvml.Device, nvml.Return) { return device, of("find") },
 					ExtensionsFunc: func() nvml.ExtendedInterface {
 						return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
@@ -157,8 +158,8 @@ func TestEachAnswerOfEachCall(t *testing.T) {
 					t.Errorf("%v, want %q", err, tc.want)
 				}
 				time.Sleep(2 * time.Minute)
-				if sessions != 0 {
-					t.Errorf("%d sessions are left", sessions)
+				if left := sessions.Load(); left != 0 {
+					t.Errorf("%d sessions are left", left)
 				}
 				if err := l.Set(t.Context(), "GPU-a", "/g", 1, 2); tc.slow > 0 && err != nil {
 					t.Errorf("after the slow call: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -257,6 +258,7 @@ type replica struct {
 
 // oneLease is a Lease at the API server, or none.
 type oneLease struct {
+	mu      sync.Mutex
 	record  *resourcelock.LeaderElectionRecord
 	version int
 }
@@ -266,6 +268,8 @@ func (*replica) Describe() string     { return "lease" }
 func (*replica) RecordEvent(_ string) {}
 
 func (r *replica) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	r.lease.mu.Lock()
+	defer r.lease.mu.Unlock()
 	if r.lease.record == nil {
 		return nil, nil, apierrors.NewNotFound(schema.GroupResource{}, "lease")
 	}
@@ -275,6 +279,8 @@ func (r *replica) Get(context.Context) (*resourcelock.LeaderElectionRecord, []by
 }
 
 func (r *replica) Create(_ context.Context, record resourcelock.LeaderElectionRecord) error {
+	r.lease.mu.Lock()
+	defer r.lease.mu.Unlock()
 	if r.lease.record != nil {
 		return apierrors.NewAlreadyExists(schema.GroupResource{}, "lease")
 	}
@@ -283,6 +289,8 @@ func (r *replica) Create(_ context.Context, record resourcelock.LeaderElectionRe
 }
 
 func (r *replica) Update(_ context.Context, record resourcelock.LeaderElectionRecord) error {
+	r.lease.mu.Lock()
+	defer r.lease.mu.Unlock()
 	switch {
 	case r.lease.record == nil:
 		return apierrors.NewNotFound(schema.GroupResource{}, "lease")
@@ -334,8 +342,10 @@ func testDeleted(t *testing.T, deleted time.Duration) {
 		t.Error("the first has made the Lease, and does not decide")
 	}
 	time.Sleep(9*time.Second + deleted)
+	lease.mu.Lock()
 	lease.record = nil
 	lease.version++
+	lease.mu.Unlock()
 	const step = 50 * time.Millisecond
 	decides := false
 	for range 25 * time.Second / step {
