@@ -228,6 +228,7 @@ func (s *scheduler) refused(pod *v1.Pod, no refusal) {
 	q.errors, q.by = 0, no
 	q.refused++
 	q.backOff(w.now(), q.refused)
+	w.checkWaits()                                                                // before the next second, in which all may have heard that the pod fits
 	again := func(h happening) bool { return !w.cfg.Hints || s.helps(uid, q, h) } // without hints whatever happens
 	if !slices.ContainsFunc(q.during, again) {
 		q.parked = w.now()
