@@ -58,6 +58,7 @@ type plugin struct {
 	passing     bool
 	endPass     context.CancelFunc
 	writing     bool // the inventory is being written
+	starting    bool // newPlugin makes it, with the world's lock
 }
 
 func (w *World) newPlugin(m *machine) *plugin {
@@ -70,7 +71,9 @@ func (w *World) newPlugin(m *machine) *plugin {
 	cfg.Policy = placement.Policy(w.cfg.policy)
 	cfg.PlaceUnassigned = !w.cfg.Refuse
 	cfg.Cordoned, cfg.Record = p.cordoned, disk{p}
+	p.starting = true
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
+	p.starting = false
 	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real.Server, gpu.Cores: p.real.Server.Cores()}
 	p.known = nodepods.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
 	p.known.InShares(m.shares)
@@ -223,7 +226,9 @@ func (s *passWatch) endIfOver() {
 type disk struct{ p *plugin }
 
 func (a disk) Read() ([]byte, error) {
-	defer a.p.w.lock()()
+	if !a.p.starting {
+		defer a.p.w.lock()()
+	}
 	return a.p.m.record, nil
 }
 
