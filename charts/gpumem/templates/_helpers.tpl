@@ -141,6 +141,20 @@ tolerations:
 {{- end }}
 {{- end -}}
 
+{{/* The taint that the device plugin removes once its node offers GPU memory: StartupTaint of pkg/kube/api/names.go. */}}
+{{- define "gpumem.startupTaint" -}}
+startup-taint.cluster-autoscaler.kubernetes.io/gpumem
+{{- end -}}
+
+{{/* The tolerations of the pods that serve a node's GPUs. */}}
+{{- define "gpumem.devicePlugin.tolerations" -}}
+- key: {{ include "gpumem.startupTaint" . }}
+  operator: Exists
+{{- with .Values.devicePlugin.tolerations }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{/*
 The tag under which Kubernetes released the kube-scheduler of the cluster's version: the
 version without a vendor's suffix (v1.33.1-eks-abc, v1.33.1+k3s1). It is empty if the version
