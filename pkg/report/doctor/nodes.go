@@ -128,39 +128,31 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	const usual = "mostly the driver is not at devicePlugin.driverRoot (/run/nvidia/driver with the GPU Operator), " +
 		"or only NVIDIA's runtime passes its devices (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
 	running := s.running(ds)
+	mayHave := slices.DeleteFunc(slices.Sorted(maps.Keys(running)), func(name string) bool {
+		node := s.node(name)
+		return node == nil || !mayHaveGPU(ds, node)
+	})
 	if !s.offered() {
 		if !old(s, ds.ObjectMeta) {
 			return nil
+		}
+		source := "daemonset/" + ds.Name // kubectl shows the log of any of its pods
+		if len(mayHave) > 0 {
+			source = running[mayHave[0]]
 		}
 		wrong := "no node offers " + string(s.Names.GPUMem())
 		if len(running) > 0 {
 			wrong += fmt.Sprintf(", and the device plugin runs on %d: it finds no GPU that it may offer", len(running))
 		}
-		return []Finding{{Severity: Error, Object: "cluster", Wrong: wrong, Fix: fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, logsOf(s, ds), usual)}}
+		return []Finding{{Severity: Error, Object: "cluster", Wrong: wrong, Fix: fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, source, usual)}}
 	}
-	for _, name := range slices.Sorted(maps.Keys(running)) {
-		node := s.node(name)
-		if node == nil || !mayHaveGPU(ds, node) {
-			continue
-		}
-		if inv, err := s.Names.InventoryOf(node); err == nil && inv.Allocatable() == 0 {
+	for _, name := range mayHave {
+		if inv, err := s.Names.InventoryOf(s.node(name)); err == nil && inv.Allocatable() == 0 {
 			found = append(found, Finding{Severity: Warning, Object: "node " + name, Wrong: "its device plugin runs and offers nothing: it finds no GPU that it may offer",
 				Fix: fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, running[name], usual)})
 		}
 	}
 	return found
-}
-
-// logsOf names a pod of the plugin on a node that may have a GPU, the first by node. Without one it names the DaemonSet:
-// kubectl then shows the log of any of its pods.
-func logsOf(s *State, ds *appsv1.DaemonSet) string {
-	running := s.running(ds)
-	for _, name := range slices.Sorted(maps.Keys(running)) {
-		if node := s.node(name); node != nil && mayHaveGPU(ds, node) {
-			return running[name]
-		}
-	}
-	return "daemonset/" + ds.Name
 }
 
 // offered reports whether some node offers GPU memory. An unreadable inventory counts as an offer.
