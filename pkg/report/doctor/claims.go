@@ -41,10 +41,10 @@ func checkClaims(s *State, _ installation) []Finding {
 		}
 	}
 	for _, pod := range s.ControlPlane {
-		look("pod "+pod.Namespace+"/"+pod.Name, pod.Spec)
+		look("pod "+nameOf(pod.ObjectMeta), pod.Spec)
 	}
 	for _, d := range s.Deployments {
-		look("deployment "+d.Namespace+"/"+d.Name, d.Spec.Template.Spec)
+		look("deployment "+nameOf(d.ObjectMeta), d.Spec.Template.Spec)
 	}
 	return found
 }

@@ -72,7 +72,7 @@ type State struct {
 func (s *State) Young() (objects []string, left time.Duration) {
 	look := func(kind string, object metav1.ObjectMeta) {
 		if object.Labels[partOf] == "gpumem" && !old(s, object) {
-			objects = append(objects, kind+" "+object.Namespace+"/"+object.Name)
+			objects = append(objects, kind+" "+nameOf(object))
 			left = max(left, Settle-s.Now.Sub(object.CreationTimestamp.Time))
 		}
 	}
@@ -163,7 +163,7 @@ func old(s *State, object metav1.ObjectMeta) bool {
 	return s.Now.Sub(object.CreationTimestamp.Time) >= Settle
 }
 
-func nameOf(pod *v1.Pod) string { return pod.Namespace + "/" + pod.Name }
+func nameOf(object metav1.ObjectMeta) string { return object.Namespace + "/" + object.Name }
 
 // oneLine returns an error's text on one line: joined errors have several.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

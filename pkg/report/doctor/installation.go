@@ -38,7 +38,7 @@ func (i installation) bundled() bool {
 }
 
 // object names the DaemonSet of the device plugin.
-func (i installation) object() string { return "daemonset " + i.plugin.Namespace + "/" + i.plugin.Name }
+func (i installation) object() string { return "daemonset " + nameOf(i.plugin.ObjectMeta) }
 
 // schedulers returns the scheduler names that ask gpumem; none if the chart did not configure the scheduler.
 func (i installation) schedulers(names api.Names) []string {
@@ -104,8 +104,8 @@ func checkInstalled(s *State, in installation) (found []Finding) {
 		found = append(found, Finding{Severity: Error, Object: "cluster", Wrong: "no device plugin for " + s.Names.Domain() + " is installed", Fix: fix})
 	}
 	if in.second != nil {
-		found = append(found, Finding{Severity: Error, Object: "daemonset " + in.second.Namespace + "/" + in.second.Name,
-			Wrong: fmt.Sprintf("is a second device plugin for %s, next to %s/%s: both offer the same GPUs", s.Names.Domain(), in.plugin.Namespace, in.plugin.Name), Fix: "uninstall one of the two releases"})
+		found = append(found, Finding{Severity: Error, Object: "daemonset " + nameOf(in.second.ObjectMeta),
+			Wrong: fmt.Sprintf("is a second device plugin for %s, next to %s: both offer the same GPUs", s.Names.Domain(), nameOf(in.plugin.ObjectMeta)), Fix: "uninstall one of the two releases"})
 	}
 	if in.scheduler == nil {
 		found = append(found, Finding{Severity: Error, Object: "cluster", Wrong: "no scheduler for " + s.Names.Domain() + " is installed: nothing places pods on GPUs"})

@@ -24,19 +24,19 @@ func checkPods(s *State, in installation) (found []Finding) {
 			continue
 		}
 		if s.Names.PlacedByGPUShare(pod) {
-			found = append(found, Finding{Severity: Error, Object: "pod " + nameOf(pod), Wrong: "was placed by gpushare: gpumem offers no GPU of node " + pod.Spec.NodeName + " while it runs",
+			found = append(found, Finding{Severity: Error, Object: "pod " + nameOf(pod.ObjectMeta), Wrong: "was placed by gpushare: gpumem offers no GPU of node " + pod.Spec.NodeName + " while it runs",
 				Fix: "kubectl drain " + pod.Spec.NodeName + " --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)"})
 			continue
 		}
 		if node := s.node(pod.Spec.NodeName); node != nil && !api.Terminal(pod) && s.Names.RetiredMPSClient(node, pod) {
-			found = append(found, Finding{Severity: Error, Object: "pod " + nameOf(pod), Wrong: "is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it",
+			found = append(found, Finding{Severity: Error, Object: "pod " + nameOf(pod.ObjectMeta), Wrong: "is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it",
 				Fix: "delete the pod and the MPS daemon of node " + node.Name + " before the upgrade (docs/install.md#upgrading-from-02)"})
 			continue
 		}
 		if !s.bypasses(asking, pod) {
 			continue
 		}
-		bypass = append(bypass, nameOf(pod))
+		bypass = append(bypass, nameOf(pod.ObjectMeta))
 		switch {
 		case api.Rejected(pod):
 			rejected++

@@ -27,7 +27,7 @@ func checkDaemonSets(s *State, in installation) (found []Finding) {
 }
 
 func checkDaemonSet(s *State, ds *appsv1.DaemonSet, part, help string) (found []Finding) {
-	object := "daemonset " + ds.Namespace + "/" + ds.Name
+	object := "daemonset " + nameOf(ds.ObjectMeta)
 	if ds.Status.DesiredNumberScheduled == 0 && old(s, ds.ObjectMeta) {
 		found = append(found, Finding{Severity: Error, Object: object, Wrong: "its nodeSelector, affinity and tolerations fit no node",
 			Fix: "change devicePlugin.nodeSelector, .affinity or .tolerations"})
@@ -83,7 +83,7 @@ func checkScheduler(s *State, in installation) (found []Finding) {
 		return nil
 	}
 	add := func(severity Severity, fix, wrong string) {
-		found = append(found, Finding{Severity: severity, Object: "deployment " + d.Namespace + "/" + d.Name, Wrong: wrong, Fix: fix})
+		found = append(found, Finding{Severity: severity, Object: "deployment " + nameOf(d.ObjectMeta), Wrong: wrong, Fix: fix})
 	}
 	wanted := int32(1)
 	if d.Spec.Replicas != nil {
@@ -123,7 +123,7 @@ func checkKubeScheduler(s *State, in installation) (found []Finding) {
 		return nil
 	}
 	add := func(severity Severity, wrong string) {
-		found = append(found, Finding{Severity: severity, Object: "deployment " + in.scheduler.Namespace + "/" + in.scheduler.Name, Wrong: wrong})
+		found = append(found, Finding{Severity: severity, Object: "deployment " + nameOf(in.scheduler.ObjectMeta), Wrong: wrong})
 	}
 	switch {
 	case in.config == nil && s.read("configmaps"):
