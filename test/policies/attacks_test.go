@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -14,9 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/predicates/rules"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"sigs.k8s.io/yaml"
-
-	"github.com/gpumem/gpumem/test/helm"
 )
 
 // deployed is a policy of the chart that denies requests.
@@ -28,19 +24,13 @@ type deployed struct {
 // allPolicies returns the policies that the chart makes with a file of ci/ and binds to deny requests.
 func allPolicies(t *testing.T, values string) (out []deployed) {
 	t.Helper()
-	var policies []admissionv1.ValidatingAdmissionPolicy
 	denies := make(map[string]bool)
-	for document := range bytes.SplitSeq([]byte(helm.Values(t, values)), []byte("\n---\n")) {
-		var policy admissionv1.ValidatingAdmissionPolicy
-		var binding admissionv1.ValidatingAdmissionPolicyBinding
-		if err := yaml.Unmarshal(document, &policy); err == nil && policy.Kind == "ValidatingAdmissionPolicy" {
-			policies = append(policies, policy)
-		}
-		if err := yaml.Unmarshal(document, &binding); err == nil && binding.Kind == "ValidatingAdmissionPolicyBinding" && slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny) {
-			denies[binding.Spec.PolicyName] = true
+	for _, b := range readAll[admissionv1.ValidatingAdmissionPolicyBinding](t, values, "ValidatingAdmissionPolicyBinding", "") {
+		if slices.Contains(b.Spec.ValidationActions, admissionv1.Deny) {
+			denies[b.Spec.PolicyName] = true
 		}
 	}
-	for _, p := range policies {
+	for _, p := range readAll[admissionv1.ValidatingAdmissionPolicy](t, values, "ValidatingAdmissionPolicy", "") {
 		if denies[p.Name] {
 			out = append(out, deployed{p.Spec, compile(t, &p)})
 		}

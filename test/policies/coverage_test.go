@@ -16,9 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"sigs.k8s.io/yaml"
-
-	"github.com/gpumem/gpumem/test/helm"
 )
 
 // declared has the validations of the default chart, and refusing those that refused a request in a test. The keys are
@@ -72,11 +69,7 @@ func reportUntested() (code int) {
 var declare sync.Once
 
 func declareAll(t *testing.T) {
-	for document := range strings.SplitSeq(helm.Values(t, "default"), "\n---\n") {
-		var p admissionv1.ValidatingAdmissionPolicy
-		if err := yaml.Unmarshal([]byte(document), &p); err != nil || p.Kind != "ValidatingAdmissionPolicy" {
-			continue
-		}
+	for _, p := range readAll[admissionv1.ValidatingAdmissionPolicy](t, "default", "ValidatingAdmissionPolicy", "") {
 		for i, v := range p.Spec.Validations {
 			declared.Store(validation(p.Name, i), strings.TrimSpace(v.Expression))
 		}

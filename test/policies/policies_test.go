@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -34,25 +33,35 @@ import (
 func policy(t *testing.T, values, name string) validating.Validator {
 	t.Helper()
 	declare.Do(func() { declareAll(t) })
-	var p admissionv1.ValidatingAdmissionPolicy
-	read(t, values, "ValidatingAdmissionPolicy", name, &p)
+	p := read[admissionv1.ValidatingAdmissionPolicy](t, values, "ValidatingAdmissionPolicy", name)
 	return observed{compile(t, &p), &p}
 }
 
 // read parses the object of that kind and name that the chart makes with a file of ci/.
-func read(t *testing.T, values, kind, name string, out any) {
+func read[T any](t *testing.T, values, kind, name string) T {
 	t.Helper()
-	for document := range bytes.SplitSeq([]byte(helm.Values(t, values)), []byte("\n---\n")) {
+	objects := readAll[T](t, values, kind, name)
+	if len(objects) == 0 {
+		t.Fatalf("%s-values.yaml makes no %s %s", values, kind, name)
+	}
+	return objects[0]
+}
+
+// readAll parses the objects of that kind that the chart makes with a file of ci/. An empty name selects all of them.
+func readAll[T any](t *testing.T, values, kind, name string) (out []T) {
+	t.Helper()
+	for document := range strings.SplitSeq(helm.Values(t, values), "\n---\n") {
 		var object metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal(document, &object); err != nil || object.Kind != kind || object.Name != name {
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil || object.Kind != kind || name != "" && object.Name != name {
 			continue
 		}
-		if err := yaml.Unmarshal(document, out); err != nil {
+		var parsed T
+		if err := yaml.Unmarshal([]byte(document), &parsed); err != nil {
 			t.Fatal(err)
 		}
-		return
+		out = append(out, parsed)
 	}
-	t.Fatalf("%s-values.yaml makes no %s %s", values, kind, name)
+	return out
 }
 
 // compile is what the API server does with a policy.

@@ -104,8 +104,7 @@ func TestWarningsAboutSmallGrants(t *testing.T) {
 // The policy that writes the scheduler's name is about pods that ask for GPU memory and name
 // neither a scheduler nor a node. It stops none, not even where it cannot be evaluated.
 func TestSettingTheSchedulersNameStopsNoPod(t *testing.T) {
-	var p admissionv1.MutatingAdmissionPolicy
-	read(t, "custom", "MutatingAdmissionPolicy", "shared-gpu-scheduler-name", &p)
+	p := read[admissionv1.MutatingAdmissionPolicy](t, "custom", "MutatingAdmissionPolicy", "shared-gpu-scheduler-name")
 	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	if err != nil {
 		t.Fatal(err)
@@ -142,8 +141,7 @@ func TestSettingTheSchedulersNameStopsNoPod(t *testing.T) {
 // The API server fills these fields in. A GitOps tool would find a policy that lacks one
 // different from its manifest.
 func TestSchedulerNamePolicyHasTheDefaults(t *testing.T) {
-	var p admissionv1.MutatingAdmissionPolicy
-	read(t, "default", "MutatingAdmissionPolicy", "gpumem-scheduler-name", &p)
+	p := read[admissionv1.MutatingAdmissionPolicy](t, "default", "MutatingAdmissionPolicy", "gpumem-scheduler-name")
 	match := p.Spec.MatchConstraints
 	if match.MatchPolicy == nil || *match.MatchPolicy != admissionv1.Equivalent {
 		t.Errorf("matchPolicy is %v, want Equivalent", match.MatchPolicy)
