@@ -94,7 +94,7 @@ func TestTheChartHasThePolicies(t *testing.T) {
 			Policy, NodePolicy struct{ Enum []placement.Policy }
 		}
 	}
-	if err := json.Unmarshal(tabletest.Read(t, "charts/gpumem/values.schema.json"), &schema); err != nil {
+	if err := json.Unmarshal([]byte(tabletest.Read(t, "charts/gpumem/values.schema.json")), &schema); err != nil {
 		t.Fatal(err)
 	}
 	want := placement.ClusterPolicies()
@@ -106,7 +106,7 @@ func TestTheChartHasThePolicies(t *testing.T) {
 	}
 	values := tabletest.Read(t, "charts/gpumem/values.yaml")
 	for _, p := range want {
-		if !strings.Contains(string(values), fmt.Sprintf("\n#   %s  ", p)) {
+		if !strings.Contains(values, fmt.Sprintf("\n#   %s  ", p)) {
 			t.Errorf("values.yaml does not explain the policy %s", p)
 		}
 	}

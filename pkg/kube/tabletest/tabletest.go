@@ -20,7 +20,7 @@ var Update = flag.Bool("update", false, "write the files that are made of Go tab
 func Between(t *testing.T, name, source, want string) {
 	t.Helper()
 	begin, end := "<!-- What follows is "+Made(source)+" -->\n", "<!-- The end of it. -->\n"
-	text := read(t, name)
+	text := Read(t, name)
 	before, rest, begins := strings.Cut(text, begin)
 	_, after, ends := strings.Cut(rest, end)
 	if !begins || !ends {
@@ -36,7 +36,7 @@ func Whole(t *testing.T, name, want string) {
 		if err := os.WriteFile(path(t, name), []byte(want), 0o644); err != nil {
 			t.Error(err)
 		}
-	} else if diff := cmp.Diff(want, read(t, name)); diff != "" {
+	} else if diff := cmp.Diff(want, Read(t, name)); diff != "" {
 		t.Errorf("%s is stale: make update (-made +there):\n%s", name, diff)
 	}
 }
@@ -45,12 +45,7 @@ func Whole(t *testing.T, name, want string) {
 func Made(source string) string { return "made of " + source + ": make update" }
 
 // Read returns a file of the repository.
-func Read(t *testing.T, name string) []byte {
-	t.Helper()
-	return []byte(read(t, name))
-}
-
-func read(t *testing.T, name string) string {
+func Read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(path(t, name))
 	if err != nil && !*Update {
