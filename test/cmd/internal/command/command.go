@@ -3,7 +3,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,16 +22,4 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(1)
 	}
-}
-
-// WriteJSON writes a value to a file, if one is named.
-func WriteJSON(file string, v any) error {
-	if file == "" {
-		return nil
-	}
-	content, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(content, '\n'), 0o644)
 }
