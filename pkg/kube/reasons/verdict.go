@@ -37,8 +37,8 @@ var messages = [placement.Fragmented + 1]struct {
 	placement.Fragmented:   {full: verdict.fragmented, brief: "enough is free here in all, on no GPU alone"},
 }
 
-// Brief returns the need of the request and what is missing, in the same words for each node
-// that lacks the same.
+// Brief returns the need of the request and the reason of the refusal, without the node's own numbers: nodes that
+// refuse a request for the same reason get the same text.
 func Brief(v placement.Verdict) string {
 	if missing := messages[v.Reason].brief; missing != "" {
 		return verdict{v}.need() + "; " + missing
@@ -46,7 +46,7 @@ func Brief(v placement.Verdict) string {
 	return Verdict(v)
 }
 
-// Verdict returns in one line what the request needs and what the node has.
+// Verdict returns one line with the need of the request and the GPUs of the node.
 func Verdict(of placement.Verdict) string { return messages[of.Reason].full(verdict{of}) }
 
 // OnGPU returns the message of a reason, by its name, for one GPU. It is empty if no GPU has the reason.

@@ -32,7 +32,7 @@ type installation struct {
 	config    *v1.ConfigMap // of the chart's kube-scheduler; nil where the cluster's own asks an extender
 }
 
-// bundled reports whether the release has a kube-scheduler of its own.
+// bundled reports whether the release runs its own kube-scheduler.
 func (i installation) bundled() bool {
 	return i.scheduler != nil && i.scheduler.Labels[component] == "scheduler"
 }
@@ -74,7 +74,7 @@ func find(s *State) (in installation) {
 	return in
 }
 
-// findPlugin looks for the device plugin of the requested domain, and for those of other domains.
+// findPlugin looks for the device plugin of the requested domain, and records the domains of other device plugins.
 func (i *installation) findPlugin(s *State) {
 	for n := range s.DaemonSets {
 		ds := &s.DaemonSets[n]
