@@ -57,6 +57,12 @@ func (q Question) Ask(n placement.Node) *decide.Refusal {
 	return refusal
 }
 
+// View returns a node without the memory that is reserved there for nominated pods that precede the pod.
+func (q Question) View(n *placement.Node) *placement.Node {
+	left := decide.Reserved(*n, q.Pod, q.Request, q.Fallback)
+	return &left
+}
+
 // answers are the latest about a node as it is in a view, the last first: pods
 // that ask in more ways than that at the same time drive one another's out. They
 // do not change once made.

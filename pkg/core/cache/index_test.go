@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
@@ -69,10 +68,7 @@ func TestAnIndexOfACache(t *testing.T) {
 			if random.IntN(4) > 0 {
 				continue
 			}
-			view := func(n *placement.Node) *placement.Node {
-				left := decide.Reserved(*n, ref("asker"), req, defaults.GPU)
-				return &left
-			}
+			view := NewQuestion(ref("asker"), req, defaults.GPU).View
 			var got, want []string
 			index.Walk(c, ranking.Question{Request: req, Defaults: defaults, View: view}, func(n *placement.Node, _ int) bool {
 				got = append(got, n.Name)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
-	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
@@ -156,10 +155,7 @@ func (d *Decider) Rank(c *Cycle, names []string) {
 
 // question is the pod's about the best nodes.
 func (d *Decider) question(c *Cycle) ranking.Question {
-	return ranking.Question{Request: c.question.Request, Defaults: d.Policies, View: func(n *placement.Node) *placement.Node {
-		left := decide.Reserved(*n, c.question.Pod, c.question.Request, c.question.Fallback)
-		return &left
-	}}
+	return ranking.Question{Request: c.question.Request, Defaults: d.Policies, View: c.question.View}
 }
 
 // Score returns a node's rank, up to ranking.MaxScore.

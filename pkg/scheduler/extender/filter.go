@@ -236,10 +236,10 @@ func unreadable(err error) *decide.Refusal {
 // rank returns the best of some nodes. It counts pods that are expected on a node, and memory that
 // is reserved for nominated pods.
 func (e *Extender) rank(q question, most int, nodes []asked) ranking.Ranking {
-	of := ranking.Question{Request: q.Request, Defaults: ranking.Policies{GPU: e.Policy, Node: e.NodePolicy}, Instead: e.Cache.Expecting(), View: func(n *placement.Node) *placement.Node {
-		left := decide.Reserved(*n, q.Pod, q.Request, e.Policy)
-		return &left
-	}}
+	of := ranking.Question{
+		Request: q.Request, Defaults: ranking.Policies{GPU: e.Policy, Node: e.NodePolicy},
+		View: q.View, Instead: e.Cache.Expecting(),
+	}
 	among := make(map[string]bool, len(nodes))
 	for _, node := range nodes {
 		among[node.name] = true
