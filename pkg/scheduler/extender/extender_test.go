@@ -185,6 +185,15 @@ func (w *world) bind(pod *v1.Pod, node string) string {
 	}).Error
 }
 
+// bindLost binds a pod to a node, and the answer of the API server is lost.
+func (w *world) bindLost(t testing.TB, pod *v1.Pod, node string) {
+	t.Helper()
+	w.cluster.bindErr = errLost
+	if w.bind(pod, node) == "" {
+		t.Fatal("want an error")
+	}
+}
+
 // devicesOf returns which device of a node the cache has a pod on.
 func (w *world) devicesOf(node string, pod *v1.Pod) []gpu.UUID {
 	n, _ := w.Cache.Node(node)
@@ -508,10 +517,7 @@ func TestBindWhoseAnswerIsAnError(t *testing.T) {
 func TestAPodWithAnUnknownOutcomeFitsWhereItMayBe(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "80")
-	w.cluster.bindErr = errLost
-	if w.bind(pod, "big") == "" {
-		t.Fatal("want an error")
-	}
+	w.bindLost(t, pod, "big")
 	if diff := cmp.Diff(&[]string{"big"}, w.filter(pod).NodeNames); diff != "" {
 		t.Errorf("fits (-want +got):\n%s", diff)
 	}
@@ -520,10 +526,7 @@ func TestAPodWithAnUnknownOutcomeFitsWhereItMayBe(t *testing.T) {
 func TestAPodWithAnUnknownOutcomeStaysWithItsNode(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
-	w.cluster.bindErr = errLost
-	if w.bind(pod, "pair") == "" {
-		t.Fatal("want an error")
-	}
+	w.bindLost(t, pod, "pair")
 	got := w.filter(pod)
 	if diff := cmp.Diff(&[]string{"pair"}, got.NodeNames); diff != "" {
 		t.Errorf("fits (-want +got):\n%s", diff)
@@ -561,10 +564,7 @@ func TestARefusedRepetitionKeepsWhatTheFirstBindingMayStillTake(t *testing.T) {
 func TestAPodWhoseGPUHasGoneIsFreeToGoElsewhere(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
-	w.cluster.bindErr = errLost
-	if w.bind(pod, "pair") == "" {
-		t.Fatal("want an error")
-	}
+	w.bindLost(t, pod, "pair")
 	w.Cache.SetNode("pair", inventory(gpu.Device{UUID: "GPU-bbbb", Allocatable: 16}))
 	for range 4 {
 		w.now = w.now.Add(10 * time.Second)
@@ -645,10 +645,7 @@ func TestAPodMadeAgainUnderItsNameIsAnother(t *testing.T) {
 			t.Run("when it is looked at again", func(t *testing.T) {
 				w := newWorld(t)
 				pod := w.pod("pod", "3")
-				w.cluster.bindErr = errLost
-				if w.bind(pod, "pair") == "" {
-					t.Fatal("want an error")
-				}
+				w.bindLost(t, pod, "pair")
 				w.madeAgain(pod, node)
 				w.now = w.now.Add(31 * time.Second)
 				w.ReviewAssumed(context.Background(), 30*time.Second)
@@ -664,10 +661,7 @@ func TestAPodMadeAgainUnderItsNameIsAnother(t *testing.T) {
 func TestAReviewLeavesWhatIsBoundMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
-	w.cluster.bindErr = errLost
-	if w.bind(pod, "pair") == "" {
-		t.Fatal("want an error")
-	}
+	w.bindLost(t, pod, "pair")
 	w.now = w.now.Add(31 * time.Second)
 	w.cluster.reading = func() { w.bind(pod, "pair") }
 	w.ReviewAssumed(context.Background(), 30*time.Second)

@@ -196,10 +196,7 @@ func TestNobodyIsEvictedForAPodThatMayBeBoundYet(t *testing.T) {
 	w, _ := crowded(t)
 	w.Cache.RemovePod("uid-low-0")
 	pod := w.preemptor("9")
-	w.cluster.bindErr = errLost
-	if w.bind(pod, "pair") == "" {
-		t.Fatal("want an error")
-	}
+	w.bindLost(t, pod, "pair")
 	proposed := nodesToVictims{"pair": victims(0, "other"), "big": victims(0, "bulk")}
 	if diff := cmp.Diff(nodesToVictims{"pair": victims(0, "other")}, w.preempt(pod, proposed)); diff != "" {
 		t.Errorf("victims (-want +got):\n%s", diff)

@@ -102,10 +102,7 @@ func TestWhichPodsAreWoken(t *testing.T) {
 func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
-	w.cluster.bindErr = errLost
-	if w.bind(pod, "pair") == "" {
-		t.Fatal("want an error")
-	}
+	w.bindLost(t, pod, "pair")
 	if got := w.fits(pod, "big"); len(got) > 0 {
 		t.Fatalf("fits %v", got)
 	}
