@@ -72,7 +72,7 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 			cmp.Compare(req.Preference.Cost(x.Speed), req.Preference.Cost(y.Speed)),
 		)
 	}
-	byPolicy := cmp.Or(req.Policy, fallback).compareDevices()
+	byPolicy := cmp.Or(req.Policy, fallback).row().devices
 	slices.SortFunc(fitting, func(a, b int) int {
 		return cmp.Or(
 			liked(a, b),

@@ -52,51 +52,38 @@ type NodeChoice struct {
 	Allocatable float64 // units of the node
 }
 
-// row returns the policy's row, or nil for an unknown policy.
+// unknown is the row of all policies that the table lacks.
+var unknown = policy{
+	devices: func(_, _ *Device) int { return 0 },
+	nodes:   func(NodeChoice) [4]float64 { return [4]float64{} },
+}
+
+// row returns the policy's row.
 func (p Policy) row() *policy {
 	for i := range policies {
 		if policies[i].name == p {
 			return &policies[i]
 		}
 	}
-	return nil
+	return &unknown
 }
 
 // Known reports whether the policy is in the table. Parsers reject unknown policies; all GPUs and nodes are equal under one.
-func (p Policy) Known() bool { return p.row() != nil }
+func (p Policy) Known() bool { return p.row() != &unknown }
 
 // OfCluster reports whether administrators can choose the policy for pods that name none.
-func (p Policy) OfCluster() bool {
-	row := p.row()
-	return row != nil && row.cluster
-}
+func (p Policy) OfCluster() bool { return p.row().cluster }
 
-// Priced reports whether the first value of CompareNodes counts units, so that the ranking can add a cost to it.
-func (p Policy) Priced() bool {
-	row := p.row()
-	return row != nil && row.priced
-}
+// Priced reports whether the first value of NodeOrder counts units, so that the ranking can add a cost to it.
+func (p Policy) Priced() bool { return p.row().priced }
 
-// NodeOrder returns the values by which the policy orders nodes: the node with the lower values is preferred.
-func (p Policy) NodeOrder(c NodeChoice) [4]float64 {
-	if row := p.row(); row != nil {
-		return row.nodes(c)
-	}
-	return [4]float64{}
-}
+// NodeOrder returns the values that the policy compares nodes with: the node with the lower values is preferred.
+func (p Policy) NodeOrder(c NodeChoice) [4]float64 { return p.row().nodes(c) }
 
 // Doc describes the GPU and the node that the policy prefers, in Markdown.
 func (p Policy) Doc() (gpu, node string) {
 	row := p.row()
 	return row.doc[0], row.doc[1]
-}
-
-// compareDevices returns the order in which the policy takes the GPUs of a node.
-func (p Policy) compareDevices() func(a, b *Device) int {
-	if row := p.row(); row != nil {
-		return row.devices
-	}
-	return func(_, _ *Device) int { return 0 }
 }
 
 // Policies returns the names of all policies, in the order of the table.
