@@ -159,8 +159,8 @@ func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Ho
 // node. It begins with each device in turn and goes on where it costs the least,
 // for pods may hold several devices.
 func makeRoom(req placement.Request, node placement.Node, budgets []Budget) (victims []placement.Holding, ok bool) {
-	allowed := slices.DeleteFunc(slices.Clone(node.Devices), func(d placement.Device) bool { return !req.Allows(d) })
-	_, victims, ok = cheapest(allowed, budgets, func(first placement.Device) ([]placement.Holding, bool) {
+	node = node.Only(slices.DeleteFunc(slices.Clone(node.Devices), func(d placement.Device) bool { return !req.Allows(d) })...)
+	_, victims, ok = cheapest(node.Devices, budgets, func(first placement.Device) ([]placement.Holding, bool) {
 		return makeRoomFrom(first, req, node, budgets)
 	})
 	return victims, ok
@@ -175,9 +175,7 @@ func makeRoomFrom(first placement.Device, req placement.Request, node placement.
 	}
 	for len(cleared) < req.GPUs() {
 		left := node.Without(gone)
-		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d placement.Device) bool {
-			return slices.Contains(cleared, d.UUID) || !req.Allows(d)
-		})
+		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d placement.Device) bool { return slices.Contains(cleared, d.UUID) })
 		next, more, ok := cheapest(others, budgets, func(d placement.Device) ([]placement.Holding, bool) {
 			return clearDevice(d, one, left, budgets)
 		})
