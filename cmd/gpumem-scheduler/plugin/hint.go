@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -77,13 +78,7 @@ func (h *hinting) favourite(ctx context.Context, state fwk.CycleState, pod *v1.P
 	if !status.IsSuccess() {
 		return nodes[0]
 	}
-	best := scores[0]
-	for _, s := range scores {
-		if s.TotalScore > best.TotalScore {
-			best = s
-		}
-	}
-	return best.Name
+	return slices.MaxFunc(scores, func(a, b fwk.NodePluginScores) int { return cmp.Compare(a.TotalScore, b.TotalScore) }).Name
 }
 
 // preferenceWeight is more than all scores of a node together.
