@@ -261,19 +261,15 @@ func (e *Extender) template(node asked) (*placement.Node, error) {
 	return &state, err
 }
 
-// score returns the score of a node. The preferences of the pod's own spec go before the cluster's
+// score returns the score of a node for a pod that prefers some nodes. The preferences of the pod's own spec go before the cluster's
 // policy: kube-scheduler gives up to 200 points for each. Where Filter names the best node alone to
 // other pods, the chart gives these scores the weight 1, and the pod's are up to 50 points. With a
 // weight that is not known, they would outweigh its preferences.
-func (e *Extender) score(pod *v1.Pod, score int64) int64 {
-	switch {
-	case len(api.Preferences(pod)) == 0:
-		return score
-	case e.Alone:
+func (e *Extender) score(score int64) int64 {
+	if e.Alone {
 		return score / 2
-	default:
-		return 0
 	}
+	return 0
 }
 
 // Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
@@ -294,11 +290,16 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 		return &result
 	}
 	order := e.rank(q, len(nodes), nodes)
+	prefers := len(api.Preferences(args.Pod)) > 0
 	for _, one := range order.Best {
-		result[index[one.Node.Name]].Score = e.score(args.Pod, one.Score)
+		score := one.Score
+		if prefers {
+			score = e.score(score)
+		}
+		result[index[one.Node.Name]].Score = score
 	}
 	e.Tell(q.Pod, decisions.Ranked(order, len(nodes)))
-	if len(api.Preferences(args.Pod)) > 0 {
+	if prefers {
 		return &result // it may go elsewhere
 	}
 	if n := len(order.Best); n == 1 || n > 1 && order.Best[1].Score < ranking.MaxScore {
