@@ -21,9 +21,9 @@
 // to none.
 //
 // A pod about which kube-scheduler has just asked may be expected on a node (Expect): its
-// Bind is to come. It reserves nothing. It shows in Expecting, by which the next pods are
-// ranked, and where AssumePod has a choice of GPUs, it leaves the others to those that are
-// expected.
+// Bind is to come. It reserves nothing. Expecting returns the nodes with their expected pods, so that
+// the next pods are ranked beside these. Where AssumePod has a choice of GPUs, it leaves the
+// others to expected pods.
 //
 // # Where to find what
 //

@@ -188,7 +188,7 @@ func free(nodes ...placement.Node) (sum gpu.Units) {
 type search struct {
 	Goal
 	nodes []placement.Node
-	roomy map[placement.Key][]bool // by what is asked for, whether it fits on the nodes as they are
+	roomy map[placement.Key][]bool // for each request, whether it fits the nodes in their present state
 
 	guarded map[string]bool // UIDs of pods whose budget allows no eviction at all
 }

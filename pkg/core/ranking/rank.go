@@ -115,10 +115,10 @@ func (by criteria) stake(r *ranked) Stake {
 // ranked is what nodes are compared by. An Index has one for each node and request, so it is small.
 type ranked struct {
 	node    *placement.Node
-	devices []int            // those that the request would get
-	order   *placement.Order // nil: unliked, as of most nodes
-	policy  [4]float32       // by which the policy alone orders nodes, the least first
-	worth   float64          // the first of these, with the cost
+	devices []int            // the GPUs that the request would get
+	order   *placement.Order // nil means unliked, which most nodes are
+	policy  [4]float32       // the policy prefers nodes with lower values: see placement.Policy.NodeOrder
+	worth   float64          // the first value of policy and the cost together
 }
 
 // unliked is how a request without likings likes one GPU.

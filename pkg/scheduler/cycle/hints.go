@@ -64,8 +64,8 @@ func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 	return d.fits(waiting, func(q cache.Question) bool { return q.Ask(state) == nil })
 }
 
-// onlyHeard returns the pods of a node without what its inventory has said of them, which it may say no
-// more: claims, and what the kubelet has given.
+// onlyHeard returns the pods of a node without claims and grants of the kubelet: these come from the
+// node's inventory, and the next one may lack them.
 func onlyHeard(known *placement.Node) []placement.Holding {
 	holdings := slices.DeleteFunc(known.Holdings(), func(h placement.Holding) bool { return h.Request.Empty() })
 	for i := range holdings {
