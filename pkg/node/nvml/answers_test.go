@@ -341,6 +341,20 @@ func TestAGPUThatNeedsAResetStaysOut(t *testing.T) {
 	}
 }
 
+// TestAResetIsKeptWhereTheLoadIsUnknown: the kernel may not show the driver's module to the process.
+func TestAResetIsKeptWhereTheLoadIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"))
+		cfg := config(m.open)
+		cfg.Resets = filepath.Join(t.TempDir(), "resets.json")
+		watched(t, cfg)
+		m.events <- nvml.EventData{Device: m.gpus[0].device, EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: wholeGPU}
+		synctest.Wait()
+		next, _ := watched(t, cfg)
+		wantHealth(t, next, "GPU-a: XID 79: the GPU has fallen off the bus: it needs a reset")
+	})
+}
+
 // TestAResetThatCannotBeWrittenDown: the process keeps it, and writes it when it can.
 func TestAResetThatCannotBeWrittenDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -108,7 +108,7 @@ func New(cfg Config, log *zap.Logger) *Prober {
 		calls:    calls{timeout: cfg.Timeout, pending: make(map[string]*pending)},
 		said:     make(map[string]string),
 		woken:    backoff{first: min(time.Second, cfg.Interval), most: cfg.Interval},
-		resets:   resets{path: cfg.Resets},
+		resets:   newResets(cfg.Resets),
 	}
 }
 

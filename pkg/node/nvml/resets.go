@@ -24,6 +24,10 @@ type resets struct {
 	unsafe map[gpu.UUID]bool // not in the file yet
 }
 
+func newResets(path string) resets {
+	return resets{path: path, of: make(map[gpu.UUID]string), unsafe: make(map[gpu.UUID]bool)}
+}
+
 // resetFile is the file's content.
 type resetFile struct {
 	Load string              `json:"load"` // see Host.Load
@@ -64,7 +68,9 @@ func ClearResets(path string, ids ...gpu.UUID) (unknown []gpu.UUID, err error) {
 func (r *resets) refresh(load string) error {
 	f, err := readResets(r.path)
 	if r.load != load {
-		r.load, r.of, r.unsafe = load, make(map[gpu.UUID]string), make(map[gpu.UUID]bool)
+		r.load = load
+		clear(r.of)
+		clear(r.unsafe)
 	}
 	if err == nil {
 		maps.DeleteFunc(r.of, func(id gpu.UUID, _ string) bool { return !r.unsafe[id] })
@@ -80,9 +86,6 @@ func (r *resets) refresh(load string) error {
 
 // add records a GPU that needs a reset.
 func (r *resets) add(reason string, ids ...gpu.UUID) error {
-	if r.of == nil {
-		r.of, r.unsafe = make(map[gpu.UUID]string), make(map[gpu.UUID]bool)
-	}
 	for _, id := range ids {
 		if _, known := r.of[id]; !known { // the first error is the cause of the others
 			r.of[id], r.unsafe[id] = reason, true
