@@ -29,44 +29,38 @@ type header struct {
 // Load decodes the checkpoint of a store into a value and reports whether there was one. It sets aside a checkpoint
 // that it cannot read, and one of another version: neither keeps a process from its start.
 func Load[T any](store Store, version int, log *zap.Logger) (state T, found bool) {
-	data, err := store.Read()
-	if err == nil && data == nil {
-		return state, false
+	state, found, err := read[T](store, version)
+	if err != nil {
+		where, failed := store.SetAside()
+		log.Warn("checkpoint is not usable: set aside and rebuilt", zap.String("file", where), zap.Error(errors.Join(err, failed)))
 	}
-	if err == nil {
-		if state, err = decode[T](data, version); err == nil {
-			return state, true
-		}
-	}
-	where, failed := store.SetAside()
-	log.Warn("checkpoint is not usable: set aside and rebuilt", zap.String("file", where), zap.Error(errors.Join(err, failed)))
-	var none T
-	return none, false
+	return state, found
 }
 
 // Peek decodes the checkpoint of a store while another process may still write it. It returns an empty value for an
 // unusable checkpoint.
 func Peek[T any](store Store, version int) (state T) {
-	if data, err := store.Read(); err == nil && data != nil {
-		if read, err := decode[T](data, version); err == nil {
-			return read
-		}
-	}
+	state, _, _ = read[T](store, version) // empty with an error
 	return state
 }
 
-func decode[T any](data []byte, version int) (state T, err error) {
+func read[T any](store Store, version int) (none T, found bool, err error) {
+	data, err := store.Read()
+	if err != nil || data == nil {
+		return none, false, err
+	}
 	var h header
 	if err := json.Unmarshal(data, &h); err != nil {
-		return state, fmt.Errorf("read the checkpoint: %w", err)
+		return none, false, fmt.Errorf("read the checkpoint: %w", err)
 	}
 	if h.Version != version {
-		return state, fmt.Errorf("the checkpoint has version %d, and this program reads version %d", h.Version, version)
+		return none, false, fmt.Errorf("the checkpoint has version %d, and this program reads version %d", h.Version, version)
 	}
+	var state T
 	if err := json.Unmarshal(data, &state); err != nil {
-		return state, fmt.Errorf("read the checkpoint: %w", err)
+		return none, false, fmt.Errorf("read the checkpoint: %w", err)
 	}
-	return state, nil
+	return state, true, nil
 }
 
 // asideSuffix ends the name of a checkpoint that was set aside. The next one replaces it.
