@@ -56,16 +56,18 @@ func writeClaims(disk Disk, claims map[types.UID]Claim) error {
 
 // Folders is a Disk of two folders.
 type Folders struct {
-	State string // the driver's own; that of the kubelet goes with it
-	CDI   string // where container runtimes look for CDI files
-	Name  string // begins the name of our files there
+	checkpoint.File // in the driver's own folder; that of the kubelet goes with it
+
+	CDI  string // where container runtimes look for CDI files
+	Name string // begins the name of our files there
 }
 
 // NewFolders makes the folders of a driver: its own, below the kubelet's, that of CDI files, and
 // that in which the kubelet looks for it.
 func NewFolders(kubelet, cdi, domain string) (Folders, error) {
-	f := Folders{State: state(kubelet, domain), CDI: cdi, Name: domain}
-	return f, errors.Join(os.MkdirAll(f.State, 0o755), os.MkdirAll(f.CDI, 0o755), os.MkdirAll(registry(kubelet), 0o755))
+	own := state(kubelet, domain)
+	f := Folders{File: checkpoint.File(filepath.Join(own, checkpointFile)), CDI: cdi, Name: domain}
+	return f, errors.Join(os.MkdirAll(own, 0o755), os.MkdirAll(f.CDI, 0o755), os.MkdirAll(registry(kubelet), 0o755))
 }
 
 func state(kubelet, domain string) string { return filepath.Join(kubelet, "plugins", domain) }
@@ -73,19 +75,6 @@ func state(kubelet, domain string) string { return filepath.Join(kubelet, "plugi
 func registry(kubelet string) string { return filepath.Join(kubelet, "plugins_registry") }
 
 const checkpointFile = "checkpoint.json"
-
-func (f Folders) file() checkpoint.File {
-	return checkpoint.File(filepath.Join(f.State, checkpointFile))
-}
-
-// Read implements Disk.
-func (f Folders) Read() ([]byte, error) { return f.file().Read() }
-
-// Write implements Disk.
-func (f Folders) Write(data []byte) error { return f.file().Write(data) }
-
-// SetAside implements Disk.
-func (f Folders) SetAside() (where string, err error) { return f.file().SetAside() }
 
 // Specs implements Disk. What is left of a file that was being written it removes.
 func (f Folders) Specs() (uids []types.UID, err error) {

@@ -7,10 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
 func TestFolders(t *testing.T) {
-	f := Folders{State: t.TempDir(), CDI: t.TempDir(), Name: domain}
+	state := t.TempDir()
+	f := Folders{File: checkpoint.File(filepath.Join(state, checkpointFile)), CDI: t.TempDir(), Name: domain}
 	if data, err := f.Read(); data != nil || err != nil {
 		t.Errorf("no checkpoint: %q, %v", data, err)
 	}
@@ -39,7 +42,7 @@ func TestFolders(t *testing.T) {
 	if diff := cmp.Diff([]string{"gpumem.dev-claim-a.json", "nvidia.json"}, names); diff != "" {
 		t.Error(diff)
 	}
-	f.State = filepath.Join(f.State, "gone")
+	f.File = checkpoint.File(filepath.Join(state, "gone", checkpointFile))
 	if err := f.Write(nil); err == nil {
 		t.Error("a file is written where there is no folder")
 	}
