@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -18,29 +19,28 @@ import (
 const choiceRetry = 2 * time.Second
 
 // byClaims reports whether the node's GPUs are handed out by claims.
-func byClaims(log *zap.Logger, cfg config, seen nodepods.Seen, disk claims.Disk) bool {
-	prepared := claims.Prepared(disk, log)
+func byClaims(log *zap.Logger, cfg config, seen nodepods.Seen, prepared int) bool {
 	labelled := seen.Labels[cfg.names.API()] == api.ByClaims
 	by, why := claims.Choose(labelled, prepared, slices.Concat(seen.Holders, seen.Sharers))
 	log.Info("who hands out the GPUs is chosen", zap.Bool("claims", by), zap.Bool("labelled", labelled), zap.String("reason", why))
 	return by
 }
 
-// recoverClaims rebuilds the checkpoint of claims if it is not usable. It waits for the API server, and is not ok if
-// the context was done before.
-func recoverClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk) (ok bool) {
+// recoverClaims returns the prepared claims, and rebuilds their checkpoint if it is not usable. For that it waits for the
+// API server. It is not ok if the context was done before.
+func recoverClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk) (prepared map[types.UID]claims.Claim, ok bool) {
 	read := func(ctx context.Context) ([]*resourceapi.ResourceClaim, error) {
 		return nodepods.ReadClaims(ctx, client, cfg.names, cfg.nodeName)
 	}
 	for {
-		err := claims.Recover(ctx, disk, read, cfg.names.Domain(), cfg.nodeName, cfg.unitMiB, log)
+		prepared, err := claims.Recover(ctx, disk, read, cfg.names.Domain(), cfg.nodeName, cfg.unitMiB, log)
 		if err == nil {
-			return true
+			return prepared, true
 		}
 		log.Warn("prepared claims are not known yet", zap.String("node", cfg.nodeName), zap.Error(err))
 		select {
 		case <-ctx.Done():
-			return false
+			return nil, false
 		case <-time.After(choiceRetry):
 		}
 	}

@@ -36,7 +36,6 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
-	cfg = cfg.offeringClaims(log, disk)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	group, ctx := errgroup.WithContext(ctx)

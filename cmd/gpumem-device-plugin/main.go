@@ -76,11 +76,12 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 		if err != nil {
 			return err
 		}
-		if !recoverClaims(ctx, log, cfg, client, disk) {
+		prepared, ok := recoverClaims(ctx, log, cfg, client, disk)
+		if !ok {
 			return nil
 		}
-		if byClaims(log, cfg, seen, disk) {
-			return startClaims(ctx, log, cfg, client, disk, seen.UID)
+		if byClaims(log, cfg, seen, len(prepared)) {
+			return startClaims(ctx, log, cfg.offeringClaims(log, prepared), client, disk, seen.UID)
 		}
 	}
 	cfg = cfg.chooseUnits(log, seen)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/event"
@@ -78,8 +79,8 @@ func (c config) offeringShares() config {
 
 // offeringClaims returns the config for a node that hands its GPUs out by claims. It has no MIG instances:
 // a claim to several GPUs could get some, and a program sees one alone.
-func (c config) offeringClaims(log *zap.Logger, disk claims.Disk) config {
-	inShares := claims.InShares(disk, c.claimsInShares, log)
+func (c config) offeringClaims(log *zap.Logger, prepared map[types.UID]claims.Claim) config {
+	inShares := claims.InShares(prepared, c.claimsInShares)
 	if inShares {
 		c = c.offeringShares()
 	}

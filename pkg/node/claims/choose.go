@@ -5,24 +5,17 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // quiet is how long nothing of a kind was on a node that is to change: a scheduler that has not
 // heard of that yet may still send some.
 const quiet = 10 * time.Second
 
-// Prepared returns how many claims the last driver has prepared and not given back.
-func Prepared(disk Disk, log *zap.Logger) int {
-	claims, _ := readClaims(disk, log)
-	return len(claims)
-}
-
-// InShares says whether a node's GPUs are offered to claims in shares: as is wanted, unless claims are
-// prepared. Then as those have it.
-func InShares(disk Disk, wanted bool, log *zap.Logger) bool {
-	claims, _ := readClaims(disk, log)
-	for _, c := range claims {
+// InShares reports whether a node's GPUs are offered to claims in shares: as the prepared claims have it. Without one
+// it is as wanted.
+func InShares(prepared map[types.UID]Claim, wanted bool) bool {
+	for _, c := range prepared {
 		return c.inShares()
 	}
 	return wanted

@@ -43,8 +43,8 @@ func TestPreparedClaimsAreCounted(t *testing.T) {
 			t.Fatal(got.Err)
 		}
 	}
-	if n := Prepared(r.disk, zap.NewNop()); n != 2 {
-		t.Errorf("%d claims, want 2", n)
+	if prepared, err := Recover(t.Context(), r.disk, nil, domain, node, 1024, zap.NewNop()); err != nil || len(prepared) != 2 {
+		t.Errorf("%d claims, want 2: %v", len(prepared), err)
 	}
 }
 

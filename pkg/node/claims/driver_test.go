@@ -106,11 +106,12 @@ func TestSharesOfAGPU(t *testing.T) {
 	if c := r.Claims()[0]; units != 10 || c.Shares[0].MiB != 3200 {
 		t.Errorf("%d shares are allocated, and claim a is %+v", units, c)
 	}
+	prepared, _ := readClaims(disk, zap.NewNop())
 	for _, wanted := range []bool{true, false} {
-		if !InShares(disk, wanted, zap.NewNop()) {
+		if !InShares(prepared, wanted) {
 			t.Errorf("with claims in shares, and %t wanted: false", wanted)
 		}
-		if got := InShares(newMemory(), wanted, zap.NewNop()); got != wanted {
+		if got := InShares(nil, wanted); got != wanted {
 			t.Errorf("without a claim, and %t wanted: %t", wanted, got)
 		}
 	}
@@ -351,7 +352,7 @@ func TestACheckpointIsRebuiltFromFilesAndClaims(t *testing.T) {
 				read := func(context.Context) ([]*resourceapi.ResourceClaim, error) {
 					return []*resourceapi.ResourceClaim{mine, both, unprepared, foreign, mine}, err
 				}
-				got := Recover(t.Context(), r.disk, read, domain, node, inv.UnitMiB, zap.NewNop())
+				_, got := Recover(t.Context(), r.disk, read, domain, node, inv.UnitMiB, zap.NewNop())
 				if (got != nil) != errors.Is(err, failed) {
 					t.Fatalf("error %v where the API server answers %v", got, err)
 				}
@@ -391,7 +392,7 @@ func TestSharesAreRebuiltFromFilesAndClaims(t *testing.T) {
 	read := func(context.Context) ([]*resourceapi.ResourceClaim, error) {
 		return []*resourceapi.ResourceClaim{claim}, nil
 	}
-	if err := Recover(t.Context(), r.disk, read, domain, node, 1024, zap.NewNop()); err != nil {
+	if _, err := Recover(t.Context(), r.disk, read, domain, node, 1024, zap.NewNop()); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, newRig(t, inv, r.disk).Claims()); diff != "" {

@@ -16,21 +16,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Recover rebuilds a checkpoint that is lost or unusable: a claim of the node's pods that has a CDI file is prepared,
-// at the level of that file. It is called before anything reads the checkpoint.
-func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*resourceapi.ResourceClaim, error), domain, node string, unitMiB int64, log *zap.Logger) error {
-	if _, found := readClaims(disk, log); found {
-		return nil
+// Recover returns the prepared claims of a checkpoint. It rebuilds a checkpoint that is lost or unusable: a claim of the
+// node's pods that has a CDI file is prepared, at the level of that file. It is called before anything else reads the
+// checkpoint.
+func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*resourceapi.ResourceClaim, error), domain, node string, unitMiB int64, log *zap.Logger) (prepared map[types.UID]Claim, err error) {
+	prepared, found := readClaims(disk, log)
+	if found {
+		return prepared, nil
 	}
 	uids, err := disk.Specs()
 	if err != nil || len(uids) == 0 {
-		return err
+		return nil, err
 	}
 	claims, err := read(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	recovered := make(map[types.UID]Claim)
 	for _, claim := range claims {
 		c, err := parse(claim, domain, node)
 		if err == nil {
@@ -40,10 +41,10 @@ func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*reso
 			log.Info("claim is not prepared", zap.String("claim", claim.Namespace+"/"+claim.Name), zap.String("uid", string(claim.UID)), zap.Error(err))
 			continue
 		}
-		recovered[c.UID] = c
+		prepared[c.UID] = c
 	}
-	log.Warn("the checkpoint of prepared claims is rebuilt", zap.Int("claims", len(recovered)), zap.Int("CDI files", len(uids)))
-	return writeClaims(disk, recovered)
+	log.Warn("the checkpoint of prepared claims is rebuilt", zap.Int("claims", len(prepared)), zap.Int("CDI files", len(uids)))
+	return prepared, writeClaims(disk, prepared)
 }
 
 // complete adds to an allocated claim what its CDI file has given to containers.
