@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/podresources"
 )
 
-// fullNode is a node with eight GPUs of 288 GiB, of which 199 pods hold 10 GiB each. It answers the
+// fullNode is a node with eight GPUs of 288 GiB. 199 pods hold 10 GiB each. It answers the
 // plugin's reads of PodResources as the kubelet does. One more pod starts again and again.
 type fullNode struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer

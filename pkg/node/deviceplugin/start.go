@@ -41,8 +41,8 @@ func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what 
 }
 
 // levelOfUnlisted returns the recorded level of slots. If none is recorded, it returns the strongest level among the
-// annotations of pods on their GPUs with a container of the same size. It may be that of
-// another pod: the container then waits without need, but never starts without its limit.
+// annotations of pods on their GPUs with a container of the same size. Another pod may have
+// that level: the container then waits without need, but never starts without its limit.
 func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu.Enforcement {
 	if level := p.state.LevelOfContainer(allocation.Allocated{Slots: grant.Slots}); level != "" {
 		return level

@@ -21,7 +21,7 @@
 //   - A level is reported only while everything that it needs has been seen. What
 //     cannot be looked at counts as not there, with the reason.
 //   - The level of a node holds on all GPUs that take pods. A GPU on which it fails alone is unhealthy.
-//   - A limit that was set counts once it has been read back, in a control group next to those of pods.
+//   - A limit that was set counts once it has been read back, in a control group beside the pods' groups.
 //   - An interrupted call is no answer: it changes no level, and a limit that it sets late is given back.
 //   - What is reserved for a group (its soft limit, which the driver adds to all above it) is given
 //     back before the group goes, or else found above it and taken away.

@@ -27,7 +27,7 @@ import (
 // Config is what a Supervisor is to do. All fields are to be set.
 type Config struct {
 	Dir     string
-	Shm     string // what clients have for /dev/shm: one for all daemons of a node, see Decisions
+	Shm     string // the /dev/shm of all clients: one for all daemons of a node, see Decisions
 	Program string // nvidia-cuda-mps-control
 	Mounts  Mounts
 

@@ -197,9 +197,7 @@ func (t *Table) Grants() (grants []Grant, recent func(Grant) bool) {
 
 // Find returns the grant of a container by its slots of one resource.
 func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
-	t.mu.Lock()
-	grants := t.state.Grants
-	t.mu.Unlock()
+	grants, _ := t.Grants()
 	slots := slices.Sorted(slices.Values(h.Slots))
 	for _, one := range slices.Backward(grants) {
 		if !slices.Equal(one.Slots, slots) {
@@ -217,9 +215,7 @@ func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
 
 // FindInit returns the grants of an init container of a pod: of memory and of cores, where it has them.
 func (t *Table) FindInit(pod placement.PodRef, container string, units int) (memory, cores *Grant) {
-	t.mu.Lock()
-	grants := t.state.Grants
-	t.mu.Unlock()
+	grants, _ := t.Grants()
 	for i := range grants {
 		g := &grants[i]
 		if !g.Init || g.Namespace != pod.Namespace || g.Pod != pod.Name || g.UID != "" && g.UID != pod.UID {
@@ -264,7 +260,7 @@ func (t *Table) MoveTo(held []allocation.Allocated, count int) {
 	}
 }
 
-// Keep drops those of the first grants that fail the test. The pod of a later one may be newer than the test.
+// Keep drops each of the first grants that fails the test. The pod of a later grant may be newer than the test.
 func (t *Table) Keep(count int, has func(Grant) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
