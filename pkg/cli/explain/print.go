@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
@@ -151,18 +152,15 @@ func details(d decisions.Decision) (lines []string) {
 	if d.Verb != decisions.Filter || len(d.Nodes) == 0 {
 		return nil
 	}
-	said := make(map[string][]string) // names, by message
-	var messages []string
-	for _, n := range d.Nodes {
-		if _, ok := said[n.Message]; !ok {
-			messages = append(messages, n.Message)
-		}
-		said[n.Message] = append(said[n.Message], n.Name)
-	}
 	told := 0
-	for _, message := range messages[:min(shownNodes, len(messages))] {
-		lines = append(lines, strings.Join(said[message], ", ")+": "+message)
-		told += len(said[message])
+	groups := inspect.Alike(d.Nodes, func(n decisions.Node) string { return n.Message })
+	for _, same := range groups[:min(shownNodes, len(groups))] {
+		var names []string
+		for _, n := range same {
+			names = append(names, n.Name)
+		}
+		lines = append(lines, strings.Join(names, ", ")+": "+same[0].Message)
+		told += len(same)
 	}
 	if more := d.Asked - d.Fit - told; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more nodes", more))

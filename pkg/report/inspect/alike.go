@@ -1,6 +1,25 @@
 package inspect
 
-import "time"
+import (
+	"slices"
+	"time"
+)
+
+// Alike groups rows that have the same key, in the order of their first rows.
+func Alike[R any, K comparable](rows []R, key func(R) K) (groups [][]R) {
+	at := make(map[K]int)
+	for _, row := range rows {
+		k := key(row)
+		i, known := at[k]
+		if !known {
+			i = len(groups)
+			at[k] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], row)
+	}
+	return groups
+}
 
 // WaitGroup is pods that wait alike, by the first of them.
 type WaitGroup struct {
@@ -17,23 +36,17 @@ func (r Report) WaitingAlike() (groups []WaitGroup) {
 		units                    int64
 		gpus, cores              int
 		inShares                 bool
+		alone                    string // the pod, where no other is like it
 	}
-	at := make(map[key]int)
-	for _, w := range r.Waiting {
-		k := key{w.Namespace, w.Owner, w.Why(), int64(w.Units), w.GPUs, w.Cores, w.InShares}
-		alone := w.Owner == "" || w.Nominated != ""
-		i, known := at[k]
-		if alone || !known {
-			if !alone {
-				at[k] = len(groups)
-			}
-			groups = append(groups, WaitGroup{Wait: w, Count: 1, Oldest: w.Created})
-			continue
+	for _, same := range Alike(r.Waiting, func(w Wait) key {
+		k := key{w.Namespace, w.Owner, w.Why(), int64(w.Units), w.GPUs, w.Cores, w.InShares, ""}
+		if w.Owner == "" || w.Nominated != "" {
+			k.alone = w.Name + "/" + w.UID
 		}
-		groups[i].Count++
-		if w.Created.Before(groups[i].Oldest) {
-			groups[i].Oldest = w.Created
-		}
+		return k
+	}) {
+		oldest := slices.MinFunc(same, func(a, b Wait) int { return a.Created.Compare(b.Created) })
+		groups = append(groups, WaitGroup{Wait: same[0], Count: len(same), Oldest: oldest.Created})
 	}
 	return groups
 }

@@ -187,25 +187,16 @@ func (c Chance) lacks() string {
 	if len(c.OutOfUse) == 0 {
 		return reasons.Verdict(c.Verdict)
 	}
-	var alike []string
-	gpus := make(map[string][]placement.Device) // by their state
-	for _, d := range c.OutOfUse {
-		state := c.node.State(d)
-		if gpus[state] == nil {
-			alike = append(alike, state)
-		}
-		gpus[state] = append(gpus[state], d)
-	}
-	causes := make([]string, 0, len(alike))
-	for _, state := range alike {
-		causes = append(causes, c.because(state, gpus[state]))
+	var causes []string
+	for _, same := range Alike(c.OutOfUse, c.node.State) {
+		causes = append(causes, c.because(same))
 	}
 	return "would fit, but " + strings.Join(causes, "; ")
 }
 
 // because says that GPUs of one state are out of use, and how to bring those back
 // that people have cordoned.
-func (c Chance) because(state string, gpus []placement.Device) string {
+func (c Chance) because(gpus []placement.Device) string {
 	indexes := make([]string, 0, len(gpus))
 	for _, d := range gpus {
 		indexes = append(indexes, fmt.Sprint(d.Index))
@@ -214,7 +205,7 @@ func (c Chance) because(state string, gpus []placement.Device) string {
 	if len(indexes) == 1 {
 		which, one = "GPU"+indexes[0]+" is ", indexes[0]
 	}
-	which += state
+	which += c.node.State(gpus[0])
 	if gpus[0].Status.OnlyCordoned() {
 		which += ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
 	}

@@ -15,19 +15,13 @@ func (n Node) Troubles() (out []string) {
 	if n.Closed != "" {
 		out = append(out, n.Closed)
 	}
-	why := make(map[string][]string)
-	var said []string
-	for _, g := range n.GPUs {
-		if g.Healthy {
-			continue
+	unhealthy := slices.DeleteFunc(slices.Clone(n.GPUs), func(g GPU) bool { return g.Healthy })
+	for _, same := range Alike(unhealthy, func(g GPU) string { return g.Unhealthy }) {
+		var indexes []string
+		for _, g := range same {
+			indexes = append(indexes, fmt.Sprint(g.Index))
 		}
-		if why[g.Unhealthy] == nil {
-			said = append(said, g.Unhealthy)
-		}
-		why[g.Unhealthy] = append(why[g.Unhealthy], fmt.Sprint(g.Index))
-	}
-	for _, text := range said {
-		out = append(out, fmt.Sprintf("GPU%s: %s", strings.Join(why[text], ","), text))
+		out = append(out, fmt.Sprintf("GPU%s: %s", strings.Join(indexes, ","), same[0].Unhealthy))
 	}
 	if len(n.Unattributed) > 0 {
 		out = append(out, fmt.Sprintf("pods on no known GPU: %d", len(n.Unattributed)))
