@@ -170,7 +170,7 @@ func (o *Options) custom(w io.Writer, r inspect.Report) error {
 }
 
 func (o *Options) printer() printers.Printer {
-	table := printers.TableOptions{Wide: o.output.Format == cmdutil.Wide, NoHeaders: o.noHeaders}
+	table := table.ListOptions{Wide: o.output.Format == cmdutil.Wide, NoHeaders: o.noHeaders}
 	switch {
 	case o.output.ForPrograms():
 		return func(w io.Writer, r inspect.Report) error { return o.output.Print(w, r) }

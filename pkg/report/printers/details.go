@@ -2,26 +2,26 @@ package printers
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Details prints each node with its GPUs and the pods on them, and then the
 // pods that wait for a node.
-func Details(o TableOptions) Printer {
+func Details(o table.ListOptions) Printer {
 	return func(w io.Writer, r inspect.Report) error {
 		var out bytes.Buffer
 		for i, n := range r.Nodes {
 			if i > 0 {
 				fmt.Fprintf(&out, "\n%s\n\n", strings.Repeat("-", 72))
 			}
-			o.node(&out, n)
+			printNode(&out, n, o)
 		}
 		if len(r.Nodes) > 0 && !o.NoHeaders {
 			fmt.Fprintf(&out, "\n%s\n\n%s", strings.Repeat("-", 72), ofCluster(r))
@@ -31,7 +31,7 @@ func Details(o TableOptions) Printer {
 			left(&out, r)
 		}
 		if len(r.Waiting) > 0 {
-			o.waiting(&out, r)
+			listWaiting(&out, r, o)
 		}
 		_, err := w.Write(out.Bytes())
 		return err
@@ -49,7 +49,7 @@ func measureFor(n inspect.Node) measure {
 	return measureOf([]inspect.Node{n})
 }
 
-func (o TableOptions) node(out *bytes.Buffer, n inspect.Node) {
+func printNode(out *bytes.Buffer, n inspect.Node, o table.ListOptions) {
 	m := measureFor(n)
 	g := newGrid(out)
 	g.row("NAME:", n.Name)
@@ -74,11 +74,11 @@ func (o TableOptions) node(out *bytes.Buffer, n inspect.Node) {
 	g.flush()
 	if len(n.GPUs) > 0 {
 		fmt.Fprintln(out)
-		o.gpus(out, n, m)
+		list(out, gpuColumns(n, m), n.GPUs, o)
 	}
-	if hasPods(n) {
+	if pods := podsOnGPUs(n); len(pods) > 0 {
 		fmt.Fprintln(out)
-		o.pods(out, n, m)
+		list(out, podColumns(n, m), pods, o)
 	}
 	notes(out, n, m)
 }
@@ -91,39 +91,32 @@ func enforcement(n inspect.Node) string {
 	return fmt.Sprintf("%s (%s)", n.Enforcement, n.Weaker)
 }
 
-func (o TableOptions) gpus(out *bytes.Buffer, n inspect.Node, m measure) {
-	withCores := usesCores(n)
-	header := []string{"GPU", fmt.Sprintf("ALLOCATED/TOTAL(%s)", m), "ALLOCATED"}
-	if withCores {
-		header = append(header, "GPU-CORE(%)")
-	}
-	header = append(header, "HEALTH", "UUID")
-	if o.Wide {
-		header = append(header, "PCI", "NUMA", "NVLINKS", "COMPUTE", "SPEED", "MEMORY(MiB)")
-	}
-	g := newGrid(out)
-	if !o.NoHeaders {
-		g.row(append(header, "MODEL")...)
-	}
-	for _, d := range n.GPUs {
-		cells := []string{fmt.Sprint(d.Index), m.ratio(d.Requested, d.Capacity), percentOf(d.Requested, d.Capacity)}
-		if withCores {
-			cells = append(cells, fmt.Sprintf("%d/%d", d.RequestedCores, gpu.CoresPerDevice))
-		}
-		cells = append(cells, health(d), string(d.UUID))
-		if o.Wide {
-			numa, speed := "", ""
-			if d.NUMANode != nil {
-				numa = fmt.Sprint(*d.NUMANode)
+func gpuColumns(n inspect.Node, m measure) []table.Column[inspect.GPU] {
+	return []table.Column[inspect.GPU]{
+		{Header: "GPU", Cell: func(g inspect.GPU) string { return fmt.Sprint(g.Index) }},
+		{Header: fmt.Sprintf("ALLOCATED/TOTAL(%s)", m), Cell: func(g inspect.GPU) string { return m.ratio(g.Requested, g.Capacity) }},
+		{Header: "ALLOCATED", Cell: func(g inspect.GPU) string { return percentOf(g.Requested, g.Capacity) }},
+		{Header: "GPU-CORE(%)", Hidden: !usesCores(n), Cell: coresOfGPU},
+		{Header: "HEALTH", Cell: health},
+		{Header: "UUID", Cell: func(g inspect.GPU) string { return string(g.UUID) }},
+		{Header: "PCI", Wide: true, Cell: func(g inspect.GPU) string { return g.PCI }},
+		{Header: "NUMA", Wide: true, Cell: func(g inspect.GPU) string {
+			if g.NUMANode == nil {
+				return ""
 			}
-			if d.Speed > 0 {
-				speed = fmt.Sprint(d.Speed)
+			return fmt.Sprint(*g.NUMANode)
+		}},
+		{Header: "NVLINKS", Wide: true, Cell: func(g inspect.GPU) string { return linked(g.NVLinks) }},
+		{Header: "COMPUTE", Wide: true, Cell: func(g inspect.GPU) string { return g.ComputeCapability }},
+		{Header: "SPEED", Wide: true, Cell: func(g inspect.GPU) string {
+			if g.Speed <= 0 {
+				return ""
 			}
-			cells = append(cells, d.PCI, numa, linked(d.NVLinks), d.ComputeCapability, speed, fmt.Sprint(d.MemoryMiB))
-		}
-		g.row(append(cells, d.Model)...)
+			return fmt.Sprint(g.Speed)
+		}},
+		{Header: "MEMORY(MiB)", Wide: true, Cell: func(g inspect.GPU) string { return fmt.Sprint(g.MemoryMiB) }},
+		{Header: "MODEL", Cell: func(g inspect.GPU) string { return g.Model }},
 	}
-	g.flush()
 }
 
 // linked names the GPUs that NVLinks lead to, and how many to each: "1×2,3×1".
@@ -135,44 +128,35 @@ func linked(links []inspect.NVLink) string {
 	return strings.Join(parts, ",")
 }
 
-func (o TableOptions) pods(out *bytes.Buffer, n inspect.Node, m measure) {
-	withCores := usesCores(n)
-	g := newGrid(out)
-	if !o.NoHeaders {
-		header := []string{"GPU", "NAMESPACE", "NAME", fmt.Sprintf("GPU-MEMORY(%s)", m)}
-		if withCores {
-			header = append(header, "GPU-CORE(%)")
-		}
-		header = append(header, "STATE", "ENFORCEMENT")
-		if o.Wide {
-			header = append(header, "GPU-UUID")
-		}
-		g.row(header...)
-	}
-	row := func(index, uuid string, p inspect.Pod) {
-		cells := []string{index, p.Namespace, p.Name, m.amount(&p.Memory)}
-		if withCores {
-			cells = append(cells, cores(p.Cores))
-		}
-		enforcement := p.Enforcement
-		if enforcement == "" {
-			enforcement = unknown
-		}
-		cells = append(cells, p.State, enforcement)
-		if o.Wide {
-			cells = append(cells, uuid)
-		}
-		g.row(cells...)
-	}
-	for _, d := range n.GPUs {
-		for _, p := range d.Pods {
-			row(fmt.Sprint(d.Index), string(d.UUID), p)
+// podOnGPU is one pod of a node, on one of its GPUs.
+type podOnGPU struct {
+	index, uuids string
+	inspect.Pod
+}
+
+func podsOnGPUs(n inspect.Node) (rows []podOnGPU) {
+	for _, g := range n.GPUs {
+		for _, p := range g.Pods {
+			rows = append(rows, podOnGPU{fmt.Sprint(g.Index), string(g.UUID), p})
 		}
 	}
 	for _, p := range n.Unattributed {
-		row(unknown, uuids(p.Claims), p)
+		rows = append(rows, podOnGPU{unknown, uuids(p.Claims), p})
 	}
-	g.flush()
+	return rows
+}
+
+func podColumns(n inspect.Node, m measure) []table.Column[podOnGPU] {
+	return []table.Column[podOnGPU]{
+		{Header: "GPU", Cell: func(p podOnGPU) string { return p.index }},
+		{Header: "NAMESPACE", Cell: func(p podOnGPU) string { return p.Namespace }},
+		{Header: "NAME", Cell: func(p podOnGPU) string { return p.Name }},
+		{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(p podOnGPU) string { return m.amount(&p.Memory) }},
+		{Header: "GPU-CORE(%)", Hidden: !usesCores(n), Cell: func(p podOnGPU) string { return cores(p.Cores) }},
+		{Header: "STATE", Cell: func(p podOnGPU) string { return p.State }},
+		{Header: "ENFORCEMENT", Cell: func(p podOnGPU) string { return cmp.Or(p.Enforcement, unknown) }},
+		{Header: "GPU-UUID", Wide: true, Cell: func(p podOnGPU) string { return p.uuids }},
+	}
 }
 
 // notes say in words what a table does not show.
@@ -269,65 +253,33 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 	}
 }
 
-func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
+func listWaiting(out *bytes.Buffer, r inspect.Report, o table.ListOptions) {
 	if out.Len() > 0 {
 		fmt.Fprintln(out)
 	}
-	unit := r.UnitMiB()
-	m := measureFor(inspect.Node{UnitMiB: unit})
-	withCores := false
-	for _, p := range r.Waiting {
-		withCores = withCores || p.Cores > 0
-	}
-	g := newGrid(out)
 	if !o.NoHeaders {
 		fmt.Fprintln(out, "Pods that wait for a node:")
-		header := []string{"NAMESPACE", "NAME", fmt.Sprintf("GPU-MEMORY(%s)", m), "GPUS"}
-		if withCores {
-			header = append(header, "GPU-CORE(%)")
-		}
-		g.row(append(header, "REASON")...)
 	}
-	for _, p := range r.WaitingAlike() {
-		if p.Count > 1 {
-			p.Name = many(p.Count, p.Owner)
-		}
-		need := p.Needs(unit)
-		amount, gpus, percent := m.amount(&need), fmt.Sprint(p.GPUs), cores(p.Cores)
+	unit := r.UnitMiB()
+	m := measureFor(inspect.Node{UnitMiB: unit})
+	known := func(p inspect.WaitGroup, text string) string {
 		if p.GPUs == 0 {
-			amount, gpus, percent = unknown, unknown, unknown
+			return unknown
 		}
-		cells := []string{p.Namespace, p.Name, amount, gpus}
-		if withCores {
-			cells = append(cells, percent)
-		}
-		g.row(append(cells, p.Why())...)
+		return text
 	}
-	g.flush()
+	withCores := slices.ContainsFunc(r.Waiting, func(p inspect.Wait) bool { return p.Cores > 0 })
+	list(out, []table.Column[inspect.WaitGroup]{
+		{Header: "NAMESPACE", Cell: func(p inspect.WaitGroup) string { return p.Namespace }},
+		{Header: "NAME", Cell: func(p inspect.WaitGroup) string { return nameOfGroup(p.Count, p.Name, p.Owner) }},
+		{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(p inspect.WaitGroup) string { return known(p, m.amount(new(p.Needs(unit)))) }},
+		{Header: "GPUS", Cell: func(p inspect.WaitGroup) string { return known(p, fmt.Sprint(p.GPUs)) }},
+		{Header: "GPU-CORE(%)", Hidden: !withCores, Cell: func(p inspect.WaitGroup) string { return known(p, cores(p.Cores)) }},
+		{Header: "REASON", Cell: func(p inspect.WaitGroup) string { return p.Why() }},
+	}, r.WaitingAlike(), o)
 }
 
 func usesCores(n inspect.Node) bool {
-	for _, g := range n.GPUs {
-		if g.RequestedCores > 0 {
-			return true
-		}
-	}
-	for _, p := range n.Unattributed {
-		if p.Cores > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-func hasPods(n inspect.Node) bool {
-	if len(n.Unattributed) > 0 {
-		return true
-	}
-	for _, g := range n.GPUs {
-		if len(g.Pods) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.GPUs, func(g inspect.GPU) bool { return g.RequestedCores > 0 }) ||
+		slices.ContainsFunc(n.Unattributed, func(p inspect.Pod) bool { return p.Cores > 0 })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // odd draws a number from small ones and those at which sums overflow.
@@ -65,8 +66,8 @@ func FuzzReport(f *testing.F) {
 				t.Errorf("broken JSON: %v, %s", err, text)
 			}
 			for i, print := range []Printer{
-				Table(TableOptions{}), Table(TableOptions{Wide: true}), Table(TableOptions{NoHeaders: true}),
-				Details(TableOptions{}), Details(TableOptions{Wide: true}), Names, Trouble(TableOptions{}),
+				Table(table.ListOptions{}), Table(table.ListOptions{Wide: true}), Table(table.ListOptions{NoHeaders: true}),
+				Details(table.ListOptions{}), Details(table.ListOptions{Wide: true}), Names, Trouble(table.ListOptions{}),
 			} {
 				var out bytes.Buffer
 				if err := print(&out, r); err != nil {

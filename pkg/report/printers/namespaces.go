@@ -28,21 +28,15 @@ type NamespaceRow struct {
 
 // NamespaceRows returns the sums of a list of pods, the namespaces with the most first.
 func NamespaceRows(pods []PodRow, total inspect.Total) (rows []NamespaceRow) {
-	at := make(map[string]int)
-	for _, p := range pods {
-		i, known := at[p.Namespace]
-		if !known {
-			i = len(rows)
-			at[p.Namespace] = i
-			rows = append(rows, NamespaceRow{Namespace: p.Namespace})
+	for _, same := range inspect.Alike(pods, func(p PodRow) string { return p.Namespace }) {
+		row := NamespaceRow{Namespace: same[0].Namespace}
+		for _, p := range same {
+			row.count(p)
 		}
-		rows[i].count(p)
-	}
-	for i := range rows {
 		if total.CapacityMiB > 0 {
-			share := float64(rows[i].Granted.MiB) / float64(total.CapacityMiB)
-			rows[i].Share = &share
+			row.Share = new(float64(row.Granted.MiB) / float64(total.CapacityMiB))
 		}
+		rows = append(rows, row)
 	}
 	slices.SortStableFunc(rows, func(a, b NamespaceRow) int {
 		return cmp.Or(cmp.Compare(b.Granted.MiB, a.Granted.MiB), cmp.Compare(b.Granted.Units, a.Granted.Units), cmp.Compare(a.Namespace, b.Namespace))
@@ -120,25 +114,16 @@ func (m measure) quotas(all []inspect.Quota) string {
 }
 
 // NamespaceNotes are the legend of a list of namespaces.
-func NamespaceNotes(rows []NamespaceRow, _ bool) (lines []string) {
-	if slices.ContainsFunc(rows, func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }) {
-		lines = append(lines, notMeasured)
-	}
-	if slices.ContainsFunc(rows, func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }) {
-		lines = append(lines, "+ marks a sum of the pods whose use is known, which are not all.")
-	}
-	var amounts []inspect.Memory
-	for _, n := range rows {
-		amounts = append(amounts, n.Granted, n.WaitsFor)
-		for _, q := range n.Quotas {
-			amounts = append(amounts, q.Hard)
+func NamespaceNotes(rows []NamespaceRow, _ bool) []string {
+	holds := func(is func(inspect.Memory) bool) func(NamespaceRow) bool {
+		return func(n NamespaceRow) bool {
+			return is(n.Granted) || is(n.WaitsFor) || slices.ContainsFunc(n.Quotas, func(q inspect.Quota) bool { return is(q.Hard) })
 		}
 	}
-	if slices.ContainsFunc(amounts, unsized) {
-		lines = append(lines, unitsNote)
-	}
-	if slices.ContainsFunc(amounts, func(a inspect.Memory) bool { return a.InShares }) {
-		lines = append(lines, sharesNote)
-	}
-	return lines
+	return notesOf(rows,
+		note[NamespaceRow]{notMeasured, func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }},
+		note[NamespaceRow]{"+ marks a sum of the pods whose use is known, which are not all.", func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }},
+		note[NamespaceRow]{unitsNote, holds(unsized)},
+		note[NamespaceRow]{sharesNote, holds(func(a inspect.Memory) bool { return a.InShares })},
+	)
 }

@@ -20,12 +20,6 @@ import (
 // Printer writes a report for a reader.
 type Printer func(io.Writer, inspect.Report) error
 
-// TableOptions say how tables are printed.
-type TableOptions struct {
-	Wide      bool
-	NoHeaders bool // rows alone: no header, legend or sum
-}
-
 // Names prints the nodes alone, in the form that kubectl takes them.
 func Names(w io.Writer, r inspect.Report) error {
 	var out bytes.Buffer

@@ -236,12 +236,12 @@ func TestPrinters(t *testing.T) {
 		title string
 		print Printer
 	}{
-		{"", Table(TableOptions{})},
-		{"-o wide", Table(TableOptions{Wide: true})},
-		{"--no-headers", Table(TableOptions{NoHeaders: true})},
-		{"--details", Details(TableOptions{})},
-		{"--details -o wide", Details(TableOptions{Wide: true})},
-		{"--details --no-headers", Details(TableOptions{NoHeaders: true})},
+		{"", Table(table.ListOptions{})},
+		{"-o wide", Table(table.ListOptions{Wide: true})},
+		{"--no-headers", Table(table.ListOptions{NoHeaders: true})},
+		{"--details", Details(table.ListOptions{})},
+		{"--details -o wide", Details(table.ListOptions{Wide: true})},
+		{"--details --no-headers", Details(table.ListOptions{NoHeaders: true})},
 		{"-o name", Names},
 	}
 	for scene, r := range scenes() {
@@ -286,7 +286,7 @@ func TestRowsHaveAsManyWordsAsTheHeader(t *testing.T) {
 	for scene, r := range scenes() {
 		t.Run(scene, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := Table(TableOptions{})(&out, r); err != nil {
+			if err := Table(table.ListOptions{})(&out, r); err != nil {
 				t.Fatal(err)
 			}
 			table, _, _ := strings.Cut(out.String(), "\n\n")
@@ -305,9 +305,9 @@ func TestOverCommittedGPUIsShownAsItIs(t *testing.T) {
 		holding("a", request(12, 0), uuid("gpu-a", 0)), holding("b", request(8, 0), uuid("gpu-a", 0)),
 	}})
 	for want, print := range map[string]Printer{
-		"20/16":                           Table(TableOptions{}),
-		"125%":                            Table(TableOptions{}),
-		"GPU0 is over-committed by 4 GiB": Details(TableOptions{}),
+		"20/16":                           Table(table.ListOptions{}),
+		"125%":                            Table(table.ListOptions{}),
+		"GPU0 is over-committed by 4 GiB": Details(table.ListOptions{}),
 	} {
 		var out bytes.Buffer
 		if err := print(&out, r); err != nil {
@@ -323,7 +323,7 @@ func TestAGPUThatIsUnhealthyAndCordonedBesidesHasBothMarks(t *testing.T) {
 	inv := inventory("gpu-a", 14, 14)
 	inv.Devices[0].Status = gpu.Status{Unhealthy: true, Cordoned: true, Reason: "XID 79"}
 	var out bytes.Buffer
-	if err := Table(TableOptions{})(&out, report(inspect.Facts{}, node{"gpu-a", inv, nil})); err != nil {
+	if err := Table(table.ListOptions{})(&out, report(inspect.Facts{}, node{"gpu-a", inv, nil})); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"0/14!~ ", "\n! unhealthy: takes no new pods; --details says why.\n~ cordoned: takes no new pods until it is uncordoned."} {
@@ -344,8 +344,8 @@ func TestACordonedGPUIsNotCalledUnhealthy(t *testing.T) {
 		print Printer
 		wants []string
 	}{
-		{Table(TableOptions{}), []string{"0/14~ ", "\n~ cordoned: takes no new pods until it is uncordoned."}},
-		{Details(TableOptions{}), []string{" Cordoned ", "* GPU0 is cordoned and takes no new pods until it is uncordoned"}},
+		{Table(table.ListOptions{}), []string{"0/14~ ", "\n~ cordoned: takes no new pods until it is uncordoned."}},
+		{Details(table.ListOptions{}), []string{" Cordoned ", "* GPU0 is cordoned and takes no new pods until it is uncordoned"}},
 		{gpus, []string{" Cordoned\n"}},
 	} {
 		var out bytes.Buffer
@@ -365,7 +365,7 @@ func TestTextOfOthersCannotSteerTheTerminal(t *testing.T) {
 	inv.Devices[0].Model = "evil\x1b[2J\tmodel\nnext"
 	inv.Devices[0].Status = gpu.Unhealthy("\x1b]0;title\a")
 	r := report(inspect.Facts{Waiting: []inspect.WaitFacts{{Pod: ref("w"), Problem: "\x1b[31mred"}}}, node{"gpu-a", inv, nil})
-	for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true})} {
+	for _, print := range []Printer{Table(table.ListOptions{Wide: true}), Details(table.ListOptions{Wide: true})} {
 		var out bytes.Buffer
 		if err := print(&out, r); err != nil {
 			t.Fatal(err)
@@ -381,7 +381,7 @@ type brokenPipe struct{}
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
 func TestPrintersReportAWriteError(t *testing.T) {
-	for _, print := range []Printer{Table(TableOptions{}), Details(TableOptions{}), Trouble(TableOptions{}), Names} {
+	for _, print := range []Printer{Table(table.ListOptions{}), Details(table.ListOptions{}), Trouble(table.ListOptions{}), Names} {
 		if err := print(brokenPipe{}, scenes()["demo"]); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("got %v", err)
 		}
@@ -404,7 +404,7 @@ func TestOddReportsPrint(t *testing.T) {
 		{Nodes: []inspect.Node{{}}, Waiting: []inspect.Wait{{}}},
 		{Nodes: []inspect.Node{{UnitMiB: -5, GPUs: []inspect.GPU{{Index: -3}, {Index: 1 << 60}}, Unattributed: []inspect.Pod{{}}}}, Total: inspect.Total{RequestedMiB: &minus, CapacityMiB: 1}},
 	} {
-		for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true}), Trouble(TableOptions{}), Names} {
+		for _, print := range []Printer{Table(table.ListOptions{Wide: true}), Details(table.ListOptions{Wide: true}), Trouble(table.ListOptions{}), Names} {
 			if err := print(&bytes.Buffer{}, r.InNamespace("x")); err != nil {
 				t.Error(err)
 			}
@@ -427,7 +427,7 @@ func BenchmarkNewAndTable(b *testing.B) {
 	}
 	for b.Loop() {
 		r := inspect.New(c.Nodes(), facts)
-		if err := Table(TableOptions{})(&bytes.Buffer{}, r); err != nil {
+		if err := Table(table.ListOptions{})(&bytes.Buffer{}, r); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -439,7 +439,7 @@ func TestAReasonThatEndsInCordonedCordonsNothing(t *testing.T) {
 		inv := inventory("gpu-a", 14, 14)
 		inv.Devices[0].Status = gpu.Unhealthy(reason)
 		var out bytes.Buffer
-		if err := Table(TableOptions{})(&out, report(inspect.Facts{}, node{"gpu-a", inv, nil})); err != nil {
+		if err := Table(table.ListOptions{})(&out, report(inspect.Facts{}, node{"gpu-a", inv, nil})); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(out.String(), "0/14! ") || strings.Contains(out.String(), "~") {

@@ -57,37 +57,25 @@ type PodRow struct {
 
 // GroupWaiting puts pods of one controller that wait for the same, for the same reason, into one
 // row: "40 × Job/burst".
-func GroupWaiting(rows []PodRow) []PodRow {
-	alike, counts := grouped(rows, func(p PodRow) string {
+func GroupWaiting(rows []PodRow) (groups []PodRow) {
+	for _, same := range inspect.Alike(rows, func(p PodRow) string {
 		if p.Owner == "" || p.State != Waiting {
-			return ""
+			return p.Namespace + "/" + p.Name + "/" + p.UID
 		}
 		return fmt.Sprintf("%s\x00%s\x00%d\x00%t\x00%d\x00%s", p.Namespace, p.Owner, p.WaitsFor.Units, p.WaitsFor.InShares, p.Cores, p.Reason)
-	})
-	for i := range alike {
-		if counts[i] > 1 {
-			alike[i].Name = many(counts[i], alike[i].Owner)
-		}
+	}) {
+		same[0].Name = nameOfGroup(len(same), same[0].Name, same[0].Owner)
+		groups = append(groups, same[0])
 	}
-	return alike
+	return groups
 }
 
-func many(n int, of string) string { return fmt.Sprintf("%d × %s", n, of) }
-
-// grouped returns the first of the rows that have the same key, and how many those are. Without a
-// key, a row is alone.
-func grouped[R any](rows []R, key func(R) string) (first []R, counts []int) {
-	at := make(map[string]int)
-	for _, row := range rows {
-		k := key(row)
-		if i, known := at[k]; known && k != "" {
-			counts[i]++
-			continue
-		}
-		at[k] = len(first)
-		first, counts = append(first, row), append(counts, 1)
+// nameOfGroup returns the name of a single pod, or the number of pods and their controller.
+func nameOfGroup(pods int, name, owner string) string {
+	if pods == 1 {
+		return name
 	}
-	return first, counts
+	return fmt.Sprintf("%d × %s", pods, owner)
 }
 
 // States of pods that are on no node.
@@ -239,11 +227,15 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 				}
 			},
 		},
-		{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }},
+		{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: func(g GPURow) string { return coresOfGPU(g.GPU) }},
 		{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
 		{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
 		{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
 	}
+}
+
+func coresOfGPU(g inspect.GPU) string {
+	return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice)
 }
 
 // showsCores reports whether some node offers cores, or some pod has any or asks for
@@ -403,43 +395,48 @@ func free(m measure, g GPURow) string {
 	return m.amount(&left)
 }
 
-// GPUNotes are the legend of a list of GPUs.
-func GPUNotes(rows []GPURow, _ bool) (lines []string) {
-	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Requested == nil }) {
-		lines = append(lines, notListed)
-	}
-	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Usage == nil }) {
-		lines = append(lines, "? is not known: the device plugin of the node was not read.")
-	}
-	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Capacity.InShares }) {
-		lines = append(lines, sharesNote)
-	}
-	return lines
+// note is a line of a legend, and the rows that need it.
+type note[R any] struct {
+	text  string
+	about func(R) bool
 }
 
-// PodNotes are the legend of a list of pods. Wide is with what they wait for.
-func PodNotes(rows []PodRow, wide bool) (lines []string) {
-	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }) {
-		lines = append(lines, notMeasured)
-	}
-	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }) {
-		lines = append(lines, unitsNote)
-	}
-	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Granted.InShares || wide && p.WaitsFor.InShares }) {
-		lines = append(lines, sharesNote)
+// notesOf returns the lines of a legend that some row needs.
+func notesOf[R any](rows []R, notes ...note[R]) (lines []string) {
+	for _, n := range notes {
+		if slices.ContainsFunc(rows, n.about) {
+			lines = append(lines, n.text)
+		}
 	}
 	return lines
 }
 
 const notMeasured = "? is not known: no program of the pod was seen to use a GPU, or the device\nplugin of its node was not read."
 
+// GPUNotes are the legend of a list of GPUs.
+func GPUNotes(rows []GPURow, _ bool) []string {
+	return notesOf(rows,
+		note[GPURow]{notListed, func(g GPURow) bool { return g.Requested == nil }},
+		note[GPURow]{"? is not known: the device plugin of the node was not read.", func(g GPURow) bool { return g.Usage == nil }},
+		note[GPURow]{sharesNote, func(g GPURow) bool { return g.Capacity.InShares }},
+	)
+}
+
+// PodNotes are the legend of a list of pods. Wide is with what they wait for.
+func PodNotes(rows []PodRow, wide bool) []string {
+	return notesOf(rows,
+		note[PodRow]{notMeasured, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }},
+		note[PodRow]{unitsNote, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }},
+		note[PodRow]{sharesNote, func(p PodRow) bool { return p.Granted.InShares || wide && p.WaitsFor.InShares }},
+	)
+}
+
 // TopNotes are the legend of a list of pods by what they use.
 func TopNotes(rows []PodRow, wide bool) []string {
-	lines := PodNotes(rows, wide)
-	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Usage != nil && p.Usage.SM == nil }) {
-		lines = append(lines, "SM(%) is ? where NVML does not tell it: in MIG mode, of an idle client of MPS, or where the GPU, the driver or the device plugin is too old.")
-	}
-	return lines
+	return append(PodNotes(rows, wide), notesOf(rows, note[PodRow]{
+		"SM(%) is ? where NVML does not tell it: in MIG mode, of an idle client of MPS, or where the GPU, the driver or the device plugin is too old.",
+		func(p PodRow) bool { return p.Usage != nil && p.Usage.SM == nil },
+	})...)
 }
 
 func numbers(of []int) string {

@@ -19,25 +19,29 @@ const maxLongHeaders = 4
 const notListed = "? is not known: the pods could not be listed."
 
 // Table prints one line per node, with a column for each GPU.
-func Table(o TableOptions) Printer {
+func Table(o table.ListOptions) Printer {
 	return func(w io.Writer, r inspect.Report) error {
 		var out bytes.Buffer
 		if len(r.Nodes) > 0 {
-			o.table(&out, r)
+			printNodes(&out, r, o)
 		}
 		_, err := w.Write(out.Bytes())
 		return err
 	}
 }
 
-func (o TableOptions) table(out *bytes.Buffer, r inspect.Report) {
-	// A buffer takes all that is written to it.
-	_ = table.List(out, nodeColumns(r), r.Nodes, table.ListOptions{Wide: o.Wide, NoHeaders: o.NoHeaders})
+// list prints rows to a buffer, which accepts every write.
+func list[R any](out *bytes.Buffer, columns []table.Column[R], rows []R, o table.ListOptions) {
+	_ = table.List(out, columns, rows, o)
+}
+
+func printNodes(out *bytes.Buffer, r inspect.Report, o table.ListOptions) {
+	list(out, nodeColumns(r), r.Nodes, o)
 	if o.NoHeaders {
 		return
 	}
 	fmt.Fprintf(out, "\n%s", ofCluster(r))
-	o.legend(out, r)
+	legend(out, r, o.Wide)
 }
 
 type nodeColumn = table.Column[inspect.Node]
@@ -175,27 +179,21 @@ func add(sum, amount *inspect.Memory) {
 }
 
 // legend explains what stands in the table, and tells what does not.
-func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
-	anyNode := func(is func(inspect.Node) bool) bool { return slices.ContainsFunc(r.Nodes, is) }
-	anyGPU := func(is func(inspect.GPU) bool) bool {
-		return anyNode(func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) })
+func legend(out *bytes.Buffer, r inspect.Report, wide bool) {
+	onGPU := func(is func(inspect.GPU) bool) func(inspect.Node) bool {
+		return func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) }
 	}
-	for _, line := range []struct {
-		shown bool
-		text  string
-	}{
-		{anyGPU(sick), sickMark + " unhealthy: takes no new pods; --details says why."},
-		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
-		{anyGPU(alone), aloneMark + " exclusive: a pod with that policy is there, and no other comes."},
-		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
-		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
-		{anyNode(unitless), unitsNote},
-		{anyNode(func(n inspect.Node) bool { return n.Capacity.InShares }), sharesNote},
-		{anyNode(pending), "PENDING is allocated to pods that are on no known GPU; --details lists them."},
-	} {
-		if line.shown {
-			fmt.Fprintln(out, line.text)
-		}
+	for _, line := range notesOf(r.Nodes,
+		note[inspect.Node]{sickMark + " unhealthy: takes no new pods; --details says why.", onGPU(sick)},
+		note[inspect.Node]{cordonedMark + " cordoned: takes no new pods until it is uncordoned.", onGPU(cordoned)},
+		note[inspect.Node]{aloneMark + " exclusive: a pod with that policy is there, and no other comes.", onGPU(alone)},
+		note[inspect.Node]{withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more.", withheld},
+		note[inspect.Node]{"+ is kept for pods that are nominated to the node; --details names them.", onGPU(promised)},
+		note[inspect.Node]{unitsNote, unitless},
+		note[inspect.Node]{sharesNote, func(n inspect.Node) bool { return n.Capacity.InShares }},
+		note[inspect.Node]{"PENDING is allocated to pods that are on no known GPU; --details lists them.", pending},
+	) {
+		fmt.Fprintln(out, line)
 	}
 	if r.RequestedUnknown {
 		fmt.Fprintln(out, notListed)
@@ -207,7 +205,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 	default:
 		fmt.Fprintf(out, "%d pods wait for a node; --details says why.\n", n)
 	}
-	if o.Wide {
+	if wide {
 		left(out, r)
 	}
 }

@@ -3,66 +3,56 @@ package printers
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// troubled are nodes with the same trouble.
-type troubled struct {
-	nodes               []string
-	requested, capacity inspect.Memory
-	unknown             bool // what is allocated
-	trouble             string
-}
-
 // namedNodes is how many nodes of a row are named.
 const namedNodes = 3
 
 // Trouble prints nodes with what is wrong with them. Those with the same trouble are one row, unless
 // the table is wide.
-func Trouble(o TableOptions) Printer {
+func Trouble(o table.ListOptions) Printer {
 	return func(w io.Writer, r inspect.Report) error {
-		m := measureOf(r.Nodes)
-		rows := troubles(r, o.Wide)
-		if len(rows) == 0 {
+		if len(r.Nodes) == 0 {
 			return nil
 		}
-		return table.List(w, []table.Column[troubled]{
-			{Header: "NODES", Cell: func(t troubled) string { return fmt.Sprint(len(t.nodes)) }},
-			{Header: "NAMES", Cell: func(t troubled) string {
-				if more := len(t.nodes) - namedNodes; more > 0 {
-					return fmt.Sprintf("%s +%d", strings.Join(t.nodes[:namedNodes], ","), more)
+		m := measureOf(r.Nodes)
+		return table.List(w, []table.Column[[]inspect.Node]{
+			{Header: "NODES", Cell: func(nodes []inspect.Node) string { return fmt.Sprint(len(nodes)) }},
+			{Header: "NAMES", Cell: func(nodes []inspect.Node) string {
+				var names []string
+				for _, n := range nodes[:min(len(nodes), namedNodes)] {
+					names = append(names, n.Name)
 				}
-				return strings.Join(t.nodes, ",")
-			}},
-			{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(t troubled) string {
-				if t.unknown {
-					return m.ratio(nil, t.capacity)
+				if more := len(nodes) - namedNodes; more > 0 {
+					return fmt.Sprintf("%s +%d", strings.Join(names, ","), more)
 				}
-				return m.ratio(&t.requested, t.capacity)
+				return strings.Join(names, ",")
 			}},
-			{Header: "TROUBLE", Cell: func(t troubled) string { return t.trouble }}, // last: it is long
-		}, rows, table.ListOptions{NoHeaders: o.NoHeaders})
+			{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(nodes []inspect.Node) string {
+				var requested, capacity inspect.Memory
+				for _, n := range nodes {
+					add(&requested, n.Requested)
+					add(&capacity, &n.Capacity)
+				}
+				if slices.ContainsFunc(nodes, func(n inspect.Node) bool { return n.Requested == nil }) {
+					return m.ratio(nil, capacity)
+				}
+				return m.ratio(&requested, capacity)
+			}},
+			{Header: "TROUBLE", Cell: trouble}, // last: it is long
+		}, inspect.Alike(r.Nodes, func(n inspect.Node) string {
+			if o.Wide {
+				return n.Name
+			}
+			return trouble([]inspect.Node{n})
+		}), o)
 	}
 }
 
-func troubles(r inspect.Report, each bool) (rows []troubled) {
-	at := make(map[string]int)
-	for _, n := range r.Nodes {
-		trouble := strings.Join(n.Troubles(), "; ")
-		i, known := at[trouble]
-		if !known || each {
-			i = len(rows)
-			at[trouble] = i
-			rows = append(rows, troubled{trouble: trouble})
-		}
-		row := &rows[i]
-		row.nodes = append(row.nodes, n.Name)
-		row.unknown = row.unknown || n.Requested == nil
-		add(&row.requested, n.Requested)
-		add(&row.capacity, &n.Capacity)
-	}
-	return rows
-}
+// trouble returns the trouble of nodes that all have the same.
+func trouble(alike []inspect.Node) string { return strings.Join(alike[0].Troubles(), "; ") }
