@@ -10,7 +10,7 @@
 // what the plugin knows of pods, and the patches that it writes.
 //
 // In one run of two gpumem decides within kube-scheduler instead (plugged.go, inside.go): real are
-// packages cycle and lease, and all that they share with the extender. cmd/gpumem-scheduler/plugin,
+// packages decider and lease, and all that they share with the extender. cmd/gpumem-scheduler/plugin,
 // which calls them, is run with kube-scheduler itself in test/scheduler.
 //
 // In one run of three some more nodes hand out claims (claims.go): real is the driver of package

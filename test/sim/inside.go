@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // kube-scheduler with gpumem in it. What is modelled here is what kube-scheduler does around a
@@ -53,8 +53,8 @@ func (s *scheduler) infoWith(pods []*v1.Pod) *info {
 	return &info{generation: s.made, pods: pods}
 }
 
-func (i *info) node(name string) cycle.Node {
-	return cycle.Node{Name: name, Generation: i.generation, Pods: slices.Values(i.pods)}
+func (i *info) node(name string) decider.Node {
+	return decider.Node{Name: name, Generation: i.generation, Pods: slices.Values(i.pods)}
 }
 
 // sorted returns values in the order of their keys.
@@ -74,7 +74,7 @@ func (w *World) free(f func()) {
 
 // passes asks gpumem about a node with some pods on it, as kube-scheduler asks filters: with the
 // pods that are nominated to it and go before this one, and without.
-func (s *scheduler) passes(c *cycle.Cycle, p *spec, name string, on *info) (refusal *decide.Refusal) {
+func (s *scheduler) passes(c *decider.Cycle, p *spec, name string, on *info) (refusal *decide.Refusal) {
 	var nominated []*v1.Pod
 	for _, other := range sorted(s.pods.store) {
 		_, under := s.assumed[string(other.UID)]
@@ -100,7 +100,7 @@ func (s *scheduler) passes(c *cycle.Cycle, p *spec, name string, on *info) (refu
 func (s *scheduler) decide(pod *v1.Pod) {
 	w, e, uid := s.w, s.own, string(pod.UID)
 	p, before := w.pods[uid], e.views()
-	var c *cycle.Cycle
+	var c *decider.Cycle
 	var unreadable *decide.Refusal
 	var err error
 	w.free(func() { c, unreadable, err = e.decider.Begin(pod, len(s.nodes.store)) })
@@ -137,7 +137,7 @@ func (s *scheduler) decide(pod *v1.Pod) {
 	if len(names) == 0 {
 		w.logf("  filters: %v", no.nodes)
 		w.free(func() {
-			e.decider.Unfit(c, len(s.nodes.store), func(yield func(cycle.Node) bool) {
+			e.decider.Unfit(c, len(s.nodes.store), func(yield func(decider.Node) bool) {
 				for _, n := range refusing {
 					if !yield(n) {
 						return
@@ -153,7 +153,7 @@ func (s *scheduler) decide(pod *v1.Pod) {
 }
 
 // filter is the plugin's Filter.
-func (s *scheduler) filter(c *cycle.Cycle, node cycle.Node) *decide.Refusal {
+func (s *scheduler) filter(c *decider.Cycle, node decider.Node) *decide.Refusal {
 	if refusal, ok := s.own.decider.Answers(c, node.Name, node.Generation); ok {
 		return refusal
 	}
@@ -162,7 +162,7 @@ func (s *scheduler) filter(c *cycle.Cycle, node cycle.Node) *decide.Refusal {
 
 // findInside finds nodes for a pod: the one that it is nominated to, if it fits there, or else the
 // one that gpumem hints at, or else as many as kube-scheduler looks for. It returns those that gpumem has refused, too.
-func (s *scheduler) findInside(c *cycle.Cycle, p *spec, pod *v1.Pod) (names []string, no refusal, refusing []cycle.Node) {
+func (s *scheduler) findInside(c *decider.Cycle, p *spec, pod *v1.Pod) (names []string, no refusal, refusing []decider.Node) {
 	fits := func(node *v1.Node) bool {
 		if c.On() != "" && c.On() != node.Name {
 			no.nodes[node.Name], no.extender = "it may be bound to another", true
@@ -213,7 +213,7 @@ func (s *scheduler) findInside(c *cycle.Cycle, p *spec, pod *v1.Pod) (names []st
 }
 
 // reserve has gpumem choose the GPUs. Afterwards another plugin may refuse the pod.
-func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
+func (s *scheduler) reserve(c *decider.Cycle, p *spec, pod *v1.Pod, node string) {
 	w, e := s.w, s.own
 	if s.queue[p.uid] == nil {
 		return // it is gone
@@ -273,7 +273,7 @@ func onNode(pod *v1.Pod, node string) *v1.Pod {
 }
 
 // unreserve undoes a reservation, and has others tried again.
-func (s *scheduler) unreserve(c *cycle.Cycle, p *spec, why string) {
+func (s *scheduler) unreserve(c *decider.Cycle, p *spec, why string) {
 	s.w.free(func() { s.own.decider.Unreserve(c) })
 	s.own.dirty = true
 	delete(s.own.reserved, p.uid)
@@ -329,7 +329,7 @@ func (s *scheduler) bindPlain(pod *v1.Pod) {
 
 // evictInside is kube-scheduler's own preemption: on each node all less important pods leave, and
 // come back one after the other, the more important first, where the pod still fits.
-func (s *scheduler) evictInside(c *cycle.Cycle, p *spec, pod *v1.Pod, no refusal) {
+func (s *scheduler) evictInside(c *decider.Cycle, p *spec, pod *v1.Pod, no refusal) {
 	w := s.w
 	waits := false
 	w.free(func() { waits = s.own.decider.Waits(c) })
@@ -360,7 +360,7 @@ func (s *scheduler) evictInside(c *cycle.Cycle, p *spec, pod *v1.Pod, no refusal
 }
 
 // victimsInside returns whom to evict from a node; nil where that does not help.
-func (s *scheduler) victimsInside(c *cycle.Cycle, p *spec, pod *v1.Pod, node *v1.Node) []*v1.Pod {
+func (s *scheduler) victimsInside(c *decider.Cycle, p *spec, pod *v1.Pod, node *v1.Node) []*v1.Pod {
 	whole := s.infoOf(node.Name)
 	gone := slices.DeleteFunc(slices.Clone(whole.pods), func(o *v1.Pod) bool {
 		return s.w.pods[string(o.UID)].priority || s.pods.store[o.Name] != o

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
-	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
@@ -46,7 +46,7 @@ const (
 // same sooner or later than the cache.
 type plugged struct {
 	*extenderProc
-	decider  *cycle.Decider
+	decider  *decider.Decider
 	sched    *scheduler
 	lock     *lease.Lock
 	identity string
@@ -70,7 +70,7 @@ func (e *extenderProc) plugIn(r *replica, books *controller.Feeder) {
 	}
 	e.plugged, p.lock = p, lock
 	e.ext.Leads = lock.Leads
-	p.decider = &cycle.Decider{
+	p.decider = &decider.Decider{
 		Policies: ranking.Policies{GPU: placement.Policy(w.cfg.policy), Node: placement.Policy(w.cfg.nodePolicy)},
 		Binder:   &e.ext.Binder,
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // hinting is the framework of one profile, which names the best of all nodes for each pod with GPU
@@ -22,7 +22,7 @@ import (
 // that node alone, and evaluates all nodes in the same cycle if the node does not pass.
 type hinting struct {
 	framework.Framework
-	decider *cycle.Decider
+	decider *decider.Decider
 }
 
 // Hint has all profiles give hints. Without the feature gate kube-scheduler does not ask for them.

@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // Name is the plugin's in a configuration.
@@ -23,8 +23,8 @@ const Name = "GPUMemory"
 // Plugin places pods with GPU memory in one profile.
 type Plugin struct {
 	names   api.Names
-	decider *cycle.Decider // of all profiles
-	handle  fwk.Handle     // of the profile
+	decider *decider.Decider // of all profiles
+	handle  fwk.Handle       // of the profile
 	evictor *evictor
 }
 
@@ -41,7 +41,7 @@ var (
 	_ fwk.EnqueueExtensions = (*Plugin)(nil)
 )
 
-func newPlugin(ctx context.Context, names api.Names, decider *cycle.Decider, handle fwk.Handle) (*Plugin, error) {
+func newPlugin(ctx context.Context, names api.Names, decider *decider.Decider, handle fwk.Handle) (*Plugin, error) {
 	p := &Plugin{names: names, decider: decider, handle: handle}
 	var err error
 	p.evictor, err = newEvictor(ctx, p)
@@ -53,7 +53,7 @@ func (p *Plugin) Name() string { return Name }
 
 // data is what the plugin keeps of a pod through its cycle.
 type data struct {
-	*cycle.Cycle
+	*decider.Cycle
 	few bool // a PreFilter plugin allows some nodes alone
 }
 
@@ -71,7 +71,7 @@ func dataOf(state fwk.CycleState) *data {
 }
 
 // read returns the cycle of a pod; nil: the pod requests no GPU memory.
-func read(state fwk.CycleState) *cycle.Cycle {
+func read(state fwk.CycleState) *decider.Cycle {
 	if d := dataOf(state); d != nil {
 		return d.Cycle
 	}
@@ -79,8 +79,8 @@ func read(state fwk.CycleState) *cycle.Cycle {
 }
 
 // nodeOf is a node as kube-scheduler has it.
-func nodeOf(info fwk.NodeInfo) cycle.Node {
-	return cycle.Node{Name: info.Node().Name, Generation: info.GetGeneration(), Pods: func(yield func(*v1.Pod) bool) {
+func nodeOf(info fwk.NodeInfo) decider.Node {
+	return decider.Node{Name: info.Node().Name, Generation: info.GetGeneration(), Pods: func(yield func(*v1.Pod) bool) {
 		for _, i := range info.GetPods() {
 			if !yield(i.GetPod()) {
 				return

@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // evictor is kube-scheduler's own, but for whom it evicts from a node.
@@ -82,12 +82,12 @@ const noEviction = "no pod is evicted: the pod fits as soon as a node has admitt
 
 // unfit has the decider take note of the nodes that nothing else keeps the pod away from. Of many
 // it returns what is said of the closest.
-func (p *Plugin) unfit(c *cycle.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
+func (p *Plugin) unfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
 	infos, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil // a snapshot's lister has none
 	}
-	return p.decider.Unfit(c, len(infos), func(yield func(cycle.Node) bool) {
+	return p.decider.Unfit(c, len(infos), func(yield func(decider.Node) bool) {
 		for _, info := range infos {
 			// A node that PreFilter has left out has a status of no plugin. It counts where this one has left it out.
 			by := statuses.Get(info.Node().Name).Plugin()

@@ -17,7 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
-	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
@@ -36,13 +36,13 @@ type State struct {
 
 	client  kubernetes.Interface
 	handle  fwk.Handle // of one profile: the queue that it wakes pods in is that of all
-	decider *cycle.Decider
+	decider *decider.Decider
 	service *service.Service
 }
 
 // NewState makes the state of a process.
 func NewState(log *zap.Logger, version string, conf service.Config) *State {
-	return &State{conf: conf, version: version, log: log, Cache: cache.New(), decider: &cycle.Decider{Policies: conf.Policies}}
+	return &State{conf: conf, version: version, log: log, Cache: cache.New(), decider: &decider.Decider{Policies: conf.Policies}}
 }
 
 // New makes the plugin of one profile. The first has the cache follow the informers of

@@ -83,11 +83,11 @@ type Binder struct {
 	reserved sync.Map // UIDs of the pods that Reserve has reserved for, until Bind has ended or Release is called
 }
 
-// Ask takes note that kube-scheduler asks.
-func (b *Binder) Ask() { b.turn.ask(b.Now()) }
+// NoteRequest records that kube-scheduler has sent a request.
+func (b *Binder) NoteRequest() { b.turn.ask(b.Now()) }
 
-// Tell passes on what was decided about a pod.
-func (b *Binder) Tell(ref placement.PodRef, d decisions.Decision) {
+// Record passes a decision about a pod to Decided.
+func (b *Binder) Record(ref placement.PodRef, d decisions.Decision) {
 	if b.Decided != nil {
 		d.Time = b.Now()
 		b.Decided(ref, d)
@@ -127,7 +127,7 @@ func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 // and binds it. It goes on when the caller hangs up after the binding was sent.
 func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName string) error {
 	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
-	b.Ask()
+	b.NoteRequest()
 	defer b.end.enter()()
 	defer b.reserved.Delete(ref.UID)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
@@ -142,7 +142,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 	if err == nil {
 		assignment, err = b.bind(ctx, asked, ref, nodeName)
 	}
-	b.Tell(ref, b.bound(ref, before, nodeName, assignment, err))
+	b.Record(ref, b.bound(ref, before, nodeName, assignment, err))
 	if err != nil {
 		b.Cache.Unexpect(ref.UID, b.Now())
 		log.Info("bind refused", zap.String("reason", reasons.Error(err)))

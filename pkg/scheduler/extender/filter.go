@@ -24,7 +24,7 @@ import (
 // those where it fits it names the best alone if Alone is set. Before it says that
 // the pod fits nowhere, it may wait for SecondLook.
 func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
-	e.Ask()
+	e.NoteRequest()
 	changed := e.Cache.Changed()
 	result := e.filter(args)
 	if len(result.FailedNodes) == 0 || fitsSomewhere(result) || !e.looks.allow(e.Now()) {
@@ -61,7 +61,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	}
 	d := refused.decision(len(fit))
 	d.Sampled = e.sampled(d.Asked, nodes)
-	e.Tell(q.Pod, d)
+	e.Record(q.Pod, d)
 	e.remember(q, d, refused, changes, now)
 	e.Log.Debug("filter",
 		zap.Stringer("pod", q.Pod), zap.String("uid", q.Pod.UID), zap.Int("asked", d.Asked), zap.Int("fit", d.Fit))
@@ -116,7 +116,7 @@ func (e *Extender) choose(q question, fit []asked, now time.Time) []asked {
 		if len(order.Best) == 0 {
 			return fit
 		}
-		e.Tell(q.Pod, decisions.Ranked(order, len(fit)))
+		e.Record(q.Pod, decisions.Ranked(order, len(fit)))
 		first := slices.IndexFunc(fit, func(a asked) bool { return a.name == order.First.Node.Name })
 		fit = fit[first : first+1]
 	}
@@ -298,7 +298,7 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 		}
 		result[index[one.Node.Name]].Score = score
 	}
-	e.Tell(q.Pod, decisions.Ranked(order, len(nodes)))
+	e.Record(q.Pod, decisions.Ranked(order, len(nodes)))
 	if prefers {
 		return &result // it may go elsewhere
 	}

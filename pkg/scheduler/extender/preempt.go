@@ -46,7 +46,7 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 	proposed := metaVictims(args)
 	if e.waker.Waits(string(args.Pod.UID), e.Now()) {
 		log.Info("no preemption: a node takes the pod in a moment")
-		e.Tell(api.Ref(args.Pod), waits(len(proposed)))
+		e.Record(api.Ref(args.Pod), waits(len(proposed)))
 		return result
 	}
 	for name, victims := range proposed {
@@ -55,7 +55,7 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 		}
 	}
 	log.Info("preempt", zap.Int64("units", int64(req.Units())), zap.Int("proposed", len(proposed)), zap.Int("possible", len(result.NodeNameToMetaVictims)))
-	e.Tell(api.Ref(args.Pod), preempted(len(proposed), len(result.NodeNameToMetaVictims)))
+	e.Record(api.Ref(args.Pod), preempted(len(proposed), len(result.NodeNameToMetaVictims)))
 	return result
 }
 

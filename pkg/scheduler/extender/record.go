@@ -20,7 +20,7 @@ import (
 // tellFailure tells that a question about a pod could not be answered.
 func (e *Extender) tellFailure(verb string, pod *v1.Pod, message string) {
 	if pod != nil {
-		e.Tell(api.Ref(pod), decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: message})
+		e.Record(api.Ref(pod), decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: message})
 	}
 }
 

@@ -1,4 +1,4 @@
-package cycle
+package decider
 
 import (
 	"iter"
@@ -14,7 +14,7 @@ import (
 func (d *Decider) tellFits(c *Cycle, asked, fit int) {
 	c.said = true
 	d.waker.Answered(c.question.Pod.UID)
-	d.Binder.Tell(c.question.Pod, decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: asked, Fit: fit})
+	d.Binder.Record(c.question.Pod, decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: asked, Fit: fit})
 }
 
 // mostDescribed is how many of many nodes kube-scheduler's message describes.
@@ -49,7 +49,7 @@ func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described 
 	case decision.Reason == "":
 		decision.Reason, decision.Message = placement.NoDevices.String(), "other plugins of kube-scheduler keep the pod off all nodes"
 	}
-	d.Binder.Tell(c.question.Pod, decision)
+	d.Binder.Record(c.question.Pod, decision)
 	d.waker.Refused(&waker.Refusal{
 		Question: c.question, At: d.Binder.Now(), Changes: c.changes, Count: len(names), Elsewhere: c.on != "",
 		Asked: d.Binder.Cache.Set(slices.Values(names)), Temporary: temporary,
@@ -73,5 +73,5 @@ func (d *Decider) Evicts(c *Cycle, node, why string) {
 	if node == "" {
 		decision = decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Reason: placement.Insufficient.String(), Message: why}
 	}
-	d.Binder.Tell(c.question.Pod, decision)
+	d.Binder.Record(c.question.Pod, decision)
 }

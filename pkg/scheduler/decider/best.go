@@ -1,4 +1,4 @@
-package cycle
+package decider
 
 import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -49,7 +49,7 @@ func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(node
 	order := d.index.Rank(d.Binder.Cache, d.question(c), decisions.MaxNodes, nil)
 	ranked := decisions.Ranked(order, fit)
 	ranked.Node = best
-	d.Binder.Tell(c.question.Pod, ranked)
+	d.Binder.Record(c.question.Pod, ranked)
 	return best
 }
 

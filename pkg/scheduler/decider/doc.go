@@ -1,4 +1,4 @@
-// Package cycle decides within kube-scheduler's own process, at the points of its scheduling
+// Package decider decides within kube-scheduler's own process, at the points of its scheduling
 // cycle: where a pod fits, which of these nodes is best, which GPUs it gets, and which waiting
 // pods an event helps. The plugin of gpumem-scheduler translates between kube-scheduler's types
 // and those of this package, and the simulation runs it against a model of kube-scheduler.
@@ -28,4 +28,4 @@
 // order. Without the comparison a pod that waits for another to leave is refused by what the
 // cache had not heard, and preemption clears a second GPU, because it counts the pods that have
 // left the first as still there.
-package cycle
+package decider

@@ -1,4 +1,4 @@
-package cycle
+package decider
 
 import (
 	"context"
@@ -64,14 +64,14 @@ func (d *Decider) Begin(pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error)
 	if err == nil && req.Empty() {
 		return nil, nil, nil
 	}
-	d.Binder.Ask()
+	d.Binder.NoteRequest()
 	if problem := d.Binder.NotReady(); problem != "" {
 		return nil, nil, errors.New(problem)
 	}
 	d.Binder.Cache.Expire(d.Binder.Now())
 	ref := api.Ref(pod)
 	if err != nil {
-		d.Binder.Tell(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error()})
+		d.Binder.Record(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error()})
 		return nil, &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}, nil
 	}
 	c := &Cycle{question: cache.NewQuestion(ref, req, d.Policies.GPU), many: nodes > decisions.MaxNodes}
@@ -150,7 +150,7 @@ func (d *Decider) Rank(c *Cycle, names []string) {
 		c.scores[one.Node.Name] = one.Score
 	}
 	d.tellFits(c, len(names)+int(c.refused.Load()), len(names))
-	d.Binder.Tell(c.question.Pod, decisions.Ranked(order, len(names)))
+	d.Binder.Record(c.question.Pod, decisions.Ranked(order, len(names)))
 }
 
 // question is the pod's about the best nodes.
