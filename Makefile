@@ -87,12 +87,16 @@ verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are ti
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh
 	@echo "verified: what is generated is that of its sources"
 
+# Files that follow the rules of test/lint/styles.
+PROSE = $(addprefix docs/,compare.md hardware.md migrating-from-gpushare.md) test/gpu/README.md
+
 .PHONY: lint
-lint: ## Run actionlint, and golangci-lint by the rules of .golangci.yml (LINTFLAGS="--concurrency 1")
+lint: ## Run actionlint, Vale, and golangci-lint by the rules of .golangci.yml (LINTFLAGS="--concurrency 1")
 	@mkdir -p $(BIN)
 	@cd test/lint && go build -o ../../$(BIN)/ tool
 	@cd test && go build -o ../$(BIN)/ tool
 	@echo "actionlint"; $(BIN)/actionlint .github/workflows/*.yml
+	@echo "vale"; $(BIN)/vale $(PROSE); cd test/lint && go test ./...
 	@for dir in $(MODULES); do echo "golangci-lint in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/golangci-lint run $(LINTFLAGS); cd $(CURDIR); done
 
 .PHONY: test
