@@ -43,6 +43,11 @@ demo: ## Show gpumem on a real cluster on this machine (KEEP=1 leaves it up); ne
 	@echo "Compile the program that shows progress (a few seconds)"
 	@cd test && CGO_ENABLED=0 go run ./cmd/demo-start -since $$(date +%s) ../$(BIN)/gpumem-demo $(if $(KEEP),--keep)
 
+.PHONY: recording
+recording: ## Take the pictures of the README from a demo; needs root, asciinema, npx and Chromium
+	KEEP=1 $(MAKE) demo
+	test/recording/record.sh docs/images; status=$$?; $(MAKE) demo-down; exit $$status
+
 .PHONY: demo-down
 demo-down: ## Remove a demo that KEEP=1 left up; needs root
 	@cd test && CGO_ENABLED=0 go run ./cmd/gpumem-demo --down
