@@ -4,22 +4,32 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
+	"github.com/gpumem/gpumem/pkg/kube/published"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Users are the containers that hold devices of the node's plugins.
+// Users lists the devices that the kubelet has allocated.
 type Users interface {
-	// Users returns what the kubelet has given out of each resource, by device ID:
-	// the pod, as namespace/name.
+	// Users returns the pod, as namespace/name, by resource and device ID.
 	Users(ctx context.Context) (map[string]map[string]string, error)
 }
 
@@ -28,73 +38,61 @@ type Users interface {
 // The map has the kubelet's device IDs of our resource, each with its pod.
 type Retired func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string
 
-// askTime bounds a question to the kubelet.
-const askTime = time.Second
-
 const (
-	// retryPause is the time between two questions to a kubelet that has never answered.
-	retryPause = time.Second
-	// firstPatience is how long the node repeats its first question before it publishes its GPUs as unhealthy.
+	askTimeout = time.Second // of a call to the kubelet
+	firstPause = time.Second // between two calls to a kubelet that has never answered
+	// firstPatience is how long the node repeats its first call before it publishes its GPUs as unhealthy.
 	firstPatience = 10 * time.Second
 )
 
 // unanswered is the reason why a GPU takes no pods before the kubelet's first answer about PodResources.
 const unanswered = "the kubelet has not reported yet which pods use it"
 
-// nvidiaGPU is what NVIDIA's plugin calls GPUs, GPUs that it shares, and MIG instances.
-func nvidiaGPU(resource string) bool {
-	return resource == "nvidia.com/gpu" || resource == "nvidia.com/gpu.shared" || strings.HasPrefix(resource, "nvidia.com/mig-")
-}
-
-// Node is a prober's GPUs without those that are somebody else's.
+// Node marks GPUs of other owners in the inventory of its source.
 type Node struct {
 	selector Selector
 	selected map[gpu.UUID]bool // by the index that a GPU had first: indexes move
-	memory   string            // our resource
+	memory   string            // the resource of GPU memory
 	interval time.Duration
-	prober   inventory.Source
+	source   inventory.Source
 	users    Users
 	events   event.Events
 	log      *zap.Logger
 
-	others *Published          // nil: they are not looked for
-	said   map[gpu.UUID]bool   // the GPUs that were reported as given away by both
-	taken  map[gpu.UUID]string // by whom, at the last look
-	old    string              // the pods of gpushare on the node, at the last look
+	others      *Published // nil: the node ignores other drivers
+	findRetired Retired    // nil: the node ignores retired protocols
 
-	findRetired Retired               // nil: they are not looked for
-	retired     map[gpu.UUID][]string // at the last look
+	// As of the kubelet's last answer.
+	answered bool                  // the kubelet has answered once
+	taken    map[gpu.UUID]string   // the pod that has the GPU as nvidia.com/gpu
+	old      string                // pods of gpushare
+	retired  map[gpu.UUID][]string // clients of a retired MPS protocol
+	reported map[gpu.UUID]bool     // GPUs with an event about their use by both plugins
 
-	answered bool      // the kubelet has reported the users of GPUs
-	began    time.Time // when the first question was left unanswered
-	gaveUp   bool      // the first question is repeated no sooner than others
-
-	latest *inventory.Latest // what is gpumem's
+	latest *inventory.Latest
 }
 
-// NewNode returns a node that knows of no other until it runs. Memory is the
-// resource that gpumem offers.
-func NewNode(selector Selector, memory string, interval time.Duration, prober inventory.Source, users Users, events event.Events, log *zap.Logger) *Node {
-	inv, reason, _ := prober.Inventory()
+// NewNode returns a node that marks nothing until it runs. Memory is the resource that gpumem offers.
+func NewNode(selector Selector, memory string, interval time.Duration, source inventory.Source, users Users, events event.Events, log *zap.Logger) *Node {
+	inv, reason, _ := source.Inventory()
 	return &Node{
-		selector: selector, memory: memory, interval: interval, prober: prober, users: users, events: events, log: log,
-		said: make(map[gpu.UUID]bool), selected: make(map[gpu.UUID]bool), latest: inventory.NewLatest(inv, reason),
+		selector: selector, memory: memory, interval: interval, source: source, users: users, events: events, log: log,
+		selected: make(map[gpu.UUID]bool), latest: inventory.NewLatest(inv, reason),
 	}
 }
 
-// Heed has GPUs left alone that others publish. It is called before Run.
+// Heed withdraws GPUs while other drivers publish them. Call it before Run.
 func (n *Node) Heed(others *Published) { n.others = others }
 
-// Retire withdraws GPUs while they have clients of a retired MPS protocol. It is called before Run.
+// Retire withdraws GPUs while they have clients of a retired MPS protocol. Call it before Run.
 func (n *Node) Retire(find Retired) { n.findRetired = find }
 
-// Inventory returns the prober's GPUs that are gpumem's. Those that another has
-// now are unhealthy. The channel is closed when any of this has changed.
+// Inventory implements inventory.Source.
 func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
 	return n.latest.Inventory()
 }
 
-// selects reports whether a GPU is gpumem's. It stays so, or another's, for as long as the process runs.
+// selects applies the selector to a GPU once in the life of the process.
 func (n *Node) selects(d gpu.Device) bool {
 	is, known := n.selected[d.UUID]
 	if !known {
@@ -104,7 +102,7 @@ func (n *Node) selects(d gpu.Device) bool {
 	return is
 }
 
-// ours returns what is left of the prober's GPUs for gpumem.
+// ours drops GPUs that the selector excludes and marks those in other use as unhealthy.
 func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	all := len(inv.Devices)
 	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !n.selects(d) })
@@ -136,83 +134,76 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	return inv, reason
 }
 
-// Looked is closed once the kubelet has answered Run, or has left its retries unanswered.
+// Looked is closed once the kubelet has answered Run, or has let firstPatience pass.
 func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
 
-// Run asks at an interval, and when there are other GPUs, until the context is
-// done.
+// Run updates the inventory at an interval and when the source changes, until the context is done.
 func (n *Node) Run(ctx context.Context) error {
 	if n.others != nil {
 		if err := n.others.watch(ctx); err != nil {
-			n.log.Info("it is not known what other drivers publish", zap.Error(err))
+			n.log.Info("GPUs that other drivers publish are unknown", zap.Error(err))
 			return nil
 		}
+	}
+	var failure error
+	err := wait.PollUntilContextTimeout(ctx, firstPause, firstPatience, true, func(ctx context.Context) (bool, error) {
+		inv, _, _ := n.source.Inventory()
+		failure = n.listUsers(ctx, inv)
+		return failure == nil || len(inv.Devices) == 0, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		n.log.Warn("GPUs are unhealthy until the kubelet reports which pods use them", zap.Error(failure))
 	}
 	return inventory.Watch(ctx, n.interval, n.look)
 }
 
-// look asks who uses what, and publishes what has changed. It returns what is
-// closed when there are other GPUs, or when the first question is to be repeated.
+// look publishes the inventory of the source with other uses by the kubelet's last answer.
 func (n *Node) look(ctx context.Context) <-chan struct{} {
-	inv, reason, changed := n.prober.Inventory()
-	asking, cancel := context.WithTimeout(ctx, askTime)
+	inv, reason, changed := n.source.Inventory()
+	if err := n.listUsers(ctx, inv); err != nil {
+		n.log.Debug("users of GPUs are unknown: the kubelet's last answer holds", zap.Error(err))
+	}
+	n.latest.Set(n.ours(inv, reason))
+	return changed
+}
+
+// listUsers records the users of GPUs that the kubelet reports.
+func (n *Node) listUsers(ctx context.Context, inv gpu.Inventory) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	users, err := n.users.Users(asking)
-	if err != nil { // the last answer holds
-		n.log.Debug("who uses GPUs is not known", zap.Error(err))
-		if retry := n.retry(inv, err); retry != nil {
-			return retry
-		}
-		n.latest.Set(n.ours(inv, reason))
-		return changed
+	users, err := n.users.Users(ctx)
+	if err != nil {
+		return err
 	}
 	n.answered = true
 	n.taken, n.old = takenBy(users), gpusharePods(users)
 	if n.findRetired != nil {
 		n.retired = n.findRetired(inv, users[n.memory])
 	}
-	n.latest.Set(n.ours(inv, reason))
-	n.tell(inv, users[n.memory])
-	return changed
-}
-
-// retry returns a channel that is closed when the first question is to be repeated, and nil when the GPUs are to be published
-// without an answer: there are none, the kubelet has answered before, or it has left all retries unanswered.
-func (n *Node) retry(inv gpu.Inventory, err error) <-chan struct{} {
-	if n.answered || n.gaveUp || len(inv.Devices) == 0 {
-		return nil
-	}
-	if n.began.IsZero() {
-		n.began = time.Now()
-	}
-	if time.Since(n.began) >= firstPatience {
-		n.gaveUp = true
-		n.log.Warn("GPUs are unhealthy until the kubelet reports which pods use them", zap.Error(err))
-		return nil
-	}
-	again := make(chan struct{})
-	time.AfterFunc(retryPause, func() { close(again) })
-	return again
+	n.reportConflicts(inv, users[n.memory])
+	return nil
 }
 
 // retiredReason names the clients of a retired MPS protocol, and the remedy.
 func retiredReason(clients []string) string {
-	const shown = 8
-	clients = slices.Sorted(slices.Values(clients))
-	more := ""
-	if len(clients) > shown {
-		more = fmt.Sprintf(" and %d more", len(clients)-shown)
-		clients = clients[:shown]
-	}
-	return "clients of MPS protocol 3, which gpumem no longer runs, use it: delete " + strings.Join(clients, ", ") + more
+	return "clients of MPS protocol 3, which gpumem no longer runs, use it: delete " + firstNames(slices.Values(clients), 8)
 }
 
-// takenBy returns which GPUs are in use as nvidia.com/gpu, and by whom: of
-// several, by the last in the alphabet.
+// firstNames returns the first names in the alphabet, at most so many, and counts the others.
+func firstNames(names iter.Seq[string], most int) string {
+	all := slices.Sorted(names)
+	if len(all) <= most {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+}
+
+// takenBy returns the pods that have GPUs of NVIDIA's plugin: whole ones, replicas, and MIG instances. Of the pods that share
+// a GPU it returns the last in the alphabet, so that the inventory is steady.
 func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
 	taken := make(map[gpu.UUID]string)
 	for resource, by := range users {
-		if !nvidiaGPU(resource) {
+		if resource != "nvidia.com/gpu" && resource != "nvidia.com/gpu.shared" && !strings.HasPrefix(resource, "nvidia.com/mig-") {
 			continue
 		}
 		for id, pod := range by {
@@ -223,9 +214,8 @@ func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
 	return taken
 }
 
-// gpusharePods names the first pods that hold IDs of gpushare's device plugin, and counts the others.
+// gpusharePods names the pods that have device IDs of gpushare's plugin.
 func gpusharePods(users map[string]map[string]string) string {
-	const shown = 3
 	pods := make(map[string]bool)
 	for _, by := range users {
 		for id, pod := range by {
@@ -234,18 +224,14 @@ func gpusharePods(users map[string]map[string]string) string {
 			}
 		}
 	}
-	names := slices.Sorted(maps.Keys(pods))
-	if len(names) > shown {
-		names = append(names[:shown], fmt.Sprintf("%d more", len(names)-shown))
-	}
-	return strings.Join(names, ", ")
+	return firstNames(maps.Keys(pods), 3)
 }
 
-// tell names the GPUs that both have given something away of.
-func (n *Node) tell(inv gpu.Inventory, ours map[string]string) {
+// reportConflicts records an Event about each GPU that both plugins have begun to allocate.
+func (n *Node) reportConflicts(inv gpu.Inventory, ours map[string]string) {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
-		return // nothing of such a node is offered
+		return // such a node offers nothing
 	}
 	pods := make(map[gpu.UUID][]string)
 	for id, pod := range ours {
@@ -259,7 +245,7 @@ func (n *Node) tell(inv gpu.Inventory, ours map[string]string) {
 			continue
 		}
 		both[d.UUID] = true
-		if n.said[d.UUID] {
+		if n.reported[d.UUID] {
 			continue
 		}
 		slices.Sort(pods[d.UUID])
@@ -268,5 +254,84 @@ func (n *Node) tell(inv gpu.Inventory, ours map[string]string) {
 			"GPU %d (%s) is in use twice: as nvidia.com/gpu by pod %s, and as %s by %s. Delete one of them, and split the GPUs between the two device plugins.",
 			d.Index, d.UUID, n.taken[d.UUID], n.memory, strings.Join(pods[d.UUID], ", ")))
 	}
-	n.said = both
+	n.reported = both
+}
+
+// Published are the GPUs of a node that other drivers of dynamic resource allocation publish.
+type Published struct {
+	client       kubernetes.Interface
+	node, driver string // ours
+
+	store cache.Store
+}
+
+// NewPublished returns the GPUs that other drivers than ours publish: none until Node.Run watches them.
+func NewPublished(client kubernetes.Interface, node, driver string) *Published {
+	return &Published{client: client, node: node, driver: driver}
+}
+
+// watch returns when the store has all slices of the node. It updates the store until the context is done.
+func (p *Published) watch(ctx context.Context) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, p.node).String()
+		}))
+	informer := factory.Resource().V1().ResourceSlices().Informer()
+	p.store = informer.GetStore()
+	factory.StartWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return fmt.Errorf("watch the slices of node %s: %w", p.node, ctx.Err())
+	}
+	return nil
+}
+
+// gpus returns the driver of each GPU that others publish.
+func (p *Published) gpus() published.GPUs {
+	out := make(published.GPUs)
+	if p == nil {
+		return out
+	}
+	for _, obj := range p.store.List() {
+		if s, ok := obj.(*resourceapi.ResourceSlice); ok && s.Spec.Driver != p.driver {
+			out.Add(s)
+		}
+	}
+	return out
+}
+
+// A Selector chooses the GPUs of a node that gpumem offers. The zero value chooses all.
+type Selector struct {
+	wanted, unwanted []string
+}
+
+// ParseSelector reads globs of UUIDs and indexes with commas between them: "0,1",
+// "GPU-4cc89e34*", "!3". A leading ! excludes. A list that only excludes selects all other GPUs.
+func ParseSelector(s string) (Selector, error) {
+	var out Selector
+	for glob := range strings.SplitSeq(s, ",") {
+		if glob = strings.TrimSpace(glob); glob == "" {
+			continue
+		}
+		bare, excludes := strings.CutPrefix(glob, "!")
+		if _, err := path.Match(bare, ""); err != nil || bare == "" {
+			return Selector{}, fmt.Errorf("%q: want UUIDs or indexes of GPUs, with * and ? as wildcards and ! before those to leave out, and commas between them", s)
+		}
+		if excludes {
+			out.unwanted = append(out.unwanted, bare)
+		} else {
+			out.wanted = append(out.wanted, bare)
+		}
+	}
+	return out, nil
+}
+
+// Selects reports whether gpumem offers a GPU. A MIG instance is selected by its GPU's UUID, too.
+func (s Selector) Selects(d gpu.Device) bool {
+	matches := func(glob string) bool {
+		byUUID, _ := path.Match(glob, string(d.UUID)) // it was tried when it was read
+		byIndex, _ := path.Match(glob, strconv.Itoa(d.Index))
+		byParent, _ := path.Match(glob, string(d.Parent))
+		return byUUID || byIndex || byParent && d.Parent != ""
+	}
+	return !slices.ContainsFunc(s.unwanted, matches) && (len(s.wanted) == 0 || slices.ContainsFunc(s.wanted, matches))
 }

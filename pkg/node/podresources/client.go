@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -13,18 +15,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// maxMessage bounds an answer. It lists every slot of the node's pods, also of
-// resources that are not ours.
+// maxMessage bounds an answer. It lists every slot of the node's pods, also of other resources.
 const maxMessage = 64 << 20
 
-// Client asks the kubelet.
+// quickBackoff reconnects at once after a restart of the kubelet, which is on the same machine: gRPC's default pauses grow to
+// minutes.
+var quickBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second}
+
+// Client reads PodResources.
 type Client struct {
 	conn      *grpc.ClientConn
 	resources []string
 }
 
-// New returns a client for some resources. It connects when it is first asked,
-// and again whenever the kubelet has restarted.
+// New returns a client for some resources. It connects at its first call, and again when the kubelet has restarted.
 func New(socket string, resources ...string) (*Client, error) {
 	conn, err := grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket
@@ -38,21 +42,19 @@ func New(socket string, resources ...string) (*Client, error) {
 	return &Client{conn: conn, resources: resources}, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// List returns what containers hold of the resources, and the pods that the
-// kubelet lists at all, as namespace/name.
+// List returns the slots of the client's resources by container, and all pods that the kubelet lists, as namespace/name.
 func (c *Client) List(ctx context.Context) ([]allocation.Allocated, map[string]bool, error) {
-	answer, err := podresources.NewPodResourcesListerClient(c.conn).List(ctx, &podresources.ListPodResourcesRequest{})
+	answer, err := c.list(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask the kubelet for its PodResources: %w", err)
+		return nil, nil, err
 	}
 	held, known := read(answer, c.resources)
 	return held, known, nil
 }
 
-// read gathers what an answer says of the resources.
 func read(answer *podresources.ListPodResourcesResponse, resources []string) (held []allocation.Allocated, known map[string]bool) {
 	known = make(map[string]bool, len(answer.GetPodResources()))
 	for _, pod := range answer.GetPodResources() {
@@ -82,12 +84,11 @@ func slotsOf(container *podresources.ContainerResources, resources []string) []g
 	return out
 }
 
-// Users returns what the kubelet has given out of every resource, by device ID:
-// the pod, as namespace/name.
+// Users returns the pods of all device IDs that the kubelet has allocated, as namespace/name, by resource and ID.
 func (c *Client) Users(ctx context.Context) (map[string]map[string]string, error) {
-	answer, err := podresources.NewPodResourcesListerClient(c.conn).List(ctx, &podresources.ListPodResourcesRequest{})
+	answer, err := c.list(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask the kubelet for its PodResources: %w", err)
+		return nil, err
 	}
 	users := make(map[string]map[string]string)
 	for _, pod := range answer.GetPodResources() {
@@ -103,4 +104,12 @@ func (c *Client) Users(ctx context.Context) (map[string]map[string]string, error
 		}
 	}
 	return users, nil
+}
+
+func (c *Client) list(ctx context.Context) (*podresources.ListPodResourcesResponse, error) {
+	answer, err := podresources.NewPodResourcesListerClient(c.conn).List(ctx, &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask the kubelet for its PodResources: %w", err)
+	}
+	return answer, nil
 }

@@ -9,7 +9,6 @@
 //
 // # Decisions
 //
-// The kubelet's checkpoint file tells the same, by UID and with init containers. But
-// it is the kubelet's own, its form changes with releases, and it lies next to the
-// sockets of all plugins. This API is stable and is asked.
+// The kubelet's checkpoint file has the same by UID and with init containers. But its form changes with releases, and it lies
+// next to the sockets of all plugins. This API is stable.
 package podresources
