@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,23 +16,81 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/mps/probe"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
+	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
-// mpsCommand is the first argument with which the program supervises the MPS
-// daemon instead of serving the kubelet.
+// mpsCommand as the first argument lets the program supervise the MPS daemon instead of serving the kubelet.
 const mpsCommand = "mps"
 
-// Times of the supervisor that need no flag.
 const (
 	mpsInterval = 2 * time.Second
 	mpsTimeout  = 10 * time.Second
 	mpsBackoff  = time.Second
 	mpsQuit     = 10 * time.Second
 )
+
+// mpsOptions are the flags of mpsCommand.
+type mpsOptions struct {
+	dir, control string
+	nvmlLibrary  string
+	driverRoot   string
+	devices      string
+	ours         coexist.Selector // of devices
+	reserveMiB   int64
+	mig          bool
+	olderOnly    bool
+	exclusive    bool
+	drain        time.Duration
+	log          daemon.Log
+	check        bool
+	probing      bool
+}
+
+func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
+	f := pflag.NewFlagSet("gpumem-device-plugin mps", pflag.ContinueOnError)
+	f.StringVar(&o.dir, "mps-dir", "/run/gpumem/mps", "`directory` of the MPS daemon, the same on the node, here and in containers")
+	f.StringVar(&o.control, "mps-control", "", "`file` of nvidia-cuda-mps-control; empty: look on the PATH, then under --driver-root")
+	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
+	f.StringVar(&o.driverRoot, "driver-root", "/", "`directory` under which the NVIDIA driver is installed")
+	f.StringVar(&o.devices, "devices", "", "`globs` of the UUIDs or indexes of the GPUs that the device plugin offers, with commas between them and ! before those that it leaves to others; empty: all. Others are not probed")
+	f.Int64Var(&o.reserveMiB, "reserve-mib", 0, "`MiB` of each GPU that no client may have")
+	f.BoolVar(&o.mig, "mig", false, "run a daemon for each MIG instance as well")
+	f.BoolVar(&o.olderOnly, "older-drivers-only", false, "run no daemon where the driver limits memory by itself (615 and newer)")
+	f.BoolVar(&o.exclusive, "exclusive", false, "put the GPUs into EXCLUSIVE_PROCESS mode meanwhile: no program can use them past the daemon")
+	f.DurationVar(&o.drain, "drain", time.Minute, "`time` for clients to end before the daemon does")
+	o.log = daemon.DefaultLog()
+	o.log.AddFlags(f)
+	f.BoolVar(&o.check, "check", false, "say how the daemon is, and end")
+	f.BoolVar(&o.probing, "probe", false, "check that the daemon limits a client with the environment of this process to 1 GiB, and end")
+	if err := daemon.Parse(f, `gpumem-device-plugin mps keeps NVIDIA's MPS control daemon running.
+
+Usage: gpumem-device-plugin mps [flags]`, args, stdout); err != nil {
+		return err
+	}
+	return o.validate()
+}
+
+func (o *mpsOptions) validate() error {
+	var errs []error
+	if !filepath.IsAbs(o.dir) {
+		errs = append(errs, fmt.Errorf("--mps-dir: %q, want an absolute path: containers see it too", o.dir))
+	}
+	if o.reserveMiB < 0 || o.drain < 0 {
+		errs = append(errs, errors.New("--reserve-mib and --drain: want 0 or more"))
+	}
+	var err error
+	if o.ours, err = coexist.ParseSelector(o.devices); err != nil {
+		errs = append(errs, fmt.Errorf("--devices: %w", err))
+	}
+	return errors.Join(errs...)
+}
 
 // runMPS supervises the MPS daemon until the context is done.
 func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -67,7 +127,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		Dir: o.dir, Shm: filepath.Join(o.dir, "shm"), Program: control, Mounts: &mps.Kernel{}, Probe: o.probe,
 		Exclusive: o.exclusive, Interval: mpsInterval, Timeout: mpsTimeout, Backoff: mpsBackoff, Drain: o.drain, Quit: mpsQuit,
 	}
-	daemons := daemonsOf(cfg, gpus, instances, func() ([]nvml.Part, []nvml.Part, int, error) {
+	daemons := daemonsOf(cfg, gpus, instances, func() ([]inventory.Part, []inventory.Part, int, error) {
 		_, gpus, instances, lost, err := machine.Parts(o.reserveMiB, o.ours.Selects)
 		return gpus, instances, lost, err
 	})
@@ -108,15 +168,14 @@ func (o *mpsOptions) cuda() string {
 
 // waitForGPUs waits for the driver, which may come later, and returns its version, the GPUs that answer, and the MIG
 // instances that are to have a daemon. Not ok is a context that is done.
-func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log *zap.Logger) (driver string, gpus, instances []nvml.Part, ok bool) {
+func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log *zap.Logger) (driver string, gpus, instances []inventory.Part, ok bool) {
 	for said := ""; ; {
 		driver, gpus, instances, _, err := machine.Parts(o.reserveMiB, o.ours.Selects)
-		switch {
-		case err != nil:
-		case o.mig:
+		if err == nil {
+			if !o.mig {
+				instances = nil
+			}
 			return driver, gpus, instances, true
-		default:
-			return driver, gpus, nil, true
 		}
 		if err.Error() != said {
 			log.Info("waiting for a GPU", zap.Error(err))
@@ -128,4 +187,37 @@ func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log 
 		case <-time.After(probeRetry):
 		}
 	}
+}
+
+// daemonsOf returns one daemon for each of these MIG instances, and one for the other GPUs if there are any. Look returns the
+// GPUs and the instances at any later time, and the number of GPUs that do not answer.
+func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, look func() (gpus, instances []inventory.Part, lost int, err error)) (daemons []mps.Config) {
+	whole.GPUs = func() ([]inventory.Part, bool, error) {
+		gpus, _, lost, err := look()
+		if len(instances) > 0 { // a daemon that does not see all GPUs is given open ones alone
+			return slices.DeleteFunc(gpus, func(p inventory.Part) bool { return p.Closed }), false, err
+		}
+		return gpus, lost == 0, err
+	}
+	if open := func(p inventory.Part) bool { return !p.Closed }; len(instances) == 0 || slices.ContainsFunc(gpus, open) {
+		daemons = append(daemons, whole)
+	}
+	for _, i := range instances {
+		one := whole
+		one.Dir = mps.DirOf(whole.Dir, gpu.Device{UUID: i.UUID})
+		one.Exclusive = false // it has no compute mode
+		one.GPUs = func() ([]inventory.Part, bool, error) {
+			_, now, _, err := look()
+			at := slices.IndexFunc(now, func(p inventory.Part) bool { return p.UUID == i.UUID })
+			if at < 0 {
+				if err == nil {
+					err = fmt.Errorf("NVML does not list %s", i.UUID)
+				}
+				return nil, false, err
+			}
+			return now[at : at+1], false, err
+		}
+		daemons = append(daemons, one)
+	}
+	return daemons
 }

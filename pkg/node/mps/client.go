@@ -17,22 +17,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// statusSocket is where a supervisor answers, in its directory.
-const statusSocket = "status.sock"
+const (
+	statusSocket = "status.sock" // in a supervisor's directory
+	checkTimeout = time.Second   // of one request: the supervisor answers from memory
+)
 
-// checkTimeout bounds one question: the supervisor answers from memory.
-const checkTimeout = time.Second
-
-// Status is what a supervisor says of its daemon.
+// Status is a supervisor's report about its daemon.
 type Status struct {
 	Healthy  bool   `json:"healthy"`
 	Reason   string `json:"reason,omitempty"`  // why it is not
 	Protocol int    `json:"protocol"`          // of the daemon; 3 only from a supervisor of version 0.2
 	Restarts int    `json:"restarts"`          // of the daemon, by this supervisor
-	Clients  int    `json:"clients"`           // at the last look
-	Servers  []int  `json:"servers,omitempty"` // process IDs of the MPS servers, at the last look
-	GPUs     int    `json:"gpus"`              // that there were when the supervisor started
-	Proven   []int  `json:"proven,omitempty"`  // indexes of those on which a client was limited
+	Clients  int    `json:"clients"`           // by the last answer of the daemon
+	Servers  []int  `json:"servers,omitempty"` // process IDs of the MPS servers, by the same answer
+	Proven   []int  `json:"proven,omitempty"`  // indexes of the GPUs on which a client was limited
 
 	SingleUser bool `json:"singleUser,omitempty"` // the daemon serves the containers of one user at a time
 }
@@ -46,27 +44,23 @@ func DirOf(dir string, d gpu.Device) string {
 	return dir
 }
 
-// Check returns the indexes of the devices whose clients the node's daemons limit, and an error when they limit none. It
-// returns no index for a supervisor that does not report them.
+// Check returns the indexes of the devices whose clients the node's daemons limit, and an error when they limit none.
 func Check(ctx context.Context, dir string, devices []gpu.Device) (limited []int, err error) {
-	rest := len(devices)
+	whole := len(devices) == 0
 	var errs []error
 	for _, d := range devices {
 		if !d.MIG() {
+			whole = true
 			continue
 		}
-		rest--
 		if _, err := NewClient(DirOf(dir, d)).Check(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("GPU %d (%s): %w", d.Index, d.Model, err))
 			continue
 		}
 		limited = append(limited, d.Index)
 	}
-	if rest > 0 || len(devices) == 0 {
+	if whole {
 		gpus, err := NewClient(dir).Check(ctx)
-		if err == nil && len(limited) == 0 {
-			return gpus, nil
-		}
 		limited, errs = append(limited, gpus...), append(errs, err)
 	}
 	if len(limited) > 0 {
@@ -75,44 +69,46 @@ func Check(ctx context.Context, dir string, devices []gpu.Device) (limited []int
 	return nil, errors.Join(errs...)
 }
 
-// CheckAll says why the daemons of a node do not work, whatever they are for.
+// CheckAll returns an error that names the daemons of a node that do not limit their clients.
 func CheckAll(ctx context.Context, dir string) error {
-	dirs, err := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket))
-	if err != nil {
+	return each(dir, func(c *Client) error {
+		_, err := c.Check(ctx)
 		return err
-	}
-	var errs []error
-	for _, socket := range dirs {
-		if _, err := NewClient(filepath.Dir(socket)).Check(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", filepath.Base(filepath.Dir(socket)), err))
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, statusSocket)); err == nil || len(dirs) == 0 {
-		_, err := NewClient(dir).Check(ctx)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	})
 }
 
 // Servers returns the process IDs of the MPS servers of a node's daemons. The error names the supervisors that run and did
 // not answer: the servers of their daemons are missing.
 func Servers(ctx context.Context, dir string) (map[int]bool, error) {
-	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well formed
 	out := make(map[int]bool)
-	var errs []error
-	for _, socket := range append(sockets, filepath.Join(dir, statusSocket)) {
-		s, err := NewClient(filepath.Dir(socket)).Status(ctx)
-		switch {
-		case errors.Is(err, errNoSupervisor), errors.Is(err, errSupervisorEnded):
-			continue
-		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %w", filepath.Dir(socket), err))
+	err := each(dir, func(c *Client) error {
+		s, err := c.Status(ctx)
+		if errors.Is(err, errNoSupervisor) || errors.Is(err, errSupervisorEnded) {
+			return nil
 		}
 		for _, pid := range s.Servers {
 			out[pid] = true
 		}
+		return err
+	})
+	return out, err
+}
+
+// each calls a function with a client for each supervisor of a node: those with a socket, or the one of the whole GPUs where
+// none has. It joins the errors.
+func each(dir string, f func(*Client) error) error {
+	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well formed
+	whole := filepath.Join(dir, statusSocket)
+	if _, err := os.Stat(whole); err == nil || len(sockets) == 0 {
+		sockets = append(sockets, whole)
 	}
-	return out, errors.Join(errs...)
+	var errs []error
+	for _, socket := range sockets {
+		if err := f(NewClient(filepath.Dir(socket))); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", filepath.Dir(socket), err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 var (
@@ -120,10 +116,10 @@ var (
 	errSupervisorEnded = errors.New("the supervisor of the MPS daemon has ended")
 )
 
-// Client asks the supervisor of a directory.
+// Client requests the status of the supervisor of a directory.
 type Client struct{ http http.Client }
 
-// NewClient returns a client that connects whenever it is asked.
+// NewClient returns a client that connects at each request.
 func NewClient(dir string) *Client {
 	socket := filepath.Join(dir, statusSocket)
 	return &Client{http: http.Client{
@@ -136,7 +132,7 @@ func NewClient(dir string) *Client {
 	}}
 }
 
-// Status asks how the daemon is.
+// Status returns the supervisor's report.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -174,8 +170,7 @@ func CheckProtocol(protocol int) error {
 	return fmt.Errorf("it is a client of MPS protocol %d, which gpumem no longer runs: delete its pod, to have it placed again", protocol)
 }
 
-// Check returns the indexes of the GPUs on which the daemon limits its clients, and an error when it limits none. A
-// supervisor of version 0.1 does not report them: Check then returns nil.
+// Check returns the indexes of the GPUs on which the daemon limits its clients, and an error when it limits none.
 func (c *Client) Check(ctx context.Context) (gpus []int, err error) {
 	s, err := c.Status(ctx)
 	switch {
@@ -185,11 +180,6 @@ func (c *Client) Check(ctx context.Context) (gpus []int, err error) {
 		return nil, fmt.Errorf("the MPS daemon has protocol %d, which gpumem no longer uses: delete the daemon's pod, with which its clients end", s.Protocol)
 	case !s.Healthy:
 		return nil, fmt.Errorf("the MPS daemon: %s", s.Reason)
-	case s.Proven == nil: // of a version that says how many it has
-		for i := range s.GPUs {
-			gpus = append(gpus, i)
-		}
-		return gpus, nil
 	default:
 		return s.Proven, nil
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // FindControl returns the path of the daemon's program: the one that is given, or else the one on
@@ -30,18 +32,17 @@ func FindControl(given, driverRoot string) (string, error) {
 	return "", fmt.Errorf("%s is neither on the PATH nor under %s: NVIDIA's runtime brings it with the driver capability \"compute\"", name, driverRoot)
 }
 
-// control speaks to a daemon.
+// control sends commands to a daemon.
 type control struct {
 	timeout time.Duration // of one command
 	program string
 	env     []string
 }
 
-// refusals are words in replies that say no. The program ends with success all the
-// same.
+// refusals are words of replies that refuse a command. The program's exit status is 0 all the same.
 var refusals = [...]string{"error", "invalid", "fail", "unknown", "cannot", "can't", "not found", "usage:"}
 
-// command runs one and returns its reply.
+// command sends one command and returns the reply.
 func (c control) command(ctx context.Context, words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -75,7 +76,7 @@ func refuses(reply string) bool {
 	return false
 }
 
-// check asks something that any daemon that works can answer.
+// check sends a question that every working daemon answers.
 func (c control) check(ctx context.Context) error {
 	reply, err := c.command(ctx, "get_default_active_thread_percentage")
 	if err != nil {
@@ -87,8 +88,7 @@ func (c control) check(ctx context.Context) error {
 	return nil
 }
 
-// apply gives a daemon its settings.
-func (c control) apply(ctx context.Context, gpus []GPU) error {
+func (c control) apply(ctx context.Context, gpus []inventory.Part) error {
 	if _, err := c.command(ctx, "set_default_active_thread_percentage", "100"); err != nil {
 		return err
 	}
@@ -137,7 +137,6 @@ func (c control) count(ctx context.Context, words ...string) (n int, err error) 
 	return len(pids), nil
 }
 
-// quit tells the daemon to end.
 func (c control) quit(ctx context.Context) error {
 	_, err := c.command(ctx, "quit")
 	return err

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // TestADaemonIsHealthyOnceAClientWasLimited: on each GPU, with the pipe directory that clients have.
@@ -67,7 +69,7 @@ func TestGPUsOfOthersAreNotProbed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.cfg.GPUs = func() ([]GPU, bool, error) {
+			n.cfg.GPUs = func() ([]inventory.Part, bool, error) {
 				gpus := twoGPUs()
 				for i := range gpus {
 					gpus[i].Closed = !tc.open[i]
@@ -132,7 +134,7 @@ func TestProbesThatFailBecomeRare(t *testing.T) {
 func TestAFullGPUProvesNoLimit(t *testing.T) {
 	n := newNode(t)
 	free := [2]atomic.Int64{}
-	n.cfg.GPUs = func() ([]GPU, bool, error) {
+	n.cfg.GPUs = func() ([]inventory.Part, bool, error) {
 		gpus := twoGPUs()
 		gpus[0].Free, gpus[1].Free = free[0].Load(), free[1].Load()
 		return gpus, true, nil
@@ -158,7 +160,7 @@ func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
 	n := newNode(t)
 	var lost atomic.Bool
 	lost.Store(true)
-	n.cfg.GPUs = func() ([]GPU, bool, error) {
+	n.cfg.GPUs = func() ([]inventory.Part, bool, error) {
 		if lost.Load() {
 			return twoGPUs()[1:], false, nil
 		}

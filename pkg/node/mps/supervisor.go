@@ -19,12 +19,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/mps/probe"
 	"github.com/gpumem/gpumem/pkg/node/mps/shm"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
-// Config is what a Supervisor is to do. All fields are to be set.
+// Config has the settings of a Supervisor. All fields must be set.
 type Config struct {
 	Dir     string
 	Shm     string // the /dev/shm of all clients: one for all daemons of a node, see Decisions
@@ -36,7 +38,7 @@ type Config struct {
 	Probe func(ctx context.Context, env []string) error
 	// GPUs returns the GPUs that the next daemon is for, or one MIG instance, in NVML's order. All reports that the machine
 	// has no other: the daemon then numbers them as NVML does.
-	GPUs func() (gpus []GPU, all bool, err error)
+	GPUs func() (gpus []inventory.Part, all bool, err error)
 
 	Exclusive bool          // no program may use the GPUs past the daemon
 	Interval  time.Duration // between two questions
@@ -44,15 +46,6 @@ type Config struct {
 	Backoff   time.Duration // before a daemon that has ended is started again
 	Drain     time.Duration // for clients to end, before the daemon does
 	Quit      time.Duration // for the daemon to end, before it is killed
-}
-
-// A GPU is one that a daemon is for.
-type GPU struct {
-	UUID   string
-	Index  int   // of NVML
-	MiB    int64 // the most that a client may have
-	Free   int64 // MiB that no program uses
-	Closed bool  // no client is to use it, so it is not probed
 }
 
 const (
@@ -63,7 +56,7 @@ const (
 	startTimeout = 30 * time.Second
 	// maxPause is the longest time between two probes that fail: each takes memory of the GPUs.
 	maxPause = time.Minute
-	// sweepInterval is the time between two looks at what clients have left.
+	// sweepInterval is the time between two sweeps of /dev/shm.
 	sweepInterval = time.Minute
 )
 
@@ -72,11 +65,11 @@ type Supervisor struct {
 	cfg    Config
 	modes  exclusive
 	log    *zap.Logger
-	trial  trial // of Run, as are the next four
-	direct bool  // NVIDIA's tool cannot use the read-only pipe directory
-	gpus   []GPU // of the daemon that was started last
-	all    bool  // see Config.GPUs
-	proven map[string]bool
+	trial  trial            // of Run, as are the next four
+	direct bool             // NVIDIA's tool cannot use the read-only pipe directory
+	gpus   []inventory.Part // of the daemon that was started last
+	all    bool             // see Config.GPUs
+	proven map[gpu.UUID]bool
 
 	mu     sync.Mutex // guards status
 	status Status
@@ -92,7 +85,7 @@ func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
 	}
 }
 
-// Status says how the daemon is.
+// Status returns the report that clients get.
 func (s *Supervisor) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +98,7 @@ func (s *Supervisor) update(change func(*Status)) {
 	change(&s.status)
 }
 
-// sick makes known why the daemon is not healthy, and logs what is news.
+// sick publishes why the daemon is not healthy, and logs a new reason.
 func (s *Supervisor) sick(reason string) {
 	was := s.Status()
 	s.update(func(st *Status) { st.Healthy, st.Reason = false, reason })
@@ -115,8 +108,7 @@ func (s *Supervisor) sick(reason string) {
 	s.log.Warn("MPS daemon is not healthy", zap.String("reason", reason))
 }
 
-// Run keeps a daemon running until the context is done, and answers who asks for
-// it.
+// Run keeps a daemon running until the context is done, and serves its status.
 func (s *Supervisor) Run(ctx context.Context) (err error) {
 	if err := s.makeDirs(); err != nil {
 		return err
@@ -217,11 +209,11 @@ func (s *Supervisor) controlBy(pipe string) control {
 // visible returns CUDA's names for the daemon's GPUs: numbers where the daemon sees all GPUs.
 func (s *Supervisor) visible() (names []string) {
 	for i, g := range s.gpus {
-		if name := g.UUID; s.all {
-			names = append(names, strconv.Itoa(i))
-		} else {
-			names = append(names, name)
+		name := string(g.UUID)
+		if s.all {
+			name = strconv.Itoa(i)
 		}
+		names = append(names, name)
 	}
 	return names
 }
@@ -239,8 +231,8 @@ func (s *Supervisor) daemon(ctx context.Context) error {
 	if len(gpus) == 0 {
 		return errors.New("no GPU answers that it is for")
 	}
-	s.gpus, s.all, s.proven = gpus, all, make(map[string]bool)
-	s.update(func(st *Status) { st.GPUs, st.Proven = len(gpus), nil })
+	s.gpus, s.all, s.proven = gpus, all, make(map[gpu.UUID]bool)
+	s.update(func(st *Status) { st.Proven = nil })
 	cmd, stdin, out, err := s.start(life)
 	if err != nil {
 		return err
@@ -322,7 +314,10 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 		case err == nil:
 			failures = 0
 			s.well(ctx, c)
-			swept = s.sweepSince(swept)
+			if time.Since(swept) >= sweepInterval {
+				swept = time.Now()
+				s.sweep()
+			}
 		case !set && time.Now().After(deadline), set && failures+1 >= MaxFailures:
 			return err
 		case set:
@@ -351,17 +346,6 @@ func wait(ctx context.Context, exited <-chan error, tick <-chan time.Time) error
 	}
 }
 
-// sweepSince sweeps if the last time was long enough ago, and returns when it last did.
-func (s *Supervisor) sweepSince(last time.Time) time.Time {
-	if time.Since(last) < sweepInterval {
-		return last
-	}
-	now := time.Now()
-	s.sweep()
-	return now
-}
-
-// apply gives a daemon its settings.
 func (s *Supervisor) apply(ctx context.Context, c control) error {
 	err := c.apply(ctx, s.gpus)
 	switch {
@@ -437,7 +421,7 @@ func (s *Supervisor) prove(ctx context.Context) error {
 	names := s.visible()
 	var errs []error
 	for i, g := range s.gpus {
-		at := slices.IndexFunc(now, func(one GPU) bool { return one.UUID == g.UUID })
+		at := slices.IndexFunc(now, func(one inventory.Part) bool { return one.UUID == g.UUID })
 		switch {
 		case s.proven[g.UUID] || g.Closed:
 			continue
@@ -476,7 +460,6 @@ func (s *Supervisor) prove(ctx context.Context) error {
 	return err
 }
 
-// sweep removes what clients have left that have ended.
 func (s *Supervisor) sweep() {
 	if err := shm.Sweep("/proc", s.cfg.Shm); err != nil {
 		s.log.Warn("shared memory is not swept", zap.Error(err))
@@ -498,7 +481,7 @@ func (s *Supervisor) well(ctx context.Context, c control) {
 	})
 }
 
-// drain waits until no client is left, but not for ever. A daemon that does not list its clients may have some.
+// drain waits until no client is left, at most for Config.Drain. A daemon that does not list its clients may have some.
 func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	s.sick("it is about to end")
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Drain)
@@ -526,7 +509,7 @@ func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	}
 }
 
-// end ends a daemon: by its own command, or else by force.
+// end lets the daemon quit, and kills it after Config.Quit.
 func (s *Supervisor) end(ctx context.Context, cmd *exec.Cmd, exited <-chan error) {
 	if err := s.control().quit(ctx); err != nil {
 		s.log.Warn("MPS daemon does not quit", zap.Error(err))

@@ -25,6 +25,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 const patience = 20 * time.Second
@@ -111,13 +112,13 @@ func newNode(t *testing.T) *node {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return &node{T: t, log: zap.NewNop(), modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
 		Dir: dir, Shm: filepath.Join(dir, "shm"), Program: standin, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
-		GPUs:     func() ([]GPU, bool, error) { return twoGPUs(), true, nil },
+		GPUs:     func() ([]inventory.Part, bool, error) { return twoGPUs(), true, nil },
 		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
 	}}
 }
 
-func twoGPUs() []GPU {
-	return []GPU{{UUID: "GPU-a", MiB: 14336, Free: 14336}, {UUID: "GPU-b", Index: 1, MiB: 80896, Free: 80896}}
+func twoGPUs() []inventory.Part {
+	return []inventory.Part{{UUID: "GPU-a", MiB: 14336, Free: 14336}, {UUID: "GPU-b", Index: 1, MiB: 80896, Free: 80896}}
 }
 
 // run starts a supervisor. The test ends it.
@@ -250,8 +251,8 @@ func TestADaemonOfAnInstance(t *testing.T) {
 	}
 	probed := make(chan []string, 1)
 	n.cfg.Probe = func(_ context.Context, env []string) error { probed <- env; return nil }
-	n.cfg.GPUs = func() ([]GPU, bool, error) {
-		return []GPU{{UUID: string(instance.UUID), Index: instance.Index, MiB: 4852, Free: 4852}}, false, nil
+	n.cfg.GPUs = func() ([]inventory.Part, bool, error) {
+		return []inventory.Part{{UUID: instance.UUID, Index: instance.Index, MiB: 4852, Free: 4852}}, false, nil
 	}
 	check := func(devices ...gpu.Device) string {
 		limited, err := Check(t.Context(), dir, devices)
@@ -300,7 +301,7 @@ func TestALifeOfADaemon(t *testing.T) {
 	}
 	n.run()
 	s := n.eventually("the daemon is healthy", healthy)
-	if diff := cmp.Diff(Status{Healthy: true, Protocol: 2, GPUs: 2, Proven: []int{0, 1}}, s); diff != "" {
+	if diff := cmp.Diff(Status{Healthy: true, Protocol: 2, Proven: []int{0, 1}}, s); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	n.steer("clients", "17\n23\n")
@@ -474,7 +475,7 @@ func TestASupervisorOfARetiredProtocol(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(Status{Healthy: true, Protocol: 3, GPUs: 2, Proven: []int{0, 1}}) // the client checks
+		_ = json.NewEncoder(w).Encode(Status{Healthy: true, Protocol: 3, Proven: []int{0, 1}}) // the client checks
 	})}
 	t.Cleanup(func() { server.Close() })
 	go func() { _ = server.Serve(listener) }()

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // replace replaces one function of a mock: it returns ret, or its own answer after the delay.
@@ -552,7 +553,7 @@ func TestOneLostGPUOfAMachine(t *testing.T) {
 	machine := Machine{Open: m.open}
 	all := func(gpu.Device) bool { return true }
 	_, gpus, _, lost, err := machine.Parts(100, all)
-	if diff := cmp.Diff([]Part{{"GPU-a", 0, 14810, 14907, false}, {"GPU-c", 2, 14810, 14907, false}}, gpus); diff != "" || err != nil || lost != 1 {
+	if diff := cmp.Diff([]inventory.Part{{UUID: "GPU-a", MiB: 14810, Free: 14907}, {UUID: "GPU-c", Index: 2, MiB: 14810, Free: 14907}}, gpus); diff != "" || err != nil || lost != 1 {
 		t.Errorf("%v, %d lost (-want +got):\n%s", err, lost, diff)
 	}
 	if modes, err := machine.Modes(); err != nil || len(modes) != 2 {

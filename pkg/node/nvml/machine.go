@@ -8,6 +8,7 @@ import (
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // Machine asks all GPUs of a node at once. Each call initialises the library and shuts it down.
@@ -44,18 +45,9 @@ func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (
 	return failed, nil
 }
 
-// A Part is a GPU of a machine, or a MIG instance.
-type Part struct {
-	UUID   gpu.UUID
-	Index  int
-	MiB    int64 // that programs can have
-	Free   int64 // MiB that no program uses
-	Closed bool  // the GPU is in MIG mode, or not selected
-}
-
 // Parts returns the driver's version, the GPUs that answer, the selected MIG instances, and the number of GPUs that do not
 // answer. It returns an error when none does.
-func (m Machine) Parts(reserveMiB int64, selects func(gpu.Device) bool) (driver string, gpus, instances []Part, lost int, err error) {
+func (m Machine) Parts(reserveMiB int64, selects func(gpu.Device) bool) (driver string, gpus, instances []inventory.Part, lost int, err error) {
 	var answers []reading
 	failed, err := m.each(func(s *session, index int, _ nvml.Device) error {
 		driver = s.driver
@@ -78,7 +70,7 @@ func (m Machine) Parts(reserveMiB int64, selects func(gpu.Device) bool) (driver 
 	}
 	for _, r := range flatten(readings) {
 		has := r.device.MemoryMiB - r.reservedMiB
-		part := Part{UUID: r.device.UUID, Index: r.index, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib), Closed: r.mig || !selects(r.device)}
+		part := inventory.Part{UUID: r.device.UUID, Index: r.index, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib), Closed: r.mig || !selects(r.device)}
 		switch {
 		case r.failed != "":
 		case r.instance == nil:

@@ -135,9 +135,9 @@ func TestInstancesOfAMachine(t *testing.T) {
 	machine := Machine{Open: m.open}
 	all := func(gpu.Device) bool { return true }
 	driver, gpus, instances, lost, err := machine.Parts(100, all)
-	want := []Part{{UUID: "MIG-a", Index: 2, MiB: 4764, Free: 4861}, {UUID: "MIG-b", Index: 4, MiB: 19868, Free: 19965}}
-	whole := []Part{{UUID: "GPU-a", Index: 0, MiB: gpus[0].MiB, Free: gpus[0].Free, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14810, Free: 14907}}
-	if diff := cmp.Diff([][]Part{want, whole}, [][]Part{instances, gpus}); diff != "" || err != nil || driver != "580.65.06" || lost != 0 {
+	want := []inventory.Part{{UUID: "MIG-a", Index: 2, MiB: 4764, Free: 4861}, {UUID: "MIG-b", Index: 4, MiB: 19868, Free: 19965}}
+	whole := []inventory.Part{{UUID: "GPU-a", Index: 0, MiB: gpus[0].MiB, Free: gpus[0].Free, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14810, Free: 14907}}
+	if diff := cmp.Diff([][]inventory.Part{want, whole}, [][]inventory.Part{instances, gpus}); diff != "" || err != nil || driver != "580.65.06" || lost != 0 {
 		t.Errorf("%v, driver %s, %d lost (-want +got):\n%s", err, driver, lost, diff)
 	}
 	modes, err := machine.Modes()

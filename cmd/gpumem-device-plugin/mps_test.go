@@ -7,18 +7,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/mps"
-	"github.com/gpumem/gpumem/pkg/node/nvml"
 )
 
 // TestDaemonsOfANodeWithInstances: each has its own devices, folder, limits and free memory.
 func TestDaemonsOfANodeWithInstances(t *testing.T) {
 	whole := mps.Config{Dir: "/mps", Shm: "/mps/shm", Exclusive: true}
-	gpus := []nvml.Part{{UUID: "GPU-a", MiB: 40000, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14910, Free: 14000}}
-	instances := []nvml.Part{{UUID: "MIG-a", Index: 2, MiB: 4852, Free: 4000}, {UUID: "MIG-c", Index: 4, MiB: 9700, Free: 9000}}
+	gpus := []inventory.Part{{UUID: "GPU-a", MiB: 40000, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14910, Free: 14000}}
+	instances := []inventory.Part{{UUID: "MIG-a", Index: 2, MiB: 4852, Free: 4000}, {UUID: "MIG-c", Index: 4, MiB: 9700, Free: 9000}}
 	const a, b = "{GPU-a 0 40000 0 true}", "{GPU-b 1 14910 14000 false}"
 	for name, tc := range map[string]struct {
-		gpus, instances []nvml.Part
+		gpus, instances []inventory.Part
 		lost            int
 		want            []string
 	}{
@@ -31,7 +31,7 @@ func TestDaemonsOfANodeWithInstances(t *testing.T) {
 			"/mps true [" + b + "] false <nil>", "/mps/MIG-a false [{MIG-a 2 4852 4000 false}] false <nil>",
 		}},
 	} {
-		look := func() ([]nvml.Part, []nvml.Part, int, error) {
+		look := func() ([]inventory.Part, []inventory.Part, int, error) {
 			return slices.Clone(tc.gpus), slices.Clone(tc.instances), tc.lost, nil
 		}
 		daemons := daemonsOf(whole, tc.gpus, tc.instances, look)
@@ -47,7 +47,7 @@ func TestDaemonsOfANodeWithInstances(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	gone := func() ([]nvml.Part, []nvml.Part, int, error) { return gpus, nil, 0, nil }
+	gone := func() ([]inventory.Part, []inventory.Part, int, error) { return gpus, nil, 0, nil }
 	if _, _, err := daemonsOf(whole, nil, instances, gone)[0].GPUs(); err == nil {
 		t.Error("an instance that is gone has a daemon")
 	}
