@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
@@ -30,7 +31,7 @@ import (
 )
 
 // startClaims serves a node by claims until the context is done.
-func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk, node types.UID) (err error) {
+func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk, node types.UID, published func(context.Context) gpu.Inventory, other func(label string) bool) (err error) {
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"))
 	if err != nil {
 		return err
@@ -49,13 +50,14 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	}
 	object := nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node"))
 	object.Serve(api.ByClaims, cfg.apis())
-	prober := newProber(log, cfg, object)
+	prober := newProber(log, cfg, published)
 	var source inventory.Source = prober
 	described := cfg.describer(log, prober)
 	if described != nil {
 		source = described
 	}
 	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, source, kubelet, events, log.Named("coexist"))
+	ours.Continue(published)
 	ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	var asks *nri.Plugin // nil where the runtime is not to call us
 	level := newLevel(log, cfg, ours, func() error { return connected(asks) }, func() error { return late(asks) })
@@ -86,11 +88,32 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	for _, run := range p.runs(listener, metrics.Handler(registry)) {
 		group.Go(func() error { return run(ctx) })
 	}
-	group.Go(func() error { return p.leave(ctx, end, log) })
+	group.Go(func() error {
+		defer end()
+		<-until(ctx, log, object, other, driver.Prepared)
+		return nil
+	})
 	log.Info("serving claims", zap.Stringer("probes", listener.Addr()))
 	err = group.Wait()
 	log.Info("stopped", zap.Error(err))
 	return err
+}
+
+// inventory returns the node's GPUs as those see them that place pods by the extended resource.
+func (p claimsParts) inventory() (gpu.Inventory, <-chan struct{}) {
+	inv, changed := p.offers.Inventory()
+	for i := range inv.Devices {
+		inv.Devices[i].Status.ByClaims = true
+	}
+	return inv, changed
+}
+
+// closedBy returns which GPUs people keep new claims off: all, where the node is to have none.
+func closedBy(object *nodepods.Node) claims.Closed {
+	return func() (ids []gpu.UUID, all bool, changed <-chan struct{}) {
+		said, changed := object.Said()
+		return said.Cordoned, said.API != api.ByClaims, changed
+	}
 }
 
 // claimsParts are what the process is made of that serves claims.

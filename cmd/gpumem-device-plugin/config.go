@@ -33,9 +33,6 @@ type config struct {
 	ignoreXIDs []uint64
 	mode       enforcement.Mode
 	plugin     deviceplugin.Config
-
-	unchanged string // why the node does not follow its label, or the chart's unit, yet
-	otherUnit bool   // the node keeps another unit than the chart's while pods have it
 }
 
 // config reads the flags. It reports all mistakes at once.

@@ -16,7 +16,10 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
@@ -71,20 +74,25 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	if !ok {
 		return nil
 	}
+	var disk claims.Folders
+	var prepared map[types.UID]claims.Claim
 	if cfg.claims {
-		disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdi.dir, cfg.names.Domain())
-		if err != nil {
+		if disk, err = claims.NewFolders(cfg.kubeletRootDir, cfg.cdi.dir, cfg.names.Domain()); err != nil {
 			return err
 		}
-		prepared, ok := recoverClaims(ctx, log, cfg, client, disk)
-		if !ok {
+		if prepared, ok = recoverClaims(ctx, log, cfg, client, disk); !ok {
 			return nil
 		}
-		if byClaims(log, cfg, seen, len(prepared)) {
-			return startClaims(ctx, log, cfg.offeringClaims(log, prepared), client, disk, seen.UID)
-		}
 	}
-	cfg = cfg.chooseUnits(log, seen)
+	is, unchanged := cfg.choose(seen, prepared)
+	log.Info("the node serves", zap.String("resource", cfg.describe(is)), zap.Int64("unitMiB", is.unitMiB), zap.String("unchanged", unchanged))
+	wants := cfg.wants
+	other := func(label string) bool { return wants(label) != is }
+	published := cfg.lastInventory(log, client, seen)
+	if is.api == api.ByClaims {
+		return startClaims(ctx, log, cfg.serving(is), client, disk, seen.UID, published, other)
+	}
+	cfg = cfg.serving(is)
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"), cfg.resource(), string(cfg.names.GPUCore()))
 	if err != nil {
 		return err
@@ -102,9 +110,11 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
-	cfg.sayUnits(events)
-	p := newParts(log, cfg, client, kubelet, events)
-	p.node.Serve(cfg.api(), cfg.apis())
+	if unchanged != "" {
+		events.Node(event.UnitsNotChanged, unchanged)
+	}
+	p := newParts(log, cfg, client, kubelet, events, published)
+	p.node.Serve(is.api, cfg.apis())
 	if cfg.claims {
 		p.ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	}
@@ -113,7 +123,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	}
 	group.Go(func() error {
 		defer end()
-		p.leave(ctx, p.asked(told, log, cfg))
+		p.leave(ctx, until(told, log, p.node, other, p.held))
 		return nil
 	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))

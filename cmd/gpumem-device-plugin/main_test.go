@@ -202,7 +202,7 @@ func FuzzOptions(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p := newParts(zap.NewNop(), cfg, nil, nil, nil)
+		p := newParts(zap.NewNop(), cfg, nil, nil, nil, nil)
 		if inv, _ := p.plugin.Offers.Inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
 			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
 		}

@@ -110,9 +110,20 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		return err
 	}
 	machine := nvml.Machine{Open: nvml.Opener(o.nvmlLibrary, o.driverRoot)}
-	driver, gpus, instances, ok := o.waitForGPUs(ctx, machine, log)
+	type parts struct {
+		driver          string
+		gpus, instances []inventory.Part
+	}
+	found, ok := retry(ctx, probeRetry, log, "waiting for a GPU", func(context.Context) (p parts, err error) { // the driver may come later
+		p.driver, p.gpus, p.instances, _, err = machine.Parts(o.reserveMiB, o.ours.Selects)
+		return p, err
+	})
 	if !ok {
 		return nil
+	}
+	driver := found.driver
+	if !o.mig {
+		found.instances = nil // they have no daemon
 	}
 	if o.olderOnly && enforcement.PartitionsMemory(driver) {
 		log.Info("no daemon is run: the driver limits memory by itself", zap.String("driver", driver))
@@ -127,7 +138,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		Dir: o.dir, Shm: filepath.Join(o.dir, "shm"), Program: control, Mounts: &mps.Kernel{}, Probe: o.probe,
 		Exclusive: o.exclusive, Interval: mpsInterval, Timeout: mpsTimeout, Backoff: mpsBackoff, Drain: o.drain, Quit: mpsQuit,
 	}
-	daemons := daemonsOf(cfg, gpus, instances, func() ([]inventory.Part, []inventory.Part, int, error) {
+	daemons := daemonsOf(cfg, found.gpus, found.instances, func() ([]inventory.Part, []inventory.Part, int, error) {
 		_, gpus, instances, lost, err := machine.Parts(o.reserveMiB, o.ours.Selects)
 		return gpus, instances, lost, err
 	})
@@ -164,29 +175,6 @@ func (o *mpsOptions) cuda() string {
 		return filepath.Join(filepath.Dir(o.nvmlLibrary), name)
 	}
 	return nvml.FindInDriver(name, o.driverRoot)
-}
-
-// waitForGPUs waits for the driver, which may come later, and returns its version, the GPUs that answer, and the MIG
-// instances that are to have a daemon. Not ok is a context that is done.
-func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log *zap.Logger) (driver string, gpus, instances []inventory.Part, ok bool) {
-	for said := ""; ; {
-		driver, gpus, instances, _, err := machine.Parts(o.reserveMiB, o.ours.Selects)
-		if err == nil {
-			if !o.mig {
-				instances = nil
-			}
-			return driver, gpus, instances, true
-		}
-		if err.Error() != said {
-			log.Info("waiting for a GPU", zap.Error(err))
-		}
-		said = err.Error()
-		select {
-		case <-ctx.Done():
-			return "", nil, nil, false
-		case <-time.After(probeRetry):
-		}
-	}
 }
 
 // daemonsOf returns one daemon for each of these MIG instances, and one for the other GPUs if there are any. Look returns the

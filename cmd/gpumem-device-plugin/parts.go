@@ -64,14 +64,14 @@ type kubelet interface {
 }
 
 // newParts makes the parts.
-func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet kubelet, events event.Events) *parts {
+func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet kubelet, events event.Events, published func(context.Context) gpu.Inventory) *parts {
 	names := cfg.names
 	p := &parts{
 		pods: nodepods.NewPods(client, names, cfg.nodeName, log.Named("pods")),
 		node: nodepods.NewNode(client, names, cfg.nodeName, log.Named("node")),
 	}
 	p.pods.InShares(cfg.inShares())
-	p.prober = newProber(log, cfg, p.node)
+	p.prober = newProber(log, cfg, published)
 	registry := metrics.NewRegistry(version)
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
@@ -80,6 +80,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 		described = p.cdi
 	}
 	p.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, described, kubelet, events, log.Named("coexist"))
+	p.ours.Continue(published)
 	p.level = newLevel(log, cfg, p.ours, func() error { return connected(p.nri) }, func() error { return late(p.nri) })
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
@@ -111,10 +112,10 @@ func resetsFile(kubeletDir string) string {
 }
 
 // newProber returns who looks for the node's GPUs.
-func newProber(log *zap.Logger, cfg config, node *nodepods.Node) *nvml.Prober {
+func newProber(log *zap.Logger, cfg config, published func(context.Context) gpu.Inventory) *nvml.Prober {
 	return nvml.New(nvml.Config{
 		Open:    nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot),
-		UnitMiB: cfg.unitMiB, MIG: cfg.mig, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: node.Offered,
+		UnitMiB: cfg.unitMiB, MIG: cfg.mig, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: published,
 		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
 		Host: nvml.Host{Sys: "/sys", Proc: "/proc"}, Resets: resetsFile(cfg.kubeletDir),

@@ -5,7 +5,10 @@ import (
 	"net"
 	"net/http"
 
+	"go.uber.org/zap"
+
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
@@ -89,6 +92,37 @@ func (p *parts) leave(ctx context.Context, told <-chan struct{}) {
 		p.plugin.Announcer.Leave(ctx, p.node.Withdraw)
 	default:
 	}
+}
+
+// held returns how many pods of the node hold what it serves. Pods that are not listed yet may hold some.
+func (p *parts) held() (int, <-chan struct{}) {
+	pods, complete, changed := p.pods.Pods()
+	if !complete {
+		return 1, changed
+	}
+	return len(pods), changed
+}
+
+// until returns a channel that is closed when the process is to end: with the context, or when the node is to serve
+// something else and nothing is allocated.
+func until(ctx context.Context, log *zap.Logger, node *nodepods.Node, other func(label string) bool, allocated func() (int, <-chan struct{})) <-chan struct{} {
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		select {
+		case <-ctx.Done():
+			return
+		case <-node.Read():
+		}
+		asked := func() (bool, <-chan struct{}) {
+			said, changed := node.Said()
+			return other(said.API), changed
+		}
+		if replaced(ctx, asked, allocated) {
+			log.Info("the process ends for the node to serve something else: no pod and no claim is left")
+		}
+	}()
+	return end
 }
 
 // when runs something once a channel is closed.

@@ -71,7 +71,7 @@ var onNodes = [...]Row{
 	Unhealthy:       {"GPUUnhealthy", v1.EventTypeWarning, "the reason why a GPU takes no new pods"},
 	Healthy:         {"GPUHealthy", v1.EventTypeNormal, "the GPU that takes new pods again"},
 	NotOffered:      {"GPUMemoryNotOffered", v1.EventTypeWarning, "the reason why the node offers nothing although it has GPUs"},
-	UnitsNotChanged: {"GPUUnitsNotChanged", v1.EventTypeWarning, "the reason why the node still offers GiB, or [shares](shares.md), although its label was changed"},
+	UnitsNotChanged: {"GPUUnitsNotChanged", v1.EventTypeWarning, "the reason why the node still serves GiB, [shares](shares.md), claims or another unit, although its label or the chart wants something else"},
 	Conflict:        {"GPUMemoryConflict", v1.EventTypeWarning, "the GPU that is in use twice: as gpumem's and as `nvidia.com/gpu`"},
 }
 

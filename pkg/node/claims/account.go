@@ -20,7 +20,7 @@ func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <
 	of := make(map[types.UID]*gpu.PodAllocation)
 	for _, c := range d.claims {
 		unit := int64(1)
-		if !c.inShares() {
+		if !c.InShares() {
 			unit = max(1, offer.Inventory.UnitMiB)
 		}
 		pod := Pod{UID: c.UID, Name: c.Name}

@@ -89,7 +89,7 @@ func (c *Claim) add(request string, s Share) error {
 	switch {
 	case len(c.Shares) > 0 && request != c.Request:
 		return fmt.Errorf("it asks for GPUs by several requests, %s and %s: write a claim for each container, and count for several GPUs", c.Request, request)
-	case len(c.Shares) > 0 && (s.Shares > 0) != c.inShares():
+	case len(c.Shares) > 0 && (s.Shares > 0) != c.InShares():
 		return errors.New("it was allocated shares of one GPU and memory of another")
 	}
 	c.Request, c.Shares = request, append(c.Shares, s)
@@ -132,8 +132,8 @@ func (c Claim) same(o Claim) bool {
 // amount is what was allocated: shares, or MiB.
 func (s Share) amount() int64 { return cmp.Or(s.Shares, s.MiB) }
 
-// inShares reports whether the claim was allocated shares.
-func (c Claim) inShares() bool { return len(c.Shares) > 0 && c.Shares[0].Shares > 0 }
+// InShares reports whether the claim was allocated shares.
+func (c Claim) InShares() bool { return len(c.Shares) > 0 && c.Shares[0].Shares > 0 }
 
 // shareMiB is how large a share of a device was when the claim was prepared; 0: it was not, or has memory.
 func (c Claim) shareMiB(device string) int64 {
@@ -147,7 +147,7 @@ func (c Claim) shareMiB(device string) int64 {
 
 // unit is how much of what was allocated a unit of the inventory is.
 func (c Claim) unit() int64 {
-	if c.inShares() {
+	if c.InShares() {
 		return 1
 	}
 	return c.UnitMiB
@@ -155,7 +155,7 @@ func (c Claim) unit() int64 {
 
 // format prints an amount of what was allocated.
 func (c Claim) format(amount int64) string {
-	if c.inShares() {
+	if c.InShares() {
 		return reasons.Amount(gpu.Units(amount), 0)
 	}
 	return reasons.Amount(gpu.Units(amount), 1)
@@ -187,7 +187,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 		if len(memory.Devices) > 0 && p != each {
 			return memory, cores, fmt.Errorf("it has %s and %d per cent of the cores of one GPU, and %s and %d of another: GPUs of one request give equal parts", c.format(each.amount), each.cores, c.format(p.amount), p.cores)
 		}
-		if d.InShares() != c.inShares() {
+		if d.InShares() != c.InShares() {
 			return memory, cores, fmt.Errorf("it has %s of GPU %d, which is not offered so any more", c.format(p.amount), d.Index)
 		}
 		each = p

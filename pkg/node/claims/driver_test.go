@@ -107,12 +107,9 @@ func TestSharesOfAGPU(t *testing.T) {
 		t.Errorf("%d shares are allocated, and claim a is %+v", units, c)
 	}
 	prepared, _ := readClaims(disk, zap.NewNop())
-	for _, wanted := range []bool{true, false} {
-		if !InShares(prepared, wanted) {
-			t.Errorf("with claims in shares, and %t wanted: false", wanted)
-		}
-		if got := InShares(nil, wanted); got != wanted {
-			t.Errorf("without a claim, and %t wanted: %t", wanted, got)
+	for _, c := range prepared {
+		if !c.InShares() {
+			t.Errorf("claim %s is to memory after a restart", c.Name)
 		}
 	}
 	inv.Devices[1].ShareMiB = 700 // for the driver keeps more for itself

@@ -66,7 +66,7 @@ func (c *Claim) complete(disk Disk, unitMiB int64) error {
 	if c.Enforcement = given.Level; given.MPS {
 		c.MPS = mps.Protocol
 	}
-	if !c.inShares() {
+	if !c.InShares() {
 		c.UnitMiB = unitMiB
 	}
 	parts := c.parts()

@@ -8,7 +8,8 @@
 //
 // # Decisions
 //
-// The inventory omits GPUs that --devices leaves out. A GPU in use as nvidia.com/gpu stays in it, unhealthy and with the name
+// The inventory omits GPUs that --devices leaves out. An index selects the GPU that had it first, also across restarts of the
+// process (Continue): it follows the inventory that the node has published. A GPU in use as nvidia.com/gpu stays in it, unhealthy and with the name
 // of its pod: people see where it went, gpumem's pods on it run on and count, and it returns when that pod has ended.
 //
 // GPUs that another driver of dynamic resource allocation publishes on the node, such as NVIDIA's gpu.nvidia.com, are

@@ -51,8 +51,10 @@ const unanswered = "the kubelet has not reported yet which pods use it"
 // Node marks GPUs of other owners in the inventory of its source.
 type Node struct {
 	selector Selector
-	selected map[gpu.UUID]bool // by the index that a GPU had first: indexes move
-	memory   string            // the resource of GPU memory
+	selected map[gpu.UUID]bool                   // by the index that a GPU had first: indexes move
+	before   func(context.Context) gpu.Inventory // nil: no process came before this one
+	offered  []gpu.Device                        // what the process before this one has published
+	memory   string                              // the resource of GPU memory
 	interval time.Duration
 	source   inventory.Source
 	users    Users
@@ -84,6 +86,9 @@ func NewNode(selector Selector, memory string, interval time.Duration, source in
 // Heed withdraws GPUs while other drivers publish them. Call it before Run.
 func (n *Node) Heed(others *Published) { n.others = others }
 
+// Continue keeps the choice of GPUs by index from the inventory that the last process published. Call it before Run.
+func (n *Node) Continue(published func(context.Context) gpu.Inventory) { n.before = published }
+
 // Retire withdraws GPUs while they have clients of a retired MPS protocol. Call it before Run.
 func (n *Node) Retire(find Retired) { n.findRetired = find }
 
@@ -92,20 +97,30 @@ func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan str
 	return n.latest.Inventory()
 }
 
-// selects applies the selector to a GPU once in the life of the process.
-func (n *Node) selects(d gpu.Device) bool {
-	is, known := n.selected[d.UUID]
-	if !known {
-		is = n.selector.Selects(d)
-		n.selected[d.UUID] = is
+// choose applies the selector to each GPU once. The index that a present GPU had in the last process selects no other GPU.
+func (n *Node) choose(inv gpu.Inventory) {
+	for _, d := range inv.Devices {
+		if _, known := n.selected[d.UUID]; known {
+			continue
+		}
+		for _, was := range n.offered {
+			_, present := inv.Device(was.UUID)
+			switch {
+			case was.UUID == d.UUID:
+				d.Index = was.Index
+			case was.Index == d.Index && present:
+				d.Index = -1
+			}
+		}
+		n.selected[d.UUID] = n.selector.Selects(d)
 	}
-	return is
 }
 
 // ours drops GPUs that the selector excludes and marks those in other use as unhealthy.
 func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	all := len(inv.Devices)
-	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !n.selects(d) })
+	n.choose(inv)
+	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !n.selected[d.UUID] })
 	inv.Links = slices.DeleteFunc(slices.Clone(inv.Links), func(l gpu.Link) bool {
 		_, a := inv.Device(l.A)
 		_, b := inv.Device(l.B)
@@ -139,6 +154,9 @@ func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
 
 // Run updates the inventory at an interval and when the source changes, until the context is done.
 func (n *Node) Run(ctx context.Context) error {
+	if n.before != nil {
+		n.offered = n.before(ctx).Devices
+	}
 	if n.others != nil {
 		if err := n.others.watch(ctx); err != nil {
 			n.log.Info("GPUs that other drivers publish are unknown", zap.Error(err))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -307,6 +308,61 @@ func TestAGPUInReplicasHasOneUser(t *testing.T) {
 
 // changing is a prober whose GPUs a test changes.
 type changing struct{ *inventory.Latest }
+
+// TestAnIndexSelectsTheSameGPUInTheNextProcess: a driver that is loaded again can number the GPUs otherwise. Changed flags
+// change the choice.
+func TestAnIndexSelectsTheSameGPUInTheNextProcess(t *testing.T) {
+	numbered := func(indexes ...int) gpu.Inventory { // -1: the GPU is gone
+		inv := machine(len(indexes))
+		for i, index := range indexes {
+			inv.Devices[i].Index = index
+		}
+		inv.Devices = slices.DeleteFunc(inv.Devices, func(d gpu.Device) bool { return d.Index < 0 })
+		return inv
+	}
+	for name, tc := range map[string]struct {
+		list    string
+		offered gpu.Inventory
+		now     gpu.Inventory
+		want    []int // GPUs by their first numbers
+	}{
+		"nothing was published":      {"0", gpu.Inventory{}, numbered(1, 0), []int{1}},
+		"two GPUs are exchanged":     {"0", numbered(0), numbered(1, 0), []int{0}},
+		"the first GPU is lost":      {"0,1", numbered(0, 1), numbered(-1, 0, 1, 2), []int{1}},
+		"a GPU is added":             {"0,1", numbered(0, 1), numbered(1, 2, 0), []int{0, 1}},
+		"a GPU is added, and all":    {"", numbered(0, 1), numbered(1, 2, 0), []int{0, 1, 2}},
+		"a GPU is replaced":          {"0", numbered(0), numbered(-1, 0), []int{1}},
+		"the flag selects another":   {"1", numbered(0), numbered(0, 1), []int{1}},
+		"the flag selects more":      {"0,1", numbered(0), numbered(0, 1), []int{0, 1}},
+		"it is selected by its UUID": {"0," + string(uuid(1)), numbered(0), numbered(1, 0), []int{0, 1}},
+	} {
+		selector, err := ParseSelector(tc.list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := NewNode(selector, memory, time.Second, prober(tc.now), &kubelet{}, &events{}, zaptest.NewLogger(t))
+		n.Continue(func(context.Context) gpu.Inventory { return tc.offered })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
+		<-n.Looked()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		var want, got []gpu.UUID
+		for _, i := range tc.want {
+			want = append(want, uuid(i))
+		}
+		inv, _, _ := n.Inventory()
+		for _, d := range inv.Devices {
+			got = append(got, d.UUID)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
 
 // TestAnIndexSelectsTheGPUThatHadItFirst: when GPU 0 falls off the bus, another owner's GPU gets its index.
 func TestAnIndexSelectsTheGPUThatHadItFirst(t *testing.T) {

@@ -63,7 +63,7 @@ func trimClaims(out, pod *v1.Pod) {
 
 // ReadClaims asks the API server for the ResourceClaims of a node's pods.
 func ReadClaims(ctx context.Context, client kubernetes.Interface, names api.Names, node string) (claims []*resourceapi.ResourceClaim, err error) {
-	ctx, cancel := context.WithTimeout(ctx, toldTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: NewPods(client, names, node, nil).selector()})
 	if err != nil {

@@ -3,7 +3,6 @@ package nodepods
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,38 +22,15 @@ type Seen struct {
 	Offered gpu.Inventory // what its device plugin has written last
 }
 
-// InShares reports whether the GPUs of the node are offered in shares, where its label says so or does
-// not, and why. What was offered is still offered until no pod holds any of it.
-func (s Seen) InShares(labelled bool) (inShares bool, why string) {
-	was, holders := labelled, s.Sharers
-	switch {
-	case len(s.Offered.Devices) > 0:
-		was = s.Offered.InShares()
-	case len(s.Holders) > 0: // of a plugin that wrote nothing
-		was = false
-	}
-	if !was {
-		holders = s.Holders
-	}
-	switch {
-	case was != labelled && len(holders) > 0:
-		return was, fmt.Sprintf("the other is to come once these pods have ended: %s", strings.Join(holders, ", "))
-	case labelled:
-		return true, "the node's label says so"
-	default:
-		return false, "no label of the node says otherwise"
-	}
-}
-
 // Look asks the API server what is on a node. An answer is whole, or an error.
 func Look(ctx context.Context, client kubernetes.Interface, names api.Names, node string) (s Seen, err error) {
-	ctx, cancel := context.WithTimeout(ctx, toldTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: NewNode(client, names, node, nil).selector()})
 	if err != nil {
 		return s, fmt.Errorf("read node %s: %w", node, err)
 	}
-	if len(nodes.Items) != 1 {
+	if len(nodes.Items) != 1 || nodes.Items[0].Name != node {
 		return s, fmt.Errorf("node %s is not there yet", node)
 	}
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: NewPods(client, names, node, nil).selector()})

@@ -2,7 +2,6 @@ package nodepods
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
@@ -41,35 +39,5 @@ func TestLookSeesTheNodeAndWhoHoldsItsResource(t *testing.T) {
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
 	if got, err := Look(t.Context(), client, names, "n1"); err == nil {
 		t.Errorf("pods that were not listed are taken for none: %+v", got)
-	}
-}
-
-// What a node offers stays so until no pod holds any of it, whatever its label says, and pods that ask for
-// what it does not offer change nothing.
-func TestInWhatANodeOffersItsGPUs(t *testing.T) {
-	memory := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: 14}}}
-	shares := gpu.Inventory{Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: 10, ShareMiB: 1490}}}
-	some := []string{"ml/p"}
-	for name, tc := range map[string]struct {
-		seen     Seen
-		labelled bool
-		want     bool
-		waits    bool // for pods to end
-	}{
-		"a new node":                                {Seen{}, false, false, false},
-		"a new node with the label":                 {Seen{}, true, true, false},
-		"labelled, and empty":                       {Seen{Offered: memory}, true, true, false},
-		"labelled, with pods":                       {Seen{Offered: memory, Holders: some}, true, false, true},
-		"labelled, with pods of a plugin before":    {Seen{Holders: some}, true, false, true},
-		"labelled, with pods that hold nothing":     {Seen{Offered: shares, Holders: some}, true, true, false},
-		"the label is gone":                         {Seen{Offered: shares}, false, false, false},
-		"the label is gone, with pods":              {Seen{Offered: shares, Sharers: some}, false, true, true},
-		"without the label, pods that hold nothing": {Seen{Offered: memory, Sharers: some}, false, false, false},
-		"as it was":                                 {Seen{Offered: shares, Sharers: some}, true, true, false},
-	} {
-		got, why := tc.seen.InShares(tc.labelled)
-		if got != tc.want || strings.Contains(why, "ml/p") != tc.waits {
-			t.Errorf("%s: in shares %t, want %t: %s", name, got, tc.want, why)
-		}
 	}
 }

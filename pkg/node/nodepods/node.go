@@ -30,8 +30,8 @@ const (
 	// givenPause is the least time between two writes of what pods were given: their owners can
 	// have it change.
 	givenPause = time.Second
-	// toldTimeout bounds the read before the first look for GPUs.
-	toldTimeout = 5 * time.Second
+	// lookTimeout bounds Look.
+	lookTimeout = 5 * time.Second
 )
 
 // Node keeps the inventory annotation of a node what it should be.
@@ -97,28 +97,6 @@ func (n *Node) Said() (Said, <-chan struct{}) {
 
 // Read is closed once Run knows what people say.
 func (n *Node) Read() <-chan struct{} { return n.read }
-
-// Offered reads what was last written of what the node offers. It is empty where nothing was, or
-// nothing can be read.
-func (n *Node) Offered(ctx context.Context) gpu.Inventory {
-	ctx, cancel := context.WithTimeout(ctx, toldTimeout)
-	defer cancel()
-	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: n.selector()})
-	for i := 0; err == nil && i < len(list.Items); i++ {
-		value, ok := list.Items[i].Annotations[n.names.Inventory()]
-		if !ok || list.Items[i].Name != n.name {
-			continue
-		}
-		var inv gpu.Inventory
-		if inv, err = api.DecodeInventory(value); err == nil {
-			return inv
-		}
-	}
-	if err != nil {
-		n.log.Warn("it is not known what was offered before", zap.String("node", n.name), zap.Error(err))
-	}
-	return gpu.Inventory{}
-}
 
 func (n *Node) selector() string {
 	return fields.OneTermEqualSelector("metadata.name", n.name).String()

@@ -470,7 +470,7 @@ func TestNodeIsKeptAnnotated(t *testing.T) {
 	}
 }
 
-func TestWhatTheNodeWasToldToOffer(t *testing.T) {
+func TestLookReadsTheLastInventory(t *testing.T) {
 	inv := inventory(gpu0, failed(gpu1, "XID 79"))
 	value, err := api.EncodeInventory(inv)
 	if err != nil {
@@ -496,8 +496,11 @@ func TestWhatTheNodeWasToldToOffer(t *testing.T) {
 			client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return tc.fail != nil, nil, tc.fail
 			})
-			got := NewNode(client, names(t), "n1", zap.NewNop()).Offered(t.Context())
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			got, err := Look(t.Context(), client, names(t), "n1")
+			if tc.fail != nil && err == nil {
+				t.Error("an error is taken for an answer")
+			}
+			if diff := cmp.Diff(tc.want, got.Offered); diff != "" {
 				t.Errorf("told (-want +got):\n%s", diff)
 			}
 		})

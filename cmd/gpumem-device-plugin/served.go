@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/claims"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
+)
+
+// served names the API and the unit in which a node allocates its GPU memory.
+type served struct {
+	api     string // as the node's label names it; empty: the extended resource, in memory
+	unitMiB int64  // 0: shares
+}
+
+// drained is how long a node that is to serve something else must be without allocations: a scheduler that
+// has not read the new label yet can still send a pod.
+const drained = 10 * time.Second
+
+// wants returns what a node with this label is to serve.
+func (c config) wants(label string) served {
+	switch {
+	case label == api.ByClaims && c.claims && c.claimsInShares:
+		return served{api: api.ByClaims}
+	case label == api.ByClaims && c.claims:
+		return served{api.ByClaims, c.unitMiB}
+	case label == api.InShares && c.shares:
+		return served{api: api.InShares}
+	default:
+		return served{unitMiB: c.unitMiB}
+	}
+}
+
+// choose returns the API and the unit of the node, and a reason if its label and the flags want others. The node
+// serves the same as before until no pod and no claim is left of it: both could allocate the same memory, and the
+// limits and the slots of its pods were computed in its unit.
+func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) (is served, unchanged string) {
+	wanted := c.wants(seen.Labels[c.names.API()])
+	was, left := c.former(seen, prepared)
+	switch {
+	case was == wanted || len(left) == 0:
+		return wanted, ""
+	case was.api == wanted.api && was.api == "":
+		unchanged = fmt.Sprintf("unitMiB is %d now, and the node keeps units of %d MiB and takes no new pods, because pods have such units: %s. Drain the node, or set unitMiB back to %d.",
+			wanted.unitMiB, was.unitMiB, strings.Join(left, ", "), was.unitMiB)
+	default:
+		unchanged = fmt.Sprintf("the node goes on with %s instead of %s until these have ended: %s", c.describe(was), c.describe(wanted), strings.Join(left, ", "))
+	}
+	return was, unchanged
+}
+
+// former returns the last API and unit of the node, and the names of the pods or claims that still hold memory by them.
+func (c config) former(seen nodepods.Seen, prepared map[types.UID]claims.Claim) (was served, left []string) {
+	for _, claim := range prepared {
+		if was = (served{api.ByClaims, c.unitMiB}); claim.InShares() {
+			was.unitMiB = 0
+		}
+		left = append(left, claim.Namespace+"/"+claim.Name)
+	}
+	slices.Sort(left)
+	offered := seen.Offered
+	some := len(offered.Devices) > 0
+	switch {
+	case len(left) > 0 || some && offered.Devices[0].Status.ByClaims:
+		return was, left
+	case offered.InShares() || !some && len(seen.Holders) == 0 && c.shares:
+		return served{api: api.InShares}, seen.Sharers
+	case some:
+		return served{unitMiB: offered.UnitMiB}, seen.Holders
+	default: // a plugin that published nothing has served these pods
+		return served{unitMiB: c.unitMiB}, seen.Holders
+	}
+}
+
+func (c config) describe(s served) string {
+	resource := string(c.names.Offered(s.unitMiB == 0))
+	if s.api == api.ByClaims {
+		return "claims to " + resource
+	}
+	return resource
+}
+
+// serving returns the config for a node that serves this. A share has its part of the cores. A node that serves
+// claims offers no MIG instances: a claim to several GPUs could get some, and a program sees one alone.
+func (c config) serving(s served) config {
+	c.unitMiB = s.unitMiB
+	if c.inShares() {
+		c.cores = false
+		c.plugin.Containers.ShareCores, c.plugin.Coreless = !c.plugin.Coreless, true
+	}
+	c.mig = c.mig && s.api != api.ByClaims
+	return c
+}
+
+// inShares reports whether the node's GPUs are offered in shares.
+func (c config) inShares() bool { return c.unitMiB == 0 }
+
+// resource is the extended resource that the node offers.
+func (c config) resource() string { return string(c.names.Offered(c.inShares())) }
+
+// apis are those that the node's label may ask for.
+func (c config) apis() (on []string) {
+	if c.claims {
+		on = append(on, api.ByClaims)
+	}
+	if c.shares {
+		on = append(on, api.InShares)
+	}
+	return on
+}
+
+// replaced returns once a node is to serve something else and nothing was allocated for a while. It returns false if
+// the context ends first. Both functions return channels that are closed when their answers change.
+func replaced(ctx context.Context, other func() (bool, <-chan struct{}), allocated func() (int, <-chan struct{})) bool {
+	for {
+		asked, relabelled := other()
+		n, changed := allocated()
+		var over <-chan time.Time
+		if asked && n == 0 {
+			over = time.After(drained)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-relabelled:
+		case <-changed:
+		case <-over:
+			return true
+		}
+	}
+}
+
+// stepRetry is the time between two tries of a step without which the process cannot start.
+const stepRetry = 2 * time.Second
+
+// retry repeats a step until it succeeds, and logs each new error. It returns false if the context ends first.
+func retry[T any](ctx context.Context, pause time.Duration, log *zap.Logger, failed string, step func(context.Context) (T, error)) (out T, ok bool) {
+	for last := ""; ; {
+		out, err := step(ctx)
+		if err == nil {
+			return out, true
+		}
+		if err.Error() != last {
+			log.Warn(failed, zap.Error(err))
+		}
+		last = err.Error()
+		select {
+		case <-ctx.Done():
+			return out, false
+		case <-time.After(pause):
+		}
+	}
+}
+
+// look reads the node's labels, its pods and its last inventory. If labels can select an API or a unit, look waits
+// for the API server. Otherwise it tries once: the plugin also serves containers that restart while the API server
+// is away.
+func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Seen, ok bool) {
+	return retry(ctx, stepRetry, log, "the node is not known yet", func(ctx context.Context) (nodepods.Seen, error) {
+		seen, err := nodepods.Look(ctx, client, cfg.names, cfg.nodeName)
+		if err != nil && len(cfg.apis()) == 0 {
+			log.Warn("the node is not known", zap.String("node", cfg.nodeName), zap.Error(err))
+			return nodepods.Seen{}, nil
+		}
+		return seen, err
+	})
+}
+
+// lastInventory returns a function that returns the inventory that the node published last. It reads it once more if
+// the first look has failed: the capacity of a GPU follows it.
+func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, seen nodepods.Seen) func(context.Context) gpu.Inventory {
+	var once sync.Once
+	return func(ctx context.Context) gpu.Inventory {
+		once.Do(func() {
+			if seen.UID != "" {
+				return
+			}
+			again, err := nodepods.Look(ctx, client, c.names, c.nodeName)
+			if err != nil {
+				log.Warn("the last inventory is not known", zap.String("node", c.nodeName), zap.Error(err))
+			}
+			seen = again
+		})
+		return seen.Offered
+	}
+}
+
+// recoverClaims returns the prepared claims, and rebuilds their checkpoint if it is not usable. For that it waits for
+// the API server.
+func recoverClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk) (prepared map[types.UID]claims.Claim, ok bool) {
+	return retry(ctx, stepRetry, log, "prepared claims are not known yet", func(ctx context.Context) (map[types.UID]claims.Claim, error) {
+		return claims.Recover(ctx, disk, func(ctx context.Context) ([]*resourceapi.ResourceClaim, error) {
+			return nodepods.ReadClaims(ctx, client, cfg.names, cfg.nodeName)
+		}, cfg.names.Domain(), cfg.nodeName, cfg.unitMiB, log)
+	})
+}
