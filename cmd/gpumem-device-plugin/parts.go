@@ -22,7 +22,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/nri"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
-	"github.com/gpumem/gpumem/pkg/node/partition"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 )
@@ -134,7 +133,7 @@ func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { ret
 func newLevel(log *zap.Logger, cfg config, prober inventory.Source, connected, late func() error) *enforcement.Node {
 	return enforcement.NewNode(cfg.mode, levelInterval, prober, enforcement.Probes{
 		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
-		Driver:  partition.New(cfg.nvmlLibrary, cfg.driverRoot),
+		Driver:  nvml.NewLimits(nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot)),
 		NRI:     connected,
 		Late:    late,
 		MPS: func(ctx context.Context, devices []gpu.Device) ([]int, error) {

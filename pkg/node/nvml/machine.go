@@ -11,38 +11,32 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Machine asks all GPUs of a node at once. Each call initialises the library and shuts it down.
+// Machine reads all GPUs of a node at once. Each call initialises the library and shuts it down.
 type Machine struct {
 	// Open returns the library, not initialised, and the path it is loaded from.
 	Open func() (nvml.Interface, string)
 }
 
-// each calls a function with every GPU, and returns the errors of GPUs. One that fails keeps the function from no other.
+// each calls a function with every GPU, and returns the errors of single GPUs: one that fails does not stop the others.
 func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (failed []error, err error) {
-	s, err := open(m.Open)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if ret := s.lib.Shutdown(); ret != nvml.SUCCESS {
-			err = errors.Join(err, fmt.Errorf("shut NVML down: %s", ret.Error()))
+	err = inSession(m.Open, func(s *session) error {
+		n, ret := s.lib.DeviceGetCount()
+		if ret != nvml.SUCCESS || n < 0 || n > maxGPUs {
+			return fmt.Errorf("NVML reports %d GPUs: %s", n, ret.Error())
 		}
-	}()
-	n, ret := s.lib.DeviceGetCount()
-	if ret != nvml.SUCCESS || n < 0 || n > maxGPUs {
-		return nil, fmt.Errorf("NVML reports %d GPUs: %s", n, ret.Error())
-	}
-	for i := range n {
-		handle, ret := s.lib.DeviceGetHandleByIndex(i)
-		if ret != nvml.SUCCESS {
-			failed = append(failed, fmt.Errorf("GPU %d: %s", i, failure(ret)))
-			continue
+		for i := range n {
+			handle, ret := s.lib.DeviceGetHandleByIndex(i)
+			if ret != nvml.SUCCESS {
+				failed = append(failed, fmt.Errorf("GPU %d: %s", i, failure(ret)))
+				continue
+			}
+			if err := f(s, i, handle); err != nil {
+				failed = append(failed, fmt.Errorf("GPU %d: %w", i, err))
+			}
 		}
-		if err := f(s, i, handle); err != nil {
-			failed = append(failed, fmt.Errorf("GPU %d: %w", i, err))
-		}
-	}
-	return failed, nil
+		return nil
+	})
+	return failed, err
 }
 
 // Parts returns the driver's version, the GPUs that answer, the selected MIG instances, and the number of GPUs that do not

@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
-// Config is what a Prober is to do. All fields are to be set.
+// Config has the settings of a Prober. All fields must be set.
 type Config struct {
 	// Open returns the library, not initialised, and the path it is loaded from.
 	Open func() (nvml.Interface, string)
@@ -29,8 +29,7 @@ type Config struct {
 	ReserveMiB int64 // of each GPU, next to what the driver keeps
 	Speeds     speeds.Tables
 
-	// Offered returns what was last offered of the node, by this prober or one before it.
-	// It is asked once, before the first probe.
+	// Offered returns the node's last inventory, of this prober or an earlier one. Run calls it once, before the first probe.
 	Offered func(ctx context.Context) gpu.Inventory
 
 	Interval   time.Duration // between two probes
@@ -98,7 +97,7 @@ type tracked struct {
 	reservedMiB int64 // what the driver keeps for itself, as far as the capacity heeds it
 }
 
-// New returns a prober that knows nothing until it runs.
+// New returns a prober with an empty inventory until it runs.
 func New(cfg Config, log *zap.Logger) *Prober {
 	return &Prober{
 		cfg: cfg, log: log,
@@ -112,15 +111,13 @@ func New(cfg Config, log *zap.Logger) *Prober {
 	}
 }
 
-// Inventory returns what the node offers now, why that is nothing, and a
-// channel that is closed when either has changed.
+// Inventory implements inventory.Source.
 func (p *Prober) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
 	return p.latest.Inventory()
 }
 
-// Usage tells how much a GPU was in use at the last probe: bytes of its memory,
-// and the share of the time in which a kernel ran, which is -1 when not known.
-// Not ok is one that did not answer.
+// Usage returns the use of a GPU at the last probe: bytes of its memory, and the share of the time in which a kernel ran, or -1
+// when it is unknown. It is not ok for a GPU that did not answer.
 func (p *Prober) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,24 +125,21 @@ func (p *Prober) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) {
 	return u.usedBytes, u.busy, ok
 }
 
-// Processes returns who used the GPUs at the last probe, and a channel that is
-// closed after the next. GPUs that did not answer are left out.
+// Processes returns the processes on each GPU that answered the last probe, and a channel that is closed after the next.
 func (p *Prober) Processes() (of map[gpu.UUID][]inventory.Process, probed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.processes, p.measured
 }
 
-// SetForeign tells how many bytes of GPUs are used by programs that were granted
-// none of it. From the next probe on, those are not offered: the reserve
-// (Config.ReserveMiB) is taken for them first, then whole units.
+// SetForeign sets the bytes of each GPU that programs without a grant use. The next probe withdraws them: from the reserve
+// (Config.ReserveMiB) first, then whole units.
 func (p *Prober) SetForeign(bytes map[gpu.UUID]uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.foreign = bytes
 }
 
-// foreignUnits returns how many units of the GPU's capacity foreign programs use.
 func (d *tracked) foreignUnits(cfg Config, bytes uint64) gpu.Units {
 	foreignMiB := int64(min(bytes/mib, uint64(d.MemoryMiB)))
 	if bytes%mib > 0 {
@@ -155,7 +149,6 @@ func (d *tracked) foreignUnits(cfg Config, bytes uint64) gpu.Units {
 	return max(0, d.Allocatable-left)
 }
 
-// usage is what Usage tells.
 type usage struct {
 	usedBytes uint64
 	busy      float64
@@ -180,8 +173,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// rest waits for the next probe, and marks what NVML reports meanwhile. It
-// returns false when the context is done.
+// rest waits for the next probe, and applies NVML's events meanwhile. It returns false when the context is done.
 func (p *Prober) rest(ctx context.Context) bool {
 	interval := p.cfg.Interval
 	if p.session == nil || len(p.devices) == 0 {
@@ -336,7 +328,7 @@ func distinct(readings []reading) []reading {
 	return readings
 }
 
-// merge brings the devices up to date with what the GPUs answered, by index.
+// merge updates the devices with the readings.
 func (p *Prober) merge(readings []reading) {
 	seen := make(map[gpu.UUID]bool)
 	for _, r := range readings {
@@ -384,7 +376,7 @@ func (p *Prober) merge(readings []reading) {
 	p.separateIndexes(last + 1)
 }
 
-// measure makes known how much the GPUs are in use.
+// measure publishes the use of GPUs and their processes.
 func (p *Prober) measure(readings []reading) {
 	measured, processes, sampled := make(map[gpu.UUID]usage), make(map[gpu.UUID][]inventory.Process), make(map[gpu.UUID]uint64)
 	maps.Copy(sampled, p.sampled)
@@ -418,7 +410,7 @@ func (p *Prober) at(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	return out
 }
 
-// found takes in the answer of a GPU that is as it should be.
+// found adds or updates the device of a good reading.
 func (p *Prober) found(r reading) {
 	d := p.devices[r.device.UUID]
 	if d == nil {
@@ -450,7 +442,7 @@ func (p *Prober) found(r reading) {
 	}
 }
 
-// variation is by how much, in MiB, what the driver keeps may differ for nothing: see Decisions.
+// variation is the difference, in MiB, of the driver's own memory that changes no capacity: see Decisions.
 const variation = 32
 
 // size gives the GPU its memory and its capacity: what there is, or what was offered of it, where
@@ -471,7 +463,6 @@ func (d *tracked) size(cfg Config, r reading, offered gpu.Device, heed bool) {
 	}
 }
 
-// resize is size of a GPU that was offered before.
 func (p *Prober) resize(d *tracked, r reading) {
 	was := d.Device
 	d.size(p.cfg, r, was, d.MemoryMiB == r.device.MemoryMiB)
@@ -571,7 +562,6 @@ func (p *Prober) allWell() bool {
 	return true
 }
 
-// publish makes the devices known, if they are not what they were.
 func (p *Prober) publish(reason string) {
 	inv := gpu.Inventory{UnitMiB: p.cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}
 	if p.session != nil {
@@ -599,7 +589,7 @@ func (p *Prober) publish(reason string) {
 	p.latest.Set(inv, reason)
 }
 
-// sayOnce logs of a GPU what has not been logged of it last.
+// sayOnce logs a message, unless it repeats the last one of the key.
 func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
 	words := []string{message}
 	for _, f := range fields {

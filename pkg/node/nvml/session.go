@@ -4,14 +4,21 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
+	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
 // session is the library, opened and initialised.
@@ -64,6 +71,20 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 	return s, nil
 }
 
+// inSession opens a session for one function. NVML counts its users, so the library may be open already.
+func inSession(find func() (nvml.Interface, string), f func(*session) error) (err error) {
+	s, err := open(find)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if ret := s.lib.Shutdown(); ret != nvml.SUCCESS {
+			err = errors.Join(err, fmt.Errorf("shut NVML down: %s", ret.Error()))
+		}
+	}()
+	return f(s)
+}
+
 const mib = 1 << 20
 
 // reading is what one GPU or MIG instance answered.
@@ -84,7 +105,7 @@ type reading struct {
 	unlisted bool // NVML did not list the processes: the list of the last probe counts
 }
 
-// answered reports whether a call about the GPU succeeded that it can do without. A lost GPU has failed, whatever the call.
+// answered reports whether an optional call about the GPU succeeded. A lost GPU has failed, whatever the call.
 func (r *reading) answered(ret nvml.Return) bool {
 	if ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED {
 		r.failed = cmp.Or(r.failed, failure(ret))
@@ -92,8 +113,8 @@ func (r *reading) answered(ret nvml.Return) bool {
 	return ret == nvml.SUCCESS
 }
 
-// read asks one GPU everything, and its MIG instances where they are wanted. Only what the account
-// depends on must succeed. Sampled is the reading.sampled of each GPU at the last probe.
+// read reads one GPU, and its MIG instances on request. It fails where identity and memory are unknown, and leaves out other
+// facts that NVML does not return. Sampled is the reading.sampled of each GPU at the last probe.
 func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) reading {
 	handle, ret := s.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
@@ -134,7 +155,7 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	return r
 }
 
-// ask asks a GPU or a MIG instance what both can tell.
+// ask reads the facts that GPUs and MIG instances have in common.
 func (s *session) ask(handle nvml.Device, index int, sampled map[gpu.UUID]uint64) reading {
 	uuid, ret := handle.GetUUID()
 	switch {
@@ -169,7 +190,6 @@ func (s *session) ask(handle nvml.Device, index int, sampled map[gpu.UUID]uint64
 	return r
 }
 
-// memory returns the bytes of a GPU: all of them, the driver's, and those that programs use.
 func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret nvml.Return) {
 	if s.memoryV2 {
 		if m, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
@@ -180,7 +200,7 @@ func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret 
 	return m.Total, 0, m.Used, ret
 }
 
-// recovery returns why a GPU is of no use although it answers. Drivers before 565 do not report it: there only its XIDs do.
+// recovery returns why a GPU cannot be used although it answers. Drivers before 565 do not report it: there only its XIDs do.
 func (s *session) recovery(handle nvml.Device) string {
 	if s.fields {
 		asked := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
@@ -237,4 +257,247 @@ func numaNode(handle nvml.Device) int {
 		}
 	}
 	return -1
+}
+
+// notAvailable is what NVML says of a process whose memory it does not know.
+const notAvailable = 1<<64 - 1
+
+// processes reads the memory of a GPU's processes and their time since the last sample. A process that uses the GPU in several
+// ways is in several lists, with all of its memory in each.
+func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
+	most := make(map[int]uint64)
+	clients := make(map[int]bool) // of MPS
+	for _, list := range []struct {
+		there bool
+		of    func() ([]nvml.ProcessInfo, nvml.Return)
+		mps   bool
+	}{
+		{s.compute, handle.GetComputeRunningProcesses, false},
+		{s.graphics, handle.GetGraphicsRunningProcesses, false},
+		{s.mps, handle.GetMPSComputeRunningProcesses, true},
+	} {
+		if !list.there {
+			continue
+		}
+		found, ret := list.of()
+		if !r.answered(ret) {
+			r.unlisted = r.unlisted || ret != nvml.ERROR_NOT_SUPPORTED
+			continue
+		}
+		for _, p := range found {
+			if p.UsedGpuMemory != notAvailable {
+				most[int(p.Pid)] = max(most[int(p.Pid)], p.UsedGpuMemory)
+			}
+			clients[int(p.Pid)] = clients[int(p.Pid)] || list.mps
+		}
+	}
+	sm, sampled, known := s.sm(handle, since)
+	for _, pid := range slices.Sorted(maps.Keys(most)) {
+		p := inventory.Process{PID: pid, Bytes: most[pid]}
+		if share, has := sm[pid]; has {
+			p.SM = share
+		} else if known && !clients[pid] {
+			p.SM = new(0) // NVML has no sample of a process that does nothing
+		}
+		r.processes = append(r.processes, p)
+	}
+	r.sampled = sampled
+}
+
+// sm returns the per cent of the time in which a GPU ran kernels of each process that has a sample newer than since, and the
+// time of the newest sample. The share is nil where NVML's number makes no sense. Not known: the GPU returns no samples.
+func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled uint64, known bool) {
+	if !s.samples {
+		return nil, since, false
+	}
+	if since > uint64(time.Now().UnixMicro()) {
+		since = 0 // the machine's clock was set back: no sample would be newer until it is there again
+	}
+	samples, ret := newSamples(handle, since)
+	switch ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_NOT_FOUND:
+		return nil, since, true
+	default:
+		return nil, since, false
+	}
+	of, sampled = make(map[int]*int), since
+	newest := make(map[int]uint64)
+	for _, sample := range samples {
+		sampled = max(sampled, sample.TimeStamp)
+		pid := int(sample.Pid)
+		if sample.TimeStamp < newest[pid] {
+			continue
+		}
+		newest[pid], of[pid] = sample.TimeStamp, nil
+		if sample.SmUtil <= 100 {
+			of[pid] = new(int(sample.SmUtil))
+		}
+	}
+	return of, sampled, true
+}
+
+// newSamples recovers from a panic of go-nvml: it panics when NVML has more samples than the buffer that it has just made.
+func newSamples(handle nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
+	defer func() {
+		if recover() != nil {
+			samples, ret = nil, nvml.ERROR_INSUFFICIENT_SIZE
+		}
+	}()
+	return handle.GetProcessUtilization(since)
+}
+
+// nvlinks counts the active NVLinks of a GPU.
+type nvlinks struct {
+	to       map[string]int // to other GPUs, by bus address
+	switches int            // to NVSwitches, which lead to all other GPUs
+}
+
+func (s *session) nvlinks(handle nvml.Device) nvlinks {
+	out := nvlinks{to: make(map[string]int)}
+	for link := range nvml.NVLINK_MAX_LINKS {
+		if state, ret := handle.GetNvLinkState(link); ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
+			continue // numbers can have gaps
+		}
+		if s.nvlinkType {
+			if kind, ret := handle.GetNvLinkRemoteDeviceType(link); ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
+				out.switches++
+				continue
+			}
+		}
+		if pci, ret := handle.GetNvLinkRemotePciInfo(link); ret == nvml.SUCCESS {
+			out.to[busID(pci)]++
+		}
+	}
+	return out
+}
+
+// links returns the pairs of devices that NVLinks join. One end that reports a link is enough.
+func links(devices []*tracked) []gpu.Link {
+	var out []gpu.Link
+	for i, b := range devices {
+		for _, a := range devices[:i] {
+			if a.instance != nil || b.instance != nil {
+				continue // of a GPU in MIG mode NVLinks are off
+			}
+			lanes := max(a.nvlinks.to[b.PCI], b.nvlinks.to[a.PCI])
+			if lanes == 0 {
+				lanes = min(a.nvlinks.switches, b.nvlinks.switches)
+			}
+			if lanes > 0 {
+				out = append(out, gpu.Link{A: a.UUID, B: b.UUID, Lanes: lanes})
+			}
+		}
+	}
+	return out
+}
+
+// maxInstances is how many MIG instances a GPU has at most (NVIDIA, "Multi-Instance GPU").
+const maxInstances = 7
+
+// An instance is the part of a GPU that a MIG instance has.
+type instance struct {
+	of     int    // index of the GPU
+	id     uint32 // of its GPU instance
+	place  int    // in NVML's list of the GPU's
+	slices int    // of the GPU's compute slices; 0: not known
+	most   int    // how many of these the GPU has; 0: not known
+}
+
+// instances reads the MIG instances of a GPU. An instance has the facts of its GPU where NVML returns none. An instance
+// that shares its memory fails: NVML lists the compute instances of a GPU instance, each with all of its memory.
+func (s *session) instances(parent nvml.Device, of reading, sampled map[gpu.UUID]uint64) (out []reading) {
+	most, _ := parent.GetMaxMigDeviceCount()
+	for place := range maxInstances {
+		handle, ret := parent.GetMigDeviceHandleByIndex(place)
+		if ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT {
+			continue // places can have gaps, and a GPU fewer of them
+		}
+		r := reading{failed: failure(ret)}
+		if ret == nvml.SUCCESS {
+			r = s.ask(handle, of.index, sampled)
+		}
+		r.instance = &instance{of: of.index, place: place, id: wholeGPU, most: most}
+		if r.failed == "" {
+			r.device.ComputeCapability, r.device.PCI, r.device.NUMANode = of.device.ComputeCapability, of.device.PCI, of.device.NUMANode
+			r.device.Parent = of.device.UUID
+			id, ret := handle.GetGpuInstanceId()
+			a, told := handle.GetAttributes()
+			switch r.instance.slices = int(a.ComputeInstanceSliceCount); {
+			case ret != nvml.SUCCESS:
+				r.failed = failure(ret)
+			case told != nvml.SUCCESS:
+				r.failed = failure(told)
+			case a.ComputeInstanceSliceCount != a.GpuInstanceSliceCount:
+				r.failed = "it is a part of a GPU instance, and shares its memory with the other parts"
+			default:
+				r.instance.id = uint32(id)
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// flatten appends the readings of MIG instances to the list of GPUs. An instance has the same index whatever other instances
+// there are.
+func flatten(gpus []reading) []reading {
+	out := gpus
+	for _, r := range gpus {
+		for _, i := range r.instances {
+			i.index = len(gpus) + maxInstances*r.index + i.instance.place
+			i.device.Index = i.index
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// speed returns the speed of a device: an instance has the same part of it as of the GPU's slices.
+func (r reading) speed(of speeds.Tables) int {
+	speed := of.Of(r.device.Model)
+	if r.instance == nil || r.instance.slices == 0 || r.instance.most == 0 || speed == 0 {
+		return speed
+	}
+	return max(1, speed*r.instance.slices/r.instance.most)
+}
+
+const libraryName = "libnvidia-ml.so.1"
+
+// libraryDirs are where distributions and driver containers keep the library.
+var libraryDirs = [...]string{
+	"usr/lib64",
+	"usr/lib/x86_64-linux-gnu",
+	"usr/lib/aarch64-linux-gnu",
+	"usr/lib",
+	"lib64",
+	"lib/x86_64-linux-gnu",
+	"lib/aarch64-linux-gnu",
+	"lib",
+}
+
+// FindInDriver returns the path to load a library of the driver from: the first that exists under
+// the driver's root, else the bare name, which leaves the search to the dynamic linker.
+func FindInDriver(name, driverRoot string) string {
+	if driverRoot != "" {
+		for _, dir := range libraryDirs {
+			candidate := filepath.Join(driverRoot, dir, name)
+			if _, err := os.Stat(candidate); err == nil {
+				return candidate
+			}
+		}
+	}
+	return name
+}
+
+// Opener returns a Config.Open that looks for the library each time it is called.
+func Opener(path, driverRoot string) func() (nvml.Interface, string) {
+	return func() (nvml.Interface, string) {
+		found := cmp.Or(path, FindInDriver(libraryName, driverRoot))
+		from := found
+		if found == libraryName && driverRoot != "" {
+			from += fmt.Sprintf(" (which is not in %s below %s)", strings.Join(libraryDirs[:], ", "), driverRoot)
+		}
+		return nvml.New(nvml.WithLibraryPath(found)), from
+	}
 }

@@ -1,4 +1,4 @@
-package partition
+package nvml
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func TestLimitsOfControlGroups(t *testing.T) {
 	if !inChild(t) {
 		return
 	}
-	l := New(os.Getenv(given), "")
+	l := NewLimits(Opener(os.Getenv(given), ""))
 	if _, _, ok, err := l.Get(t.Context(), "GPU-a", "/g"); ok || err != nil {
 		t.Errorf("before they are set: %t, %v", ok, err)
 	}
@@ -73,7 +73,7 @@ func TestLimitsOfAnOlderDriver(t *testing.T) {
 	if !inChild(t, "-DOLD") {
 		return
 	}
-	l := New(os.Getenv(given), "")
+	l := NewLimits(Opener(os.Getenv(given), ""))
 	const want = "the driver's NVML has no limits of memory"
 	if err := l.Set(t.Context(), "GPU-a", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("set: %v", err)
@@ -84,14 +84,14 @@ func TestLimitsOfAnOlderDriver(t *testing.T) {
 }
 
 func TestLimitsWithoutADriver(t *testing.T) {
-	if err := New("/nowhere.so", "").Set(t.Context(), "GPU-a", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), "cannot be loaded from /nowhere.so") {
+	if err := NewLimits(Opener("/nowhere.so", "")).Set(t.Context(), "GPU-a", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), "cannot be loaded from /nowhere.so") {
 		t.Error(err)
 	}
 }
 
-// TestEachAnswerOfEachCall: that there are no limits, that NVML fails, and that it is slow are different answers, and each
+// TestEachAnswerOfLimits: that there are no limits, that NVML fails, and that it is slow are different answers, and each
 // session is shut down.
-func TestEachAnswerOfEachCall(t *testing.T) {
+func TestEachAnswerOfLimits(t *testing.T) {
 	for _, tc := range []struct {
 		call string
 		ret  nvml.Return
@@ -111,7 +111,7 @@ func TestEachAnswerOfEachCall(t *testing.T) {
 		{"get", nvml.SUCCESS, time.Minute, "does not answer"},
 		{"find", nvml.ERROR_NOT_FOUND, 0, "does not find the GPU: ERROR_NOT_FOUND"},
 		{"find", nvml.ERROR_GPU_IS_LOST, 0, "does not find the GPU: ERROR_GPU_IS_LOST"},
-		{"init", nvml.ERROR_DRIVER_NOT_LOADED, 0, "NVML does not start: ERROR_DRIVER_NOT_LOADED"},
+		{"init", nvml.ERROR_DRIVER_NOT_LOADED, 0, "the NVIDIA driver is not loaded"},
 		{"init", nvml.SUCCESS, time.Minute, "does not answer"},
 	} {
 		t.Run(fmt.Sprint(tc.call, " ", tc.ret, " ", tc.slow), func(t *testing.T) {
@@ -138,13 +138,14 @@ func TestEachAnswerOfEachCall(t *testing.T) {
 						}
 						return ret
 					},
-					ShutdownFunc:              func() nvml.Return { sessions.Add(-1); return nvml.SUCCESS },
-					DeviceGetHandleByUUIDFunc: func(string) (nvml.Device, nvml.Return) { return device, of("find") },
+					ShutdownFunc:               func() nvml.Return { sessions.Add(-1); return nvml.SUCCESS },
+					SystemGetDriverVersionFunc: func() (string, nvml.Return) { return "615.10", nvml.SUCCESS },
+					DeviceGetHandleByUUIDFunc:  func(string) (nvml.Device, nvml.Return) { return device, of("find") },
 					ExtensionsFunc: func() nvml.ExtendedInterface {
 						return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
 					},
 				}
-				l := &Limits{open: func() (nvml.Interface, string) { return lib, "" }, turn: make(chan struct{}, 1)}
+				l := NewLimits(func() (nvml.Interface, string) { return lib, "" })
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				err := l.Set(ctx, "GPU-a", "/g", 1, 2)

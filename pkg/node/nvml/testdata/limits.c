@@ -15,6 +15,7 @@ static char group[256];
 
 int nvmlInit_v2(void) { users++; return 0; }
 int nvmlShutdown(void) { users--; return 0; }
+int nvmlSystemGetDriverVersion(char *version, unsigned length) { strncpy(version, "615.10", length); return 0; }
 const char *nvmlErrorString(int r) { return r == NOT_FOUND ? "Not Found" : "error"; }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
