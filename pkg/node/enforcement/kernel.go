@@ -16,8 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Driver limits what control groups may have of GPUs (NVML, package nvml). A group is named by
-// the full path of its folder, amounts are bytes.
+// Driver limits the GPU memory of control groups (nvml.Limits). Dir is the full path of a group's directory, amounts are bytes.
 type Driver interface {
 	Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error
 	// Get is not ok for a group that has no limits.
@@ -34,17 +33,17 @@ const (
 	maxPage = 2 * mib
 )
 
-// within reports whether a limit that was read is the one that was set, in whole pages.
+// within reports whether two limits are equal in whole pages.
 func within(read, set uint64) bool { return read <= set && set-read < maxPage }
 
-// kernel is the level of that name.
+// kernel enforces the level of that name.
 type kernel struct {
 	driver  Driver
 	cgroups Cgroups
 
-	turn   chan struct{}           // one change at a time: settle adds up what groups have. Guards the next two
-	limits map[string]limit        // of containers that run, by their groups' folders
-	cut    map[string][]gpu.Device // by the folders of groups that may have got a limit after nobody waited for it
+	turn   chan struct{}           // of the one change at a time, because settle adds up limits. It guards the next two
+	limits map[string]limit        // of running containers, by the directories of their groups
+	cut    map[string][]gpu.Device // by the directories of groups that may get a limit after nobody waits for it
 
 	mu      sync.Mutex // guards the rest
 	tested  result
@@ -63,28 +62,28 @@ func newKernel(driver Driver, cgroups Cgroups) *kernel {
 	return &kernel{driver: driver, cgroups: cgroups, turn: make(chan struct{}, 1), limits: make(map[string]limit), cut: make(map[string][]gpu.Device)}
 }
 
-// errBusy says that the driver is asked for something else: it tells nothing of whether limits can be set.
+// errBusy is the error of a call that got no turn, or no answer: it proves nothing about the driver.
 var errBusy = errors.New("the driver is asked for other limits")
 
-// begin waits for its turn, but no longer than the context: the container runtime does not either, and
-// starts a container that it hears nothing about.
-func (k *kernel) begin(ctx context.Context) (end func(), err error) {
+// do calls f when its turn comes, but waits no longer than the context: the container runtime does not either, and starts a
+// container without an answer.
+func (k *kernel) do(ctx context.Context, f func() error) error {
 	select {
 	case k.turn <- struct{}{}:
-		return func() { <-k.turn }, nil
+		defer func() { <-k.turn }()
+		return f()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", errBusy, ctx.Err())
+		return fmt.Errorf("%w: %w", errBusy, ctx.Err())
 	}
 }
 
-// limit is what a container may have of each of its GPUs.
+// limit is a container's memory on each of its GPUs.
 type limit struct {
 	gpus  []gpu.UUID
 	bytes uint64
 }
 
-// hold gives a container its limit of each of its GPUs. Where one fails, none keeps memory
-// reserved.
+// hold sets a container's limit on each of its GPUs. If one fails, no GPU keeps memory reserved.
 func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	if limitMiB <= 0 || limitMiB > unlimited/2/mib {
 		return fmt.Errorf("a limit of %d MiB", limitMiB)
@@ -93,58 +92,54 @@ func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, l
 	if err != nil {
 		return err
 	}
-	end, err := k.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	l := limit{bytes: uint64(limitMiB) * mib}
-	for _, d := range devices {
-		err := k.set(ctx, d.UUID, dir, l.bytes)
-		switch {
-		case err != nil && ctx.Err() != nil: // the driver may set it yet
-			k.cut[dir] = devices
-			return fmt.Errorf("%w: %w", errBusy, err)
-		case err != nil:
-			return errors.Join(err, k.free(ctx, dir, devices))
-		}
-		l.gpus = append(l.gpus, d.UUID)
-	}
-	k.limits[dir] = l
-	delete(k.cut, dir)
-	return nil
-}
-
-// undo gives back what calls have reserved that nobody waited for, unless the container has its limit now.
-func (k *kernel) undo(ctx context.Context) error {
-	end, err := k.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	for dir, devices := range k.cut {
-		if _, held := k.limits[dir]; !held {
-			if err := k.free(ctx, dir, devices); err != nil {
-				return err
+	return k.do(ctx, func() error {
+		l := limit{bytes: uint64(limitMiB) * mib}
+		for _, d := range devices {
+			err := k.set(ctx, d.UUID, dir, l.bytes)
+			switch {
+			case err != nil && ctx.Err() != nil: // the driver may set it yet
+				k.cut[dir] = devices
+				return fmt.Errorf("%w: %w", errBusy, err)
+			case err != nil:
+				return errors.Join(err, k.free(ctx, dir, devices))
 			}
+			l.gpus = append(l.gpus, d.UUID)
 		}
+		k.limits[dir] = l
 		delete(k.cut, dir)
-	}
-	return nil
+		return nil
+	})
 }
 
-// keep reads the limits of containers that run on a GPU, and sets again what the driver has lost: it forgets
-// them when it is loaded again, or a GPU is reset, and the containers go on. Others have their turn between two containers.
+// undo frees reservations of calls whose outcome nobody waited for, unless the container has its limit now.
+func (k *kernel) undo(ctx context.Context) error {
+	return k.do(ctx, func() error {
+		for dir, devices := range k.cut {
+			if _, held := k.limits[dir]; !held {
+				if err := k.free(ctx, dir, devices); err != nil {
+					return err
+				}
+			}
+			delete(k.cut, dir)
+		}
+		return nil
+	})
+}
+
+// keep reads the limits of running containers on a GPU, and sets again those that the driver has lost: it forgets them when it
+// is loaded again, or a GPU is reset, and the containers run on. Other calls have their turn between two containers.
 func (k *kernel) keep(ctx context.Context, id gpu.UUID) error {
-	end, err := k.begin(ctx)
+	var dirs []string
+	err := k.do(ctx, func() error {
+		dirs = slices.Sorted(maps.Keys(k.limits))
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	dirs := slices.Sorted(maps.Keys(k.limits))
-	end()
 	var errs []error
 	for _, dir := range dirs {
-		if err := k.keepGroup(ctx, id, dir); err != nil {
+		if err := k.do(ctx, func() error { return k.keepGroup(ctx, id, dir) }); err != nil {
 			errs = append(errs, fmt.Errorf("a limit is lost and could not be set again: %w", err))
 		}
 	}
@@ -152,11 +147,6 @@ func (k *kernel) keep(ctx context.Context, id gpu.UUID) error {
 }
 
 func (k *kernel) keepGroup(ctx context.Context, id gpu.UUID, dir string) error {
-	end, err := k.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
 	l := k.limits[dir]
 	if !slices.Contains(l.gpus, id) {
 		return nil
@@ -188,23 +178,20 @@ func (k *kernel) set(ctx context.Context, id gpu.UUID, dir string, bytes uint64)
 	return nil
 }
 
-// release gives back what is reserved for a container that ends, and what earlier ones left.
+// release frees the reservations of a container that ends, and those that earlier containers left.
 func (k *kernel) release(ctx context.Context, group string, devices []gpu.Device) error {
 	dir, err := k.cgroups.dir(group)
 	if err != nil {
 		return err
 	}
-	end, err := k.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	delete(k.limits, dir)
-	return errors.Join(k.free(ctx, dir, devices), k.settleAll(ctx, devices))
+	return k.do(ctx, func() error {
+		delete(k.limits, dir)
+		return errors.Join(k.free(ctx, dir, devices), k.settleAll(ctx, devices...))
+	})
 }
 
-// free sets a group's soft limits to nothing. The hard ones remain, for a program that still runs.
-// A group that is gone has none; settle finds what it left.
+// free sets a group's soft limits to 0. The hard ones remain, for a program that still runs. A group that is gone has none;
+// settle finds the reservations that it left.
 func (k *kernel) free(ctx context.Context, dir string, devices []gpu.Device) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -220,8 +207,8 @@ func (k *kernel) free(ctx context.Context, dir string, devices []gpu.Device) err
 	return errors.Join(errs...)
 }
 
-// settleAll gives back what groups that are gone have left reserved above them.
-func (k *kernel) settleAll(ctx context.Context, devices []gpu.Device) error {
+// settleAll frees the reservations that groups which are gone have left above them.
+func (k *kernel) settleAll(ctx context.Context, devices ...gpu.Device) error {
 	pods, err := k.cgroups.pods()
 	if err != nil {
 		return err
@@ -234,9 +221,8 @@ func (k *kernel) settleAll(ctx context.Context, devices []gpu.Device) error {
 	return errors.Join(errs...)
 }
 
-// settle returns what is reserved for a group. One above those of containers has what these have
-// together: the driver adds to it as they are given limits, and does not hear of one that is
-// removed. Where it has more, that is taken away, from those further up too.
+// settle returns the soft limit of a group, and corrects the groups above containers. Such a group should have the sum of the
+// containers' soft limits: the driver adds to it when a container gets a limit, and does not subtract when the group is removed.
 func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint64, err error) {
 	has, _, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || !aboveContainers(dir) {
@@ -257,7 +243,7 @@ func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint
 		}
 		sum += below
 	}
-	// What was below has been taken from here already.
+	// The driver has subtracted from here what settle freed below.
 	has, hard, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || has <= sum {
 		return has, err
@@ -266,11 +252,11 @@ func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint
 }
 
 const (
-	// scratch is the group that the driver is tested with, below the one of all pods.
+	// scratch is the group of the test, below the one of all pods.
 	scratch   = "gpumem-selftest"
 	testBytes = 64 * mib
 
-	// retest is after how long what was proven is proven again, retry what failed.
+	// The result of a test that passed counts for retest, and of one that failed for retry.
 	retest = time.Minute
 	retry  = 10 * time.Second
 	// testPatience bounds a test. The result before it stands until it ends.
@@ -321,7 +307,6 @@ func (k *kernel) begun(ctx context.Context, of string, devices []gpu.Device) (la
 	return k.tested, k.testing
 }
 
-// run runs one test and records its result.
 func (k *kernel) run(ctx context.Context, of string, devices []gpu.Device) {
 	ctx, cancel := context.WithTimeout(ctx, testPatience)
 	defer cancel()
@@ -345,7 +330,7 @@ func (k *kernel) test(ctx context.Context, devices []gpu.Device) (failed map[gpu
 	}
 	failed = make(map[gpu.UUID]error)
 	for _, d := range devices {
-		if err := k.testGPU(ctx, d.UUID, dir); err != nil {
+		if err := k.do(ctx, func() error { return k.testGPU(ctx, d.UUID, dir) }); err != nil {
 			failed[d.UUID] = fmt.Errorf("the driver limits no control group: %w", err)
 		}
 	}
@@ -358,7 +343,8 @@ func (k *kernel) test(ctx context.Context, devices []gpu.Device) (failed map[gpu
 	var all []error
 	for _, d := range devices {
 		if failed[d.UUID] == nil {
-			if err := errors.Join(k.keep(ctx, d.UUID), k.settleGPU(ctx, d.UUID, pods)); err != nil {
+			settle := func() error { return k.settleAll(ctx, d) }
+			if err := errors.Join(k.keep(ctx, d.UUID), k.do(ctx, settle)); err != nil {
 				failed[d.UUID] = err
 			}
 		}
@@ -371,24 +357,9 @@ func (k *kernel) test(ctx context.Context, devices []gpu.Device) (failed map[gpu
 }
 
 func (k *kernel) testGPU(ctx context.Context, id gpu.UUID, dir string) error {
-	end, err := k.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	err = k.set(ctx, id, dir, testBytes)
+	err := k.set(ctx, id, dir, testBytes)
 	if cleared := k.driver.Set(ctx, id, dir, 0, unlimited); err == nil {
 		err = cleared
 	}
-	return err
-}
-
-func (k *kernel) settleGPU(ctx context.Context, id gpu.UUID, pods string) error {
-	end, err := k.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	_, err = k.settle(ctx, id, pods)
 	return err
 }

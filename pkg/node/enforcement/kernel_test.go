@@ -281,16 +281,19 @@ func TestADriverThatIsBusyCanSetLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		n := run(t, Auto, h)
-		end, err := n.kernel.begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		end := make(chan struct{})
+		go func() {
+			if err := n.kernel.do(t.Context(), func() error { <-end; return nil }); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := n.Hold(ctx, "/"+c1, []gpu.Device{{UUID: "GPU-a"}}, 1024); err == nil {
 			t.Error("a container has a limit that was not set")
 		}
-		end()
+		close(end)
 		time.Sleep(interval)
 		synctest.Wait()
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Mode is which level a node is to have: one of the levels, or Auto.
+// Mode is the level that a node must have, or Auto.
 type Mode string
 
 // Auto is the strongest level that the node can prove.
@@ -32,8 +32,7 @@ const (
 	minCapability gpu.Version = "7.0" // Volta: MPS with limits for each client
 )
 
-// Facts is what a node has shown. Each error says what is missing; nil says that
-// it is there.
+// Facts are a node's abilities. Each error is the reason why one is missing.
 type Facts struct {
 	Driver  string // version
 	Devices []gpu.Device
@@ -49,25 +48,26 @@ type Facts struct {
 	Failed map[gpu.UUID]error // GPUs on which no limit was set and read back, where it was on others
 }
 
-// Verdict is what holds on a node.
+// Verdict is the level of a node, with the reasons why it is no stronger.
 type Verdict struct {
 	Level  gpu.Enforcement
-	Kernel error // why the kernel does not hold containers to their grants; nil where it does
-	MPS    error // the same of MPS
+	Kernel error // why the kernel does not limit containers; nil where it does
+	MPS    error // the same for MPS
 	Served bool  // containers are clients of the MPS daemon
 
 	Unserved, Failed map[gpu.UUID]error // GPUs on which MPS, and the kernel, limit nobody, where they do on others
 }
 
-// of returns the GPUs on which a level does not hold, where it does on others.
-func (v Verdict) of(level gpu.Enforcement) map[gpu.UUID]error {
+// lacks returns why a level is not enforced on the node, and the GPUs on which it fails alone. One level does not imply
+// another: the settings of a container for one have no effect at another.
+func (v Verdict) lacks(level gpu.Enforcement) (node error, gpus map[gpu.UUID]error) {
 	switch level {
 	case gpu.EnforcementKernel:
-		return v.Failed
+		return v.Kernel, v.Failed
 	case gpu.EnforcementMPS:
-		return v.Unserved
+		return v.MPS, v.Unserved
 	default:
-		return nil
+		return nil, nil
 	}
 }
 
@@ -94,7 +94,7 @@ func (f Facts) unserved() map[gpu.UUID]error {
 	return out
 }
 
-// Weaker says why the level is no stronger; it is empty for the strongest.
+// Weaker returns why the level is no stronger; it is empty for the strongest.
 func (v Verdict) Weaker() string {
 	var parts []string
 	if v.MPS != nil && v.Level != gpu.EnforcementKernel {
@@ -104,19 +104,6 @@ func (v Verdict) Weaker() string {
 		parts = append(parts, "kernel: "+v.Kernel.Error())
 	}
 	return strings.Join(parts, "; ")
-}
-
-// lacks says why a level is not enforced. One does not stand for another: what a container was
-// given for the one does nothing at the other.
-func (v Verdict) lacks(level gpu.Enforcement) error {
-	switch level {
-	case gpu.EnforcementKernel:
-		return v.Kernel
-	case gpu.EnforcementMPS:
-		return v.MPS
-	default:
-		return nil
-	}
 }
 
 func (f Facts) mps() error {
@@ -135,8 +122,8 @@ func (f Facts) mps() error {
 	return nil
 }
 
-// kernel needs no MPS daemon: the driver refuses what is beyond a hard limit by itself. The daemon
-// would only choose whom to end where limits are above what there is, and they are not.
+// kernel requires no MPS daemon: the driver refuses memory beyond a hard limit by itself. The daemon would only choose a program
+// to end where limits exceed the GPU's memory, and they do not.
 func (f Facts) kernel() error {
 	if !PartitionsMemory(f.Driver) {
 		return fmt.Errorf("the driver is %q, want %s or newer", f.Driver, minDriver)
@@ -154,8 +141,7 @@ func (f Facts) kernel() error {
 	return nil
 }
 
-// PartitionsMemory reports whether a driver of that version can hold containers to
-// their memory.
+// PartitionsMemory reports whether a driver of that version can limit the memory of containers.
 func PartitionsMemory(driver string) bool {
 	return gpu.Version(driver).AtLeast(minDriver)
 }

@@ -15,20 +15,18 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Probes ask the node what there is. None waits long.
+// Probes read a node's abilities. None waits long.
 type Probes struct {
 	Cgroups Cgroups
 	Driver  Driver
 	NRI     func() error // why the container runtime does not call the plugin
-	// Late says which container runs without its limit, for it was started without a call.
+	// Late names a container that runs without its limit, because the runtime started it without a call.
 	Late func() error
-	// MPS asks whether the MPS daemons limit the clients of these GPUs, and on which they do, by
-	// index; none: they do not say.
+	// MPS returns the indexes of the GPUs whose clients the MPS daemons limit; none with nil: unknown.
 	MPS func(ctx context.Context, devices []gpu.Device) (gpus []int, err error)
 }
 
-// Node is a prober's GPUs with the level at which containers are kept to their
-// grants.
+// Node adds the level of enforcement to the inventory of a prober.
 type Node struct {
 	mode     Mode
 	interval time.Duration
@@ -44,7 +42,7 @@ type Node struct {
 	heldAt time.Time
 }
 
-// NewNode returns a node that has nothing until it runs.
+// NewNode returns a node that publishes the prober's inventory until it runs.
 func NewNode(mode Mode, interval time.Duration, prober inventory.Source, probes Probes, log *zap.Logger) *Node {
 	inv, reason, _ := prober.Inventory()
 	return &Node{
@@ -62,8 +60,7 @@ const (
 	patience = 5 * time.Second
 )
 
-// lastHeld says why a container could not be given its limit: one that runs, or the last one that
-// was to start.
+// lastHeld returns why a container has no limit: a running one, or the last one that was to start.
 func (n *Node) lastHeld() error {
 	if late := n.probes.Late(); late != nil {
 		return late
@@ -76,8 +73,8 @@ func (n *Node) lastHeld() error {
 	return fmt.Errorf("a limit could not be set: %w", n.held)
 }
 
-// Hold has the driver hold a container to its grant on each of its GPUs, and reads the limit back.
-// What came of it counts for the node: while limits cannot be set, its level is not kernel.
+// Hold sets a container's limit on each of its GPUs, and reads it back. The outcome counts for the node: while limits cannot be
+// set, its level is not kernel.
 func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	err := n.kernel.hold(ctx, group, devices, limitMiB)
 	if errors.Is(err, errBusy) { // no answer
@@ -89,7 +86,7 @@ func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, lim
 	return err
 }
 
-// Release gives back what is reserved for a container that ends.
+// Release frees the reservations of a container that ends.
 func (n *Node) Release(ctx context.Context, group string) error {
 	inv, _, _ := n.prober.Inventory()
 	return n.kernel.release(ctx, group, healthy(inv.Devices))
@@ -100,21 +97,18 @@ func healthy(devices []gpu.Device) []gpu.Device {
 	return slices.DeleteFunc(slices.Clone(devices), func(d gpu.Device) bool { return d.Status.Unhealthy })
 }
 
-// Inventory returns the prober's, with the level that holds and why it is no
-// stronger. Where the node is set to a level that does not work, no GPU
-// is healthy. The channel is closed when any of this has changed.
+// Inventory implements inventory.Source. Where the node is set to a level that does not work, no GPU is healthy.
 func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
 	return n.latest.Inventory()
 }
 
-// Looked is closed once Run has looked for the first time.
+// Looked is closed once Run has judged the node for the first time.
 func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
 
-// Run looks at an interval, and when the GPUs change, until the context is done.
+// Run judges the node at an interval, and when the GPUs change, until the context is done.
 func (n *Node) Run(ctx context.Context) error { return inventory.Watch(ctx, n.interval, n.look) }
 
-// look judges the node again and publishes what has changed. It returns what is
-// closed when there are other GPUs.
+// look judges the node and publishes the level. The channel is closed when the GPUs change.
 func (n *Node) look(ctx context.Context) <-chan struct{} {
 	inv, reason, changed := n.prober.Inventory()
 	facts := n.facts(ctx, inv, healthy(inv.Devices))
@@ -142,10 +136,10 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 		inv.MPS = inv.MPS && mode == Auto
 		return
 	}
-	lacks := v.lacks(inv.Enforcement)
+	lacks, failed := v.lacks(inv.Enforcement)
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
-		if why := cmp.Or(lacks, v.of(inv.Enforcement)[d.UUID]); why != nil && d.Status.TakesPods() {
+		if why := cmp.Or(lacks, failed[d.UUID]); why != nil && d.Status.TakesPods() {
 			d.Status = gpu.Unhealthy(fmt.Sprintf("enforcement %s: %v", inv.Enforcement, why))
 		}
 	}
@@ -154,7 +148,7 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 	}
 }
 
-// facts looks at the node. Those are asked whether MPS limits their clients that serve the devices asked.
+// facts reads the node's abilities. It asks about MPS the daemons that serve the devices asked.
 func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
 	devices := healthy(inv.Devices)
@@ -169,9 +163,8 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device)
 	return f
 }
 
-// Ready says why a container that was promised a level must not start now; nil
-// when it may. It asks those who enforce, and not what was found last. Devices are those
-// that must be limited, healthy or not; none: all.
+// Ready returns why a container that was promised a level must not start now. It reads the node's abilities again, without the
+// last inventory. Devices are those that must be limited, healthy or not; none: all.
 func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // without a look at who enforces
@@ -184,10 +177,9 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.D
 	facts := n.facts(ctx, inv, asked)
 	facts.Devices = judged
 	facts.Held = nil // only the start of a container shows whether limits can be set again
-	verdict := Judge(facts)
-	lacks := verdict.lacks(level)
+	lacks, failed := Judge(facts).lacks(level)
 	for _, d := range devices {
-		lacks = cmp.Or(lacks, verdict.of(level)[d.UUID])
+		lacks = cmp.Or(lacks, failed[d.UUID])
 	}
 	if lacks != nil {
 		return fmt.Errorf("enforcement %s does not hold at present: %w", level, lacks)
