@@ -2,6 +2,7 @@ package usage
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Sample is what one container uses of one GPU, and what it was granted of it.
+// Sample is the use and the grant of one container on one GPU.
 type Sample struct {
 	Pod       placement.PodRef
 	Container string
@@ -18,13 +19,17 @@ type Sample struct {
 	Used      uint64 // bytes
 	Granted   uint64
 	Peak      uint64 // the most that was seen
-	SM        *int   // per cent of the time in which the GPU ran kernels of it; nil: not known
+	SM        *int   // per cent of the time in which the GPU ran its kernels; nil: unknown
 }
 
-// key is whom a sample is of.
+// key identifies a container on a GPU.
 type key struct {
 	uid, container string
 	device         gpu.UUID
+}
+
+func (s Sample) overUse() string {
+	return fmt.Sprintf("container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib)
 }
 
 func (s Sample) key() key { return key{s.Pod.UID, s.Container, s.Device} }
@@ -33,24 +38,21 @@ func compareSamples(a, b Sample) int {
 	return cmp.Or(strings.Compare(a.Pod.String(), b.Pod.String()), strings.Compare(a.Container, b.Container), cmp.Compare(a.Device, b.Device))
 }
 
-// Looks is how many times in a row a container must be found over its grant to be
-// over it, and within it to be within it again.
+// Looks is the number of samples in a row that change a container's state: over its grant, or within it again.
 const Looks = 3
 
-// tracker knows which containers are over their grants.
+// tracker records which containers are over their grants.
 type tracker struct {
 	tolerance uint64 // bytes
 	states    map[key]state
 }
 
-// state is what is known of a container on a GPU.
 type state struct {
 	over  bool
-	other int // looks in a row that said otherwise
+	other int // samples in a row that contradict over
 }
 
-// observe takes in one look and returns the containers that have gone over their
-// grants, those that are within them again, and all that are over.
+// observe returns the containers that have gone over their grants, those that are within them again, and all that are over.
 func (t *tracker) observe(samples []Sample) (gone, back, over []Sample) {
 	seen := make(map[key]bool)
 	for _, s := range samples {

@@ -17,13 +17,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// GPUs tells who uses them, and hears what is in foreign use.
+// GPUs lists the processes on GPUs, and subtracts foreign use from their offer.
 type GPUs interface {
 	Processes() (of map[gpu.UUID][]inventory.Process, probed <-chan struct{})
 	SetForeign(bytes map[gpu.UUID]uint64)
 }
 
-// Owners tells in which container a process is.
+// Owners finds the container of a process.
 type Owners interface {
 	Owner(pid int) (Owner, error)
 }
@@ -37,14 +37,14 @@ type Pods interface {
 	Holds(uid string) bool
 }
 
-// Grant is what a container has been granted of a GPU.
+// Grant is a container's memory on a GPU.
 type Grant struct {
 	Namespace, Name, Container string
 	Device                     gpu.UUID
 	Bytes                      uint64
 }
 
-// Grants tells what the kubelet has given to containers.
+// Grants lists the GPU memory of containers.
 type Grants interface {
 	Grants(ctx context.Context) ([]Grant, error)
 }
@@ -97,7 +97,7 @@ func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants,
 	}
 }
 
-// Except keeps the memory of MPS servers from being foreign. It is called before Run.
+// Except excludes the memory of MPS servers from foreign use. Call it before Run.
 func (w *Watch) Except(servers Servers) { w.servers = servers }
 
 const (
@@ -139,14 +139,14 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// look takes in one list of processes.
+// look compares the use of one list of processes with grants.
 func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Process) {
 	asking, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	grants, err := w.grants.Grants(asking)
 	if err != nil {
-		w.log.Debug("use is not compared: the kubelet does not tell what it has given", zap.Error(err))
-		return // and nothing is said of anybody
+		w.log.Debug("use is not compared: grants are unknown", zap.Error(err))
+		return
 	}
 	w.refreshServers(asking)
 	processes, merged := withoutServers(processes, w.known)
@@ -164,7 +164,7 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 	for _, s := range gone {
 		w.log.Warn("container uses more than it was granted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID), zap.String("container", s.Container),
 			zap.String("device", string(s.Device)), zap.Uint64("used_mib", s.Used/mib), zap.Uint64("granted_mib", s.Granted/mib))
-		w.events.Pod(s.Pod, event.OverUse, fmt.Sprintf("container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
+		w.events.Pod(s.Pod, event.OverUse, s.overUse())
 	}
 	for _, s := range back {
 		w.events.Pod(s.Pod, event.WithinGrant, fmt.Sprintf("container %s uses %d MiB of GPU %s, within the %d MiB that it was granted", s.Container, s.Used/mib, s.Device, s.Granted/mib))
@@ -188,8 +188,7 @@ func (w *Watch) refreshServers(ctx context.Context) {
 	maps.Copy(w.known, servers)
 }
 
-// peak fills in the most that each container was seen to use, and forgets those
-// of pods that hold nothing any more.
+// peak sets the peak of each sample, and drops peaks of pods that have no GPU memory any more.
 func (w *Watch) peak(samples []Sample) {
 	maps.DeleteFunc(w.peaks, func(k key, _ uint64) bool { return !w.pods.Holds(k.uid) })
 	for i, s := range samples {
@@ -198,8 +197,7 @@ func (w *Watch) peak(samples []Sample) {
 	}
 }
 
-// evict asks for the eviction of pods that are over, at each look until it is
-// granted.
+// evict requests the eviction of pods over their grant, after each probe until the API server grants it.
 func (w *Watch) evict(ctx context.Context, over []Sample) {
 	if w.evictor == nil {
 		return
@@ -217,8 +215,8 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		err := w.evictor.Evict(asking, s.Pod)
 		cancel()
 		if errors.Is(err, ErrStatic) {
-			w.evicted[s.Pod.UID] = true // nobody is asked again
-			w.events.Pod(s.Pod, event.NotEvicted, fmt.Sprintf("not evicted: %v; container %s uses %d MiB of GPU %s and was granted %d MiB", ErrStatic, s.Container, s.Used/mib, s.Device, s.Granted/mib))
+			w.evicted[s.Pod.UID] = true // no call could succeed later
+			w.events.Pod(s.Pod, event.NotEvicted, fmt.Sprintf("not evicted: %v; %s", ErrStatic, s.overUse()))
 		}
 		if err != nil {
 			w.log.Warn("pod not evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID), zap.Error(err))
@@ -226,7 +224,7 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		}
 		w.evicted[s.Pod.UID] = true
 		w.log.Info("pod evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID))
-		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: container %s uses %d MiB of GPU %s and was granted %d MiB%s", s.Container, s.Used/mib, s.Device, s.Granted/mib, w.neighbours()))
+		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: %s%s", s.overUse(), w.neighbours()))
 	}
 }
 
@@ -253,7 +251,7 @@ func withoutServers(processes map[gpu.UUID][]inventory.Process, servers map[int]
 	return rest, merged
 }
 
-// measure adds up what containers with a grant use, and what foreign programs do.
+// measure adds up the use of containers with a grant, and foreign use.
 func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Grant) (samples []Sample, foreign map[gpu.UUID]uint64, blind string) {
 	used := make(map[key]Sample)
 	foreign = make(map[gpu.UUID]uint64)
@@ -299,7 +297,7 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 	return samples, foreign, blind
 }
 
-// sum adds two numbers; nil is not known.
+// sum adds two numbers; nil is unknown.
 func sum(a, b *int) *int {
 	if a == nil || b == nil {
 		return nil
@@ -307,8 +305,7 @@ func sum(a, b *int) *int {
 	return new(*a + *b)
 }
 
-// grantOf returns what a container was granted of a GPU, which may be none of
-// this one. Not ok is a container that was granted nothing at all.
+// grantOf returns a container's grant on a GPU, which may be 0. It is not ok for a container without a grant on any GPU.
 func grantOf(grants []Grant, s Sample) (bytes uint64, ok bool) {
 	for _, g := range grants {
 		if g.Namespace == s.Pod.Namespace && g.Name == s.Pod.Name && g.Container == s.Container {
@@ -320,3 +317,54 @@ func grantOf(grants []Grant, s Sample) (bytes uint64, ok bool) {
 	}
 	return bytes, ok
 }
+
+// Recorder writes the use of a pod to the pod, for owners who may not ask the device plugin.
+type Recorder interface {
+	RecordUse(ctx context.Context, ref placement.PodRef, usedMiB, peakMiB int64) error
+}
+
+const (
+	// recordInterval is the least time between two writes for one pod.
+	recordInterval = 5 * time.Minute
+	// recordStepMiB is the step to which the use is rounded up, so that small changes cause no write.
+	recordStepMiB = 64
+)
+
+// recorded is the last write for a pod.
+type recorded struct {
+	used, peak int64 // MiB
+	at         time.Time
+}
+
+// Record sets the recorder of the pods' use. Call it before Run.
+func (w *Watch) Record(to Recorder) { w.recorder = to }
+
+// record writes the use of pods whose last write is old enough and differs. A write that fails counts, too:
+// the API server has to get no more of them because it is slow.
+func (w *Watch) record(ctx context.Context, samples []Sample) {
+	if w.recorder == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	maps.DeleteFunc(w.records, func(ref placement.PodRef, _ recorded) bool { return !w.pods.Holds(ref.UID) })
+	sums := make(map[placement.PodRef]recorded)
+	for _, s := range samples {
+		sum := sums[s.Pod]
+		sum.used, sum.peak, sum.at = sum.used+int64(s.Used/mib), sum.peak+int64(s.Peak/mib), time.Now()
+		sums[s.Pod] = sum
+	}
+	for ref, now := range sums {
+		now.used, now.peak = roundUp(now.used), roundUp(now.peak)
+		was, known := w.records[ref]
+		if known && (now.at.Sub(was.at) < recordInterval || now.used == was.used && now.peak == was.peak) {
+			continue
+		}
+		w.records[ref] = now
+		if err := w.recorder.RecordUse(ctx, ref, now.used, now.peak); err != nil {
+			w.log.Debug("the use of a pod is not recorded", zap.Stringer("pod", ref), zap.Error(err))
+		}
+	}
+}
+
+func roundUp(mib int64) int64 { return (mib + recordStepMiB - 1) / recordStepMiB * recordStepMiB }
