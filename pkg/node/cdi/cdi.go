@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/node/atomicfile"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
@@ -145,7 +145,7 @@ func (w *Writer) Write() error {
 	if err := onNode.Transform(raw); err != nil {
 		return fmt.Errorf("describe the GPUs by NVIDIA's library: %w", err)
 	}
-	return atomicfile.WriteJSON(w.path(), raw, 0o644)
+	return checkpoint.WriteJSON(w.path(), raw, 0o644)
 }
 
 // quiet has what NVIDIA's library says in the log of debugging: most of it is of libraries that

@@ -8,10 +8,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"go.uber.org/zap"
-
-	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 )
 
 // Store contains one checkpoint. A write is durable when Write returns, or had no effect.
@@ -79,10 +78,43 @@ func (f File) Read() ([]byte, error) {
 }
 
 // Write implements Store.
-func (f File) Write(data []byte) error { return atomicfile.Write(string(f), data, 0o600) }
+func (f File) Write(data []byte) error { return WriteFile(string(f), data, 0o600) }
 
 // SetAside implements Store.
 func (f File) SetAside() (where string, err error) {
 	where = string(f) + asideSuffix
 	return where, os.Rename(string(f), where)
+}
+
+// halfSuffix ends the name of a file that is being written.
+const halfSuffix = ".tmp"
+
+// WriteFile replaces a file in one step that survives a crash of the machine: the former content remains until all of the new
+// content is on the disk.
+func WriteFile(file string, data []byte, mode fs.FileMode) error {
+	half, err := os.OpenFile(file+halfSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = half.Write(data)
+	if err := errors.Join(err, half.Sync(), half.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(half.Name(), file); err != nil {
+		return err
+	}
+	folder, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// WriteJSON writes a value as JSON in the way of WriteFile.
+func WriteJSON(file string, value any, mode fs.FileMode) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return WriteFile(file, data, mode)
 }

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
@@ -102,7 +101,7 @@ func (f Folders) ReadSpec(uid types.UID) ([]byte, error) {
 
 // WriteSpec implements Disk.
 func (f Folders) WriteSpec(uid types.UID, data []byte) error {
-	return atomicfile.Write(filepath.Join(f.CDI, f.spec(uid)), data, 0o644)
+	return checkpoint.WriteFile(filepath.Join(f.CDI, f.spec(uid)), data, 0o644)
 }
 
 // RemoveSpec implements Disk.

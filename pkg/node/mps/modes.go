@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/node/atomicfile"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
 // exclusiveProcess is NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: one process at a time
@@ -46,7 +46,7 @@ func (e exclusive) set() error {
 	}
 	was := maps.Clone(now)
 	maps.Copy(was, found)
-	if err := atomicfile.WriteJSON(e.file, was, 0o644); err != nil {
+	if err := checkpoint.WriteJSON(e.file, was, 0o644); err != nil {
 		return fmt.Errorf("write down the compute modes: %w", err)
 	}
 	for uuid := range now {

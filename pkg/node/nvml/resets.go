@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/node/atomicfile"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
 const needsReset = "needs a reset"
@@ -64,7 +64,7 @@ func ClearResets(path string, ids ...gpu.UUID) (unknown []gpu.UUID, err error) {
 		}
 		delete(f.GPUs, id)
 	}
-	return unknown, atomicfile.WriteJSON(path, f, 0o644)
+	return unknown, checkpoint.WriteJSON(path, f, 0o644)
 }
 
 // refresh reads the file again, from which a person may have removed a GPU, and drops all GPUs once the driver was loaded
@@ -99,7 +99,7 @@ func (r *resets) add(reason string, ids ...gpu.UUID) error {
 }
 
 func (r *resets) write() error {
-	if err := atomicfile.WriteJSON(r.path, resetFile{r.load, r.of}, 0o644); err != nil {
+	if err := checkpoint.WriteJSON(r.path, resetFile{r.load, r.of}, 0o644); err != nil {
 		return fmt.Errorf("GPUs that need a reset are forgotten when the process ends (%v): %w", slices.Sorted(maps.Keys(r.unsafe)), err)
 	}
 	clear(r.unsafe)

@@ -1,0 +1,65 @@
+package checkpoint
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// What is written replaces what was there, whole, and leaves nothing half written.
+func TestWriteFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "state.json")
+	for _, what := range []map[string]int{{"a": 1, "b": 2}, {"c": 3}} {
+		if err := WriteJSON(file, what, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, err := os.ReadFile(file); err != nil || string(data) != `{"c":3}` {
+		t.Errorf("the file has %s, %v", data, err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if names := namesIn(t, dir); !slices.Equal(names, []string{"state.json"}) {
+		t.Errorf("the folder has %v", names)
+	}
+}
+
+// A file that cannot be replaced remains what it was.
+func TestWriteFileThatFails(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "state.json")
+	if err := WriteFile(file, []byte("before"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(file+halfSuffix, 0o755); err != nil { // where the half would be
+		t.Fatal(err)
+	}
+	if err := WriteFile(file, []byte("after"), 0o644); err == nil {
+		t.Error("no error")
+	}
+	if data, err := os.ReadFile(file); err != nil || string(data) != "before" {
+		t.Errorf("the file has %s, %v", data, err)
+	}
+	if err := WriteFile(filepath.Join(dir, "none", "state.json"), nil, 0o644); err == nil {
+		t.Error("no error without a folder")
+	}
+	if err := WriteJSON(file, func() {}, 0o644); err == nil {
+		t.Error("no error for what is no JSON")
+	}
+}
+
+func namesIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := fs.ReadDir(os.DirFS(dir), ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
