@@ -12,6 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/drain"
 	"github.com/gpumem/gpumem/pkg/cli/explain"
 	"github.com/gpumem/gpumem/pkg/cli/fit"
+	"github.com/gpumem/gpumem/pkg/cli/listing"
 	"github.com/gpumem/gpumem/pkg/cli/lists"
 	"github.com/gpumem/gpumem/pkg/cli/overview"
 )
@@ -58,7 +59,7 @@ const example = `  # All nodes with GPU memory
 // NewCommand returns the tree of commands. The root is the overview of nodes;
 // what else there is to look at is a subcommand.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
-	o := &overview.Options{Factory: f}
+	o := &overview.Options{Flags: listing.Flags{Factory: f}}
 	cmd := &cobra.Command{
 		Use:                   "kubectl-inspect-gpumem [NODE...] [-l SELECTOR] [-d] [-o FORMAT]",
 		Annotations:           map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl inspect gpumem"},

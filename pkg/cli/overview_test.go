@@ -22,6 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/cli/listing"
 	"github.com/gpumem/gpumem/pkg/cli/overview"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
@@ -90,7 +91,7 @@ func TestManyProblemsAreToldInShort(t *testing.T) {
 // Much that changes on nodes and pods is not shown.
 func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
 	var out bytes.Buffer
-	o := &overview.Options{Factory: cmdutil.NewFactory(genericiooptions.IOStreams{Out: &out, ErrOut: &out}, "dev")}
+	o := &overview.Options{Flags: listing.Flags{Factory: cmdutil.NewFactory(genericiooptions.IOStreams{Out: &out, ErrOut: &out}, "dev")}}
 	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
 	o.Client = client
 	if err := o.Complete(nil); err != nil {

@@ -122,7 +122,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if o.Format == cmdutil.Name { // nothing else could tell a node where it does not fit
 		shown = slices.DeleteFunc(slices.Clone(rows), func(r capacity) bool { return r.Times == 0 })
 	}
-	if err := listing.Print(&o.Flags, capacityView(), report, shown, !o.NoHeaders); err != nil {
+	if err := listing.Print(o.Out, &o.Flags, capacityView(), report, shown, !o.NoHeaders); err != nil {
 		return err
 	}
 	if o.Format == "" && !o.ForPrograms() && !o.NoHeaders {

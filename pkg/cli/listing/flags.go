@@ -20,6 +20,7 @@ type Flags struct {
 	NoHeaders bool
 	SortBy    string
 	Watch     bool
+	Whole     bool // a watch prints everything again, in any format
 
 	Cluster *cluster.Reader // made by Complete
 
@@ -33,7 +34,7 @@ func (l *Flags) Add(cmd *cobra.Command, selects string, fields ...string) {
 	f := cmd.Flags()
 	l.Output.Add(cmd, "a table", cmdutil.Wide, cmdutil.Name, cmdutil.CustomColumns)
 	f.StringVarP(&l.Selector, "selector", "l", "", "Show only "+selects+" whose labels match, for example team=a")
-	f.BoolVar(&l.NoHeaders, "no-headers", false, "Print rows alone, without headers")
+	f.BoolVar(&l.NoHeaders, "no-headers", false, "Print rows alone, without headers, legends and sums")
 	f.StringVar(&l.SortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+strings.Join(fields, " or "))
 }
 
@@ -52,21 +53,19 @@ func (l *Flags) Complete() (err error) {
 
 // Validate reports all that is wrong with the flags.
 func (l *Flags) Validate() error {
-	errs := []error{CheckOutput(&l.Output), CheckSort(l.SortBy)}
-	if l.Watch && l.ForPrograms() {
+	errs := []error{l.Output.Check()}
+	if spec := l.Columns(); spec != "" {
+		_, err := CustomColumns[any](spec)
+		errs = append(errs, err)
+	}
+	if _, err := pathOf("sort-by", l.SortBy); l.SortBy != "" && err != nil {
+		errs = append(errs, fmt.Errorf("--sort-by: %w", err))
+	}
+	if l.Watch && l.ForPrograms() && !l.Whole {
 		errs = append(errs, fmt.Errorf("--watch prints rows, and has no place in the output of -o %s", l.Format))
 	}
 	if _, err := labels.Parse(l.Selector); err != nil {
 		errs = append(errs, fmt.Errorf("--selector: %w", err))
 	}
 	return errors.Join(errs...)
-}
-
-// CheckOutput says what is wrong with a format, custom columns included.
-func CheckOutput(output *cmdutil.Output) error {
-	if spec := output.Columns(); spec != "" {
-		_, err := CustomColumns[any](spec)
-		return err
-	}
-	return output.Check()
 }

@@ -2,6 +2,7 @@ package listing
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
@@ -9,14 +10,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Print prints rows, with headers or without, in the format of the flags.
-func Print[R any](l *Flags, v View[R], report inspect.Report, rows []R, headers bool) error {
+// Print prints rows to w, with headers or without, in the format of the flags.
+func Print[R any](w io.Writer, l *Flags, v View[R], report inspect.Report, rows []R, headers bool) error {
 	switch {
 	case l.ForPrograms():
-		return l.Output.Print(l.Out, table.NewItems(v.Kind, rows, report.Problems))
+		return l.Output.Print(w, table.NewItems(v.Kind, rows, report.Problems))
 	case l.Format == cmdutil.Name:
 		for _, row := range rows {
-			fmt.Fprintln(l.Out, table.Clean(v.Name(row)))
+			fmt.Fprintln(w, table.Clean(v.Name(row)))
 		}
 		return nil
 	}
@@ -24,12 +25,12 @@ func Print[R any](l *Flags, v View[R], report inspect.Report, rows []R, headers 
 		return nil
 	}
 	wide := l.Format == cmdutil.Wide
-	err := table.List(l.Out, columnsOf(l, v, report), rows, table.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours, Bars: l.Bars, Widths: &l.widths})
+	err := table.List(w, columnsOf(l, v, report), rows, table.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours, Bars: l.Bars, Widths: &l.widths})
 	if err != nil || !headers || v.Notes == nil || l.Columns() != "" {
 		return err
 	}
 	if notes := v.Notes(rows, wide); len(notes) > 0 {
-		_, err = fmt.Fprintln(l.Out, "\n"+strings.Join(notes, "\n"))
+		_, err = fmt.Fprintln(w, "\n"+strings.Join(notes, "\n"))
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
 		return err
 	}
 	report.Problems = slices.Concat(report.Problems, used.Problems)
-	if err := Print(l, v, report, rows, !l.NoHeaders); err != nil {
+	if err := Print(l.Out, l, v, report, rows, !l.NoHeaders); err != nil {
 		return err
 	}
 	if len(rows) == 0 && len(report.Problems) == 0 && !l.ForPrograms() {
@@ -98,7 +98,7 @@ func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Repo
 		seen, rows = lines, now
 		first := !headed && len(fresh) > 0
 		headed = headed || first
-		return Print(l, v, report, fresh, first && !l.NoHeaders)
+		return Print(l.Out, l, v, report, fresh, first && !l.NoHeaders)
 	})
 }
 

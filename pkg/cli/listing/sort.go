@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"k8s.io/client-go/util/jsonpath"
 )
 
 func texts[R any](rows []R) []string {
@@ -38,34 +36,17 @@ func bare(path string) string {
 	return strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(path, "{"), "}"), ".")
 }
 
-// sortPath reads what kubectl takes as --sort-by: with braces or without.
-func sortPath(path string) (*jsonpath.JSONPath, error) {
-	if path == "" {
-		return nil, nil
+// Sort sorts rows by the field of their JSON form that the flags name: numbers by value, all else
+// as texts. Rows without the field come first. That all are without it is a mistake, unless the
+// help of the flag names the field.
+func Sort[R any](l *Flags, rows []R) error {
+	by := l.SortBy
+	if by == "" {
+		return nil
 	}
-	p, err := pathOf("sort-by", path)
+	path, err := pathOf("sort-by", by)
 	if err != nil {
-		return nil, fmt.Errorf("--sort-by: %w", err)
-	}
-	return p, nil
-}
-
-// Sort sorts rows as the flags say.
-func Sort[R any](l *Flags, rows []R) error { return SortRows(rows, l.SortBy, l.fields) }
-
-// CheckSort says what is wrong with a path to sort by.
-func CheckSort(by string) error {
-	_, err := sortPath(by)
-	return err
-}
-
-// SortRows sorts by a field of the JSON form: numbers by value, all else as
-// texts. Rows without the field come first; that all are without is a mistake, unless it is
-// one of the fields that are named.
-func SortRows[R any](rows []R, by string, fields []string) error {
-	path, err := sortPath(by)
-	if path == nil || err != nil {
-		return err
+		return fmt.Errorf("--sort-by: %w", err)
 	}
 	type keyed struct {
 		row    R
@@ -99,7 +80,7 @@ func SortRows[R any](rows []R, by string, fields []string) error {
 		}
 		sorted = append(sorted, k)
 	}
-	if !known && !slices.Contains(fields, "."+bare(by)) {
+	if !known && !slices.Contains(l.fields, "."+bare(by)) {
 		return fmt.Errorf("--sort-by: no row has %s; -o json shows what there is", by)
 	}
 	slices.SortStableFunc(sorted, func(a, b keyed) int {

@@ -67,7 +67,7 @@ func FuzzReport(f *testing.F) {
 			}
 			for i, print := range []Printer{
 				Table(table.ListOptions{}), Table(table.ListOptions{Wide: true}), Table(table.ListOptions{NoHeaders: true}),
-				Details(table.ListOptions{}), Details(table.ListOptions{Wide: true}), Names, Trouble(table.ListOptions{}),
+				Details(table.ListOptions{}), Details(table.ListOptions{Wide: true}), Trouble(table.ListOptions{}),
 			} {
 				var out bytes.Buffer
 				if err := print(&out, r); err != nil {

@@ -20,16 +20,6 @@ import (
 // Printer writes a report for a reader.
 type Printer func(io.Writer, inspect.Report) error
 
-// Names prints the nodes alone, in the form that kubectl takes them.
-func Names(w io.Writer, r inspect.Report) error {
-	var out bytes.Buffer
-	for _, n := range r.Nodes {
-		fmt.Fprintf(&out, "node/%s\n", table.Clean(n.Name))
-	}
-	_, err := w.Write(out.Bytes())
-	return err
-}
-
 // Marks and words for what has no number.
 const (
 	unknown = "<unknown>"

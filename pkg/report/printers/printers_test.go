@@ -242,7 +242,6 @@ func TestPrinters(t *testing.T) {
 		{"--details", Details(table.ListOptions{})},
 		{"--details -o wide", Details(table.ListOptions{Wide: true})},
 		{"--details --no-headers", Details(table.ListOptions{NoHeaders: true})},
-		{"-o name", Names},
 	}
 	for scene, r := range scenes() {
 		t.Run(scene, func(t *testing.T) {
@@ -381,7 +380,7 @@ type brokenPipe struct{}
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
 func TestPrintersReportAWriteError(t *testing.T) {
-	for _, print := range []Printer{Table(table.ListOptions{}), Details(table.ListOptions{}), Trouble(table.ListOptions{}), Names} {
+	for _, print := range []Printer{Table(table.ListOptions{}), Details(table.ListOptions{}), Trouble(table.ListOptions{})} {
 		if err := print(brokenPipe{}, scenes()["demo"]); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("got %v", err)
 		}
@@ -404,7 +403,7 @@ func TestOddReportsPrint(t *testing.T) {
 		{Nodes: []inspect.Node{{}}, Waiting: []inspect.Wait{{}}},
 		{Nodes: []inspect.Node{{UnitMiB: -5, GPUs: []inspect.GPU{{Index: -3}, {Index: 1 << 60}}, Unattributed: []inspect.Pod{{}}}}, Total: inspect.Total{RequestedMiB: &minus, CapacityMiB: 1}},
 	} {
-		for _, print := range []Printer{Table(table.ListOptions{Wide: true}), Details(table.ListOptions{Wide: true}), Trouble(table.ListOptions{}), Names} {
+		for _, print := range []Printer{Table(table.ListOptions{Wide: true}), Details(table.ListOptions{Wide: true}), Trouble(table.ListOptions{})} {
 			if err := print(&bytes.Buffer{}, r.InNamespace("x")); err != nil {
 				t.Error(err)
 			}

@@ -422,7 +422,7 @@ func GPUNotes(rows []GPURow, _ bool) []string {
 	)
 }
 
-// PodNotes are the legend of a list of pods. Wide is with what they wait for.
+// PodNotes are the legend of a list of pods. A wide list has the requests of waiting pods as well.
 func PodNotes(rows []PodRow, wide bool) []string {
 	return notesOf(rows,
 		note[PodRow]{notMeasured, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }},
