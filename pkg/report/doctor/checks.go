@@ -7,7 +7,7 @@ type Check struct {
 	Remedy string // for findings that carry none
 	Doc    string // the page of docs/ about it
 
-	find func(*State, installation) []Finding
+	find func(*State, installation) findings
 }
 
 // Checks returns the table of all checks.

@@ -21,7 +21,7 @@ var (
 	claimsWant = kubeversion.MustParseGeneric("1.36.3")
 )
 
-func checkClaims(s *State, _ installation) []Finding {
+func checkClaims(s *State, _ installation) findings {
 	found := s.eachInventory(s.checkPublished)
 	if !slices.ContainsFunc(s.Nodes, func(n v1.Node) bool { return n.Labels[s.Names.API()] == api.ByClaims }) {
 		return found
@@ -30,14 +30,13 @@ func checkClaims(s *State, _ installation) []Finding {
 	switch server, err := kubeversion.ParseGeneric(s.ServerVersion); {
 	case err != nil:
 	case server.LessThan(claimsNeed):
-		found = append(found, Finding{Severity: Error, Object: "cluster", Wrong: fmt.Sprintf(outdated, s.ServerVersion, "no claim gets a part of a GPU"),
-			Fix: fmt.Sprintf(update+", or remove the label %s from the nodes", claimsWant, s.Names.API())})
+		found.add(Error, "cluster", fmt.Sprintf(update+", or remove the label %s from the nodes", claimsWant, s.Names.API()), outdated, s.ServerVersion, "no claim gets a part of a GPU")
 	case server.LessThan(claimsWant):
-		found = append(found, Finding{Severity: Warning, Object: "cluster", Wrong: fmt.Sprintf(outdated, s.ServerVersion, "pods may wait for GPUs that are free"), Fix: fmt.Sprintf(update, claimsWant)})
+		found.add(Warning, "cluster", fmt.Sprintf(update, claimsWant), outdated, s.ServerVersion, "pods may wait for GPUs that are free")
 	}
 	look := func(object string, spec v1.PodSpec) {
 		for _, gate := range gates.Off(spec, "DRAConsumableCapacity", "DRADeviceTaints") {
-			found = append(found, Finding{Severity: Error, Object: object, Wrong: "has the feature gate " + gate + " off, which claims need", Fix: "turn it on there: --feature-gates=" + gate + "=true"})
+			found.add(Error, object, "turn it on there: --feature-gates="+gate+"=true", "has the feature gate %s off, which claims need", gate)
 		}
 	}
 	for _, pod := range s.ControlPlane {
@@ -60,10 +59,8 @@ func (s *State) slicesOf(node string) (slices []*resourceapi.ResourceSlice) {
 }
 
 // checkPublished compares the kind of a node with the GPUs that gpumem publishes for claims.
-func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (found []Finding) {
-	add := func(severity Severity, fix, wrong string) {
-		found = append(found, Finding{Severity: severity, Object: "node " + node.Name, Wrong: wrong, Fix: fix})
-	}
+func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (found findings) {
+	object := "node " + node.Name
 	var ours []resourceapi.Device
 	for _, slice := range s.slicesOf(node.Name) {
 		if slice.Spec.Driver == s.Names.Domain() {
@@ -73,20 +70,20 @@ func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (found []Findin
 	byClaims := func(d gpu.Device) bool { return d.Status.ByClaims && d.Allocatable > 0 }
 	switch {
 	case len(ours) == 0 && s.read("resourceslices") && slices.ContainsFunc(inv.Devices, byClaims):
-		add(Error, "", "offers GPUs by claims and publishes none of them: no claim gets any")
+		found.add(Error, object, "", "offers GPUs by claims and publishes none of them: no claim gets any")
 	case len(ours) > 0 && api.Offers(node, s.Names.GPUMem()):
-		add(Warning, "this passes within a minute of a change of its label "+s.Names.API()+". If it does not, delete the device plugin's pod on the node",
-			fmt.Sprintf("offers its GPUs by claims and as %s", s.Names.GPUMem()))
+		found.add(Warning, object, "this passes within a minute of a change of its label "+s.Names.API()+". If it does not, delete the device plugin's pod on the node",
+			"offers its GPUs by claims and as %s", s.Names.GPUMem())
 	}
 	if slices.ContainsFunc(ours, func(d resourceapi.Device) bool { return d.AllowMultipleAllocations == nil }) {
-		add(Error, "turn it on at kube-apiserver and kube-scheduler (--feature-gates=DRAConsumableCapacity=true), and delete the device plugin's pod on the node, which publishes them again",
+		found.add(Error, object, "turn it on at kube-apiserver and kube-scheduler (--feature-gates=DRAConsumableCapacity=true), and delete the device plugin's pod on the node, which publishes them again",
 			"the API server stores its GPUs for one claim each: the feature gate DRAConsumableCapacity is off there")
 	}
 	return found
 }
 
-func checkOtherDrivers(s *State, _ installation) []Finding {
-	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (found []Finding) {
+func checkOtherDrivers(s *State, _ installation) findings {
+	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (found findings) {
 		others := make(published.GPUs)
 		for _, slice := range s.slicesOf(node.Name) {
 			if slice.Spec.Driver != s.Names.Domain() {
@@ -95,13 +92,12 @@ func checkOtherDrivers(s *State, _ installation) []Finding {
 		}
 		for _, d := range inv.Devices {
 			if by := others[d.UUID]; by != "" && d.Status.Open() {
-				found = append(found, Finding{Severity: Warning, Object: "node " + node.Name, Wrong: fmt.Sprintf("driver %s publishes GPU %d (%s) as well: both allocate it", by, d.Index, d.UUID)})
+				found.add(Warning, "node "+node.Name, "", "driver %s publishes GPU %d (%s) as well: both allocate it", by, d.Index, d.UUID)
 			}
 		}
 		nvidia, resource := node.Status.Allocatable["nvidia.com/gpu"], s.Names.Offered(inv.InShares())
 		if nvidia.Value() > 0 && slices.ContainsFunc(inv.Devices, gpu.Device.Advertised) {
-			found = append(found, Finding{Severity: Warning, Object: "node " + node.Name,
-				Wrong: fmt.Sprintf("offers %d nvidia.com/gpu as well as %s: unless they are other GPUs, both allocate the same ones", nvidia.Value(), resource)})
+			found.add(Warning, "node "+node.Name, "", "offers %d nvidia.com/gpu as well as %s: unless they are other GPUs, both allocate the same ones", nvidia.Value(), resource)
 		}
 		return found
 	})

@@ -43,6 +43,14 @@ type Finding struct {
 	Fix      string   `json:"fix"`
 }
 
+// findings are those of one check.
+type findings []Finding
+
+// add adds a finding about an object. An empty fix stands for the remedy of the check.
+func (f *findings) add(severity Severity, object, fix, format string, args ...any) {
+	*f = append(*f, Finding{Severity: severity, Object: object, Wrong: fmt.Sprintf(format, args...), Fix: fix})
+}
+
 // State is a cluster as its user may read it.
 type State struct {
 	Names         api.Names

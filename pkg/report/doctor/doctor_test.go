@@ -710,7 +710,7 @@ func TestClientsOfMPSProtocol3AreToBeDeleted(t *testing.T) {
 		Severity: Error, Object: "pod " + nameOf(pod.ObjectMeta), Wrong: "is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it",
 		Fix: "delete the pod and the MPS daemon of node " + node.Name + " before the upgrade (docs/install.md#upgrading-from-02)",
 	}}
-	if diff := cmp.Diff(want, checkPods(s, find(s))); diff != "" {
+	if diff := cmp.Diff(findings(want), checkPods(s, find(s))); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 }
@@ -727,7 +727,7 @@ func TestPodsThatGPUSharePlacedAreToBeDrained(t *testing.T) {
 		Severity: Error, Object: "pod ml/old", Wrong: "was placed by gpushare: gpumem offers no GPU of node gpu-a while it runs",
 		Fix: "kubectl drain gpu-a --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)",
 	}}
-	if diff := cmp.Diff(want, checkPods(&State{Names: n, Now: now(), Pods: []v1.Pod{pod}}, installation{})); diff != "" {
+	if diff := cmp.Diff(findings(want), checkPods(&State{Names: n, Now: now(), Pods: []v1.Pod{pod}}, installation{})); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -83,7 +82,7 @@ func (s *State) enforces(level gpu.Enforcement) bool {
 	})
 }
 
-func checkFeatures(s *State, in installation) (found []Finding) {
+func checkFeatures(s *State, in installation) (found findings) {
 	for _, stage := range []Stage{Alpha, Beta} {
 		var used []string
 		for _, f := range Features() {
@@ -92,7 +91,7 @@ func checkFeatures(s *State, in installation) (found []Finding) {
 			}
 		}
 		if len(used) > 0 {
-			found = append(found, Finding{Severity: Note, Object: "cluster", Wrong: fmt.Sprintf("uses features of the stage %s: %s", stage, strings.Join(used, ", "))})
+			found.add(Note, "cluster", "", "uses features of the stage %s: %s", stage, strings.Join(used, ", "))
 		}
 	}
 	return found

@@ -92,7 +92,7 @@ func (i *installation) findPlugin(s *State) {
 	}
 }
 
-func checkInstalled(s *State, in installation) (found []Finding) {
+func checkInstalled(s *State, in installation) (found findings) {
 	if !s.read("daemonsets", "deployments") {
 		return nil
 	}
@@ -101,14 +101,14 @@ func checkInstalled(s *State, in installation) (found []Finding) {
 		if len(in.domains) > 0 {
 			fix = fmt.Sprintf("ask about an installed domain: --resource-domain=%s; or install this one", strings.Join(in.domains, " or "))
 		}
-		found = append(found, Finding{Severity: Error, Object: "cluster", Wrong: "no device plugin for " + s.Names.Domain() + " is installed", Fix: fix})
+		found.add(Error, "cluster", fix, "no device plugin for %s is installed", s.Names.Domain())
 	}
 	if in.second != nil {
-		found = append(found, Finding{Severity: Error, Object: "daemonset " + nameOf(in.second.ObjectMeta),
-			Wrong: fmt.Sprintf("is a second device plugin for %s, next to %s: both offer the same GPUs", s.Names.Domain(), nameOf(in.plugin.ObjectMeta)), Fix: "uninstall one of the two releases"})
+		found.add(Error, "daemonset "+nameOf(in.second.ObjectMeta), "uninstall one of the two releases",
+			"is a second device plugin for %s, next to %s: both offer the same GPUs", s.Names.Domain(), nameOf(in.plugin.ObjectMeta))
 	}
 	if in.scheduler == nil {
-		found = append(found, Finding{Severity: Error, Object: "cluster", Wrong: "no scheduler for " + s.Names.Domain() + " is installed: nothing places pods on GPUs"})
+		found.add(Error, "cluster", "", "no scheduler for %s is installed: nothing places pods on GPUs", s.Names.Domain())
 	}
 	return found
 }

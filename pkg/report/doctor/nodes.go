@@ -18,7 +18,7 @@ import (
 )
 
 // eachInventory calls check for every node with a readable inventory, and returns all findings.
-func (s *State) eachInventory(check func(node *v1.Node, inv gpu.Inventory) []Finding) (found []Finding) {
+func (s *State) eachInventory(check func(node *v1.Node, inv gpu.Inventory) findings) (found findings) {
 	for i := range s.Nodes {
 		if _, has := s.Nodes[i].Annotations[s.Names.Inventory()]; !has {
 			continue
@@ -30,7 +30,7 @@ func (s *State) eachInventory(check func(node *v1.Node, inv gpu.Inventory) []Fin
 	return found
 }
 
-func checkNodes(s *State, in installation) (found []Finding) {
+func checkNodes(s *State, in installation) (found findings) {
 	if in.plugin == nil {
 		return nil
 	}
@@ -39,27 +39,25 @@ func checkNodes(s *State, in installation) (found []Finding) {
 	level, noLevel := api.ParseEnforcement(Flag(spec, "enforcement", "auto"))
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
-		add := func(fix, format string, args ...any) {
-			found = append(found, Finding{Severity: Error, Object: "node " + node.Name, Wrong: fmt.Sprintf(format, args...), Fix: fix})
-		}
+		object := "node " + node.Name
 		_, has := node.Annotations[s.Names.Inventory()]
 		if down := api.NotReady(node); down != nil && (has || mayHaveGPU(in.plugin, node)) {
-			add("kubectl describe node "+node.Name+" shows the reason; its GPUs take no new pods until it is Ready", "is NotReady: %s", said(down.Reason, down.Message))
+			found.add(Error, object, "kubectl describe node "+node.Name+" shows the reason; its GPUs take no new pods until it is Ready", "is NotReady: %s", said(down.Reason, down.Message))
 		}
 		if !has {
 			continue
 		}
 		inv, err := s.Names.InventoryOf(node)
 		if err != nil {
-			add("restart its device plugin, which writes it again; if that does not help, plugin and scheduler are of incompatible versions", "its inventory cannot be read: %s", oneLine(err))
+			found.add(Error, object, "restart its device plugin, which writes it again; if that does not help, plugin and scheduler are of incompatible versions", "its inventory cannot be read: %s", oneLine(err))
 			continue
 		}
 		if noUnit == nil && unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 && !inv.InShares() {
-			add("drain the node, or restore unitMiB; without pods on the node, this ends with the update of the DaemonSet",
+			found.add(Error, object, "drain the node, or restore unitMiB; without pods on the node, this ends with the update of the DaemonSet",
 				"has units of %d MiB, and the installation has unitMiB %d: it takes no new pods", inv.UnitMiB, unit)
 		}
 		if noLevel == nil && len(inv.Devices) > 0 && !inv.Enforcement.AtLeast(level) {
-			add("meet the requirements of that level on the node (docs/limits.md), or set a weaker one",
+			found.add(Error, object, "meet the requirements of that level on the node (docs/limits.md), or set a weaker one",
 				"enforces the level %s, and devicePlugin.enforcement is %s%s", levelName(inv.Enforcement), level, because(inv.Weaker))
 		}
 	}
@@ -80,18 +78,18 @@ func because(reason string) string {
 	return ": " + reason
 }
 
-func checkResource(s *State, in installation) []Finding {
+func checkResource(s *State, in installation) findings {
 	if in.plugin == nil || !s.read("nodes") {
 		return nil
 	}
-	found := s.eachInventory(func(node *v1.Node, inv gpu.Inventory) []Finding {
+	found := s.eachInventory(func(node *v1.Node, inv gpu.Inventory) findings {
 		return append(s.checkAllocatable(node, inv), checkLabel(s, in.plugin, node, inv)...)
 	})
 	return append(found, checkSilent(s, in.plugin)...)
 }
 
 // checkAllocatable compares the units that the kubelet offers with those that the device plugin lists.
-func (s *State) checkAllocatable(node *v1.Node, inv gpu.Inventory) []Finding {
+func (s *State) checkAllocatable(node *v1.Node, inv gpu.Inventory) (found findings) {
 	listed := int64(0)
 	for _, d := range inv.Devices {
 		if d.Advertised() {
@@ -103,28 +101,30 @@ func (s *State) checkAllocatable(node *v1.Node, inv gpu.Inventory) []Finding {
 	if allocatable.Value() == listed {
 		return nil
 	}
-	return []Finding{{Severity: Warning, Object: "node " + node.Name, Wrong: fmt.Sprintf("its kubelet offers %d of %s, and its device plugin %d", allocatable.Value(), resource, listed)}}
+	found.add(Warning, "node "+node.Name, "", "its kubelet offers %d of %s, and its device plugin %d", allocatable.Value(), resource, listed)
+	return found
 }
 
 // checkLabel compares the resource that a node offers with the one that its label selects.
-func checkLabel(s *State, ds *appsv1.DaemonSet, node *v1.Node, inv gpu.Inventory) []Finding {
+func checkLabel(s *State, ds *appsv1.DaemonSet, node *v1.Node, inv gpu.Inventory) (found findings) {
 	label := s.Names.API() + "=" + api.InShares
 	labelled := node.Labels[s.Names.API()] == api.InShares
 	switch {
 	case len(inv.Devices) == 0 || labelled == inv.InShares() || inv.Devices[0].Status.ByClaims:
-		return nil
 	case labelled && Flag(ds.Spec.Template.Spec, "shares", "false") != "true":
-		return []Finding{{Severity: Warning, Object: "node " + node.Name, Wrong: "has the label " + label + ", which has no effect: shares are off",
-			Fix: "helm upgrade the release with --reset-then-reuse-values --set shares.enabled=true, or remove the label"}}
+		found.add(Warning, "node "+node.Name, "helm upgrade the release with --reset-then-reuse-values --set shares.enabled=true, or remove the label",
+			"has the label %s, which has no effect: shares are off", label)
 	default:
-		return []Finding{{Severity: Warning, Object: "node " + node.Name, Wrong: fmt.Sprintf("offers %s, and its label %s selects another resource: it takes no new pods until its present ones have ended", s.Names.Offered(inv.InShares()), s.Names.API()),
-			Fix: "wait until no pod of the node requests " + string(s.Names.Offered(inv.InShares())) + ", or restore the label"}}
+		offered := s.Names.Offered(inv.InShares())
+		found.add(Warning, "node "+node.Name, "wait until no pod of the node requests "+string(offered)+", or restore the label",
+			"offers %s, and its label %s selects another resource: it takes no new pods until its present ones have ended", offered, s.Names.API())
 	}
+	return found
 }
 
 // checkSilent looks for device plugins that run and offer nothing. The plugin runs on every Linux node unless values select
 // others, and is ready on nodes without a GPU. So one plugin is reported only where something indicates a GPU.
-func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
+func checkSilent(s *State, ds *appsv1.DaemonSet) (found findings) {
 	const usual = "mostly the driver is not at devicePlugin.driverRoot (/run/nvidia/driver with the GPU Operator), " +
 		"or only NVIDIA's runtime passes its devices (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
 	running := s.running(ds)
@@ -144,12 +144,13 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		if len(running) > 0 {
 			wrong += fmt.Sprintf(", and the device plugin runs on %d: it finds no GPU that it may offer", len(running))
 		}
-		return []Finding{{Severity: Error, Object: "cluster", Wrong: wrong, Fix: fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, source, usual)}}
+		found.add(Error, "cluster", fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, source, usual), "%s", wrong)
+		return found
 	}
 	for _, name := range mayHave {
 		if inv, err := s.Names.InventoryOf(s.node(name)); err == nil && inv.Allocatable() == 0 {
-			found = append(found, Finding{Severity: Warning, Object: "node " + name, Wrong: "its device plugin runs and offers nothing: it finds no GPU that it may offer",
-				Fix: fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, running[name], usual)})
+			found.add(Warning, "node "+name, fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, running[name], usual),
+				"its device plugin runs and offers nothing: it finds no GPU that it may offer")
 		}
 	}
 	return found
@@ -186,12 +187,9 @@ func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
 	return chosen || had || node.Labels[gpuPresent] == "true"
 }
 
-func checkGPUs(s *State, _ installation) []Finding {
-	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (found []Finding) {
-		add := func(severity Severity, fix, format string, args ...any) {
-			found = append(found, Finding{Severity: severity, Object: "node " + node.Name, Wrong: fmt.Sprintf(format, args...), Fix: fix})
-		}
-		notes := cordons.Of(s.Names, node)
+func checkGPUs(s *State, _ installation) findings {
+	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (found findings) {
+		object, notes := "node "+node.Name, cordons.Of(s.Names, node)
 		for _, d := range placement.NewNode(node.Name, inv, s.holdings(node.Name)).Devices {
 			name := fmt.Sprintf("GPU %d (%s)", d.Index, d.UUID)
 			uncordon := fmt.Sprintf("kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
@@ -201,21 +199,21 @@ func checkGPUs(s *State, _ installation) []Finding {
 			}
 			switch {
 			case d.Status.OnlyCordoned():
-				add(Warning, uncordon+", once it is to take pods again", "%s is %s: it takes no new pods", name, strings.TrimSpace("cordoned "+notes[d.UUID].String()))
+				found.add(Warning, object, uncordon+", once it is to take pods again", "%s is %s: it takes no new pods", name, strings.TrimSpace("cordoned "+notes[d.UUID].String()))
 			case d.Status.Unhealthy:
-				add(Error, fmt.Sprintf("it returns after three good probes, or after a reset if it needs one (docs/runbooks.md, GPUMemoryGPUUnhealthy); nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain %s %d moves its pods, "+
+				found.add(Error, object, fmt.Sprintf("it returns after three good probes, or after a reset if it needs one (docs/runbooks.md, GPUMemoryGPUUnhealthy); nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain %s %d moves its pods, "+
 					"which kube-scheduler counts against the node's other GPUs%s", node.Name, d.Index, cordoned), "%s is unhealthy%s", name, because(reasons.Causes(d.Status)))
 			case !d.Status.Open():
-				add(Warning, "it takes pods again once the device plugin runs there: look at the plugin's pod, or at the reason why the node has none"+cordoned,
+				found.add(Warning, object, "it takes pods again once the device plugin runs there: look at the plugin's pod, or at the reason why the node has none"+cordoned,
 					"%s takes no new pods: %s", name, reasons.Causes(d.Status))
 			}
 			if d.Status.Works() && d.Requested > d.Allocatable {
-				add(Warning, "", "%s is over-committed: it offers %s, less than before, and its pods have %s", name, reasons.Amount(d.Allocatable, inv.UnitMiB), reasons.Amount(d.Requested, inv.UnitMiB))
+				found.add(Warning, object, "", "%s is over-committed: it offers %s, less than before, and its pods have %s", name, reasons.Amount(d.Allocatable, inv.UnitMiB), reasons.Amount(d.Requested, inv.UnitMiB))
 			}
 		}
 		for _, id := range s.Names.CordonedGPUs(node) {
 			if _, known := inv.Device(id); !known && len(inv.Devices) > 0 {
-				add(Note, "remove it from there, unless that GPU returns; kubectl inspect gpumem cordon writes UUIDs",
+				found.add(Note, object, "remove it from there, unless that GPU returns; kubectl inspect gpumem cordon writes UUIDs",
 					"annotation %s names %s, which is the UUID of no GPU here", s.Names.Cordoned(), id)
 			}
 		}

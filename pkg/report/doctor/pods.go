@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -11,7 +10,7 @@ import (
 )
 
 // checkPods counts pods with GPU memory that gpumem did not place.
-func checkPods(s *State, in installation) (found []Finding) {
+func checkPods(s *State, in installation) (found findings) {
 	if !s.read("pods") {
 		return nil
 	}
@@ -24,13 +23,13 @@ func checkPods(s *State, in installation) (found []Finding) {
 			continue
 		}
 		if s.Names.PlacedByGPUShare(pod) {
-			found = append(found, Finding{Severity: Error, Object: "pod " + nameOf(pod.ObjectMeta), Wrong: "was placed by gpushare: gpumem offers no GPU of node " + pod.Spec.NodeName + " while it runs",
-				Fix: "kubectl drain " + pod.Spec.NodeName + " --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)"})
+			found.add(Error, "pod "+nameOf(pod.ObjectMeta), "kubectl drain "+pod.Spec.NodeName+" --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)",
+				"was placed by gpushare: gpumem offers no GPU of node %s while it runs", pod.Spec.NodeName)
 			continue
 		}
 		if node := s.node(pod.Spec.NodeName); node != nil && !api.Terminal(pod) && s.Names.RetiredMPSClient(node, pod) {
-			found = append(found, Finding{Severity: Error, Object: "pod " + nameOf(pod.ObjectMeta), Wrong: "is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it",
-				Fix: "delete the pod and the MPS daemon of node " + node.Name + " before the upgrade (docs/install.md#upgrading-from-02)"})
+			found.add(Error, "pod "+nameOf(pod.ObjectMeta), "delete the pod and the MPS daemon of node "+node.Name+" before the upgrade (docs/install.md#upgrading-from-02)",
+				"is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it")
 			continue
 		}
 		if !s.bypasses(asking, pod) {
@@ -55,8 +54,9 @@ func checkPods(s *State, in installation) (found []Finding) {
 	if len(asking) > 0 {
 		fix = "set spec.schedulerName to " + strings.Join(asking, " or ") + " in the template of these pods, leave spec.nodeName empty, and recreate the pods"
 	}
-	return append(found, Finding{Severity: severity, Object: podsNamed(bypass), Fix: fix,
-		Wrong: fmt.Sprintf("%d pods with GPU memory are scheduled without asking gpumem, which knows the free memory of each GPU: %d wait for a node, the kubelet rejected %d", len(bypass), waiting, rejected)})
+	found.add(severity, podsNamed(bypass), fix,
+		"%d pods with GPU memory are scheduled without asking gpumem, which knows the free memory of each GPU: %d wait for a node, the kubelet rejected %d", len(bypass), waiting, rejected)
+	return found
 }
 
 // bypasses reports whether a scheduler that does not ask gpumem places a pod, or placed it. Asking are the names of schedulers

@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -21,7 +20,7 @@ const endsSoon = 30 * 24 * time.Hour
 // holdAnnotations ends the name of the policy that protects the annotations of pods.
 const holdAnnotations = "-hold-annotations"
 
-func checkPolicies(s *State, in installation) (found []Finding) {
+func checkPolicies(s *State, in installation) (found findings) {
 	if in.plugin == nil || !s.read("validatingadmissionpolicies", "validatingadmissionpolicybindings") {
 		return nil
 	}
@@ -41,22 +40,22 @@ func checkPolicies(s *State, in installation) (found []Finding) {
 			return b.Spec.PolicyName == policy.Name && slices.Contains(b.Spec.ValidationActions, action)
 		})
 		if !bound {
-			found = append(found, Finding{Severity: Warning, Object: "validatingadmissionpolicy " + policy.Name, Wrong: fmt.Sprintf("no binding has the action %s, so it %s", action, otherwise), Fix: "helm upgrade the release"})
+			found.add(Warning, "validatingadmissionpolicy "+policy.Name, "helm upgrade the release", "no binding has the action %s, so it %s", action, otherwise)
 		}
 	}
 	if !plugin {
-		found = append(found, Finding{Severity: Warning, Object: in.object(),
-			Wrong: "no admission policy restricts the plugin to its node: a token stolen from one node may change the annotations of all nodes and pods", Fix: "set admission.holdDevicePlugin to true"})
+		found.add(Warning, in.object(), "set admission.holdDevicePlugin to true",
+			"no admission policy restricts the plugin to its node: a token stolen from one node may change the annotations of all nodes and pods")
 	}
 	if !annotations {
-		found = append(found, Finding{Severity: Warning, Object: in.object(),
-			Wrong: "no admission policy protects gpumem's annotations: the owner of a pod may change its GPUs and rules", Fix: "set admission.holdAnnotations to true"})
+		found.add(Warning, in.object(), "set admission.holdAnnotations to true",
+			"no admission policy protects gpumem's annotations: the owner of a pod may change its GPUs and rules")
 	}
 	return found
 }
 
 // checkCertificates looks at those of an extender that serves by TLS.
-func checkCertificates(s *State, in installation) (found []Finding) {
+func checkCertificates(s *State, in installation) (found findings) {
 	if in.scheduler == nil || in.bundled() || !s.read("secrets") {
 		return nil
 	}
@@ -68,24 +67,22 @@ func checkCertificates(s *State, in installation) (found []Finding) {
 		}
 	}
 	for _, name := range names {
-		add := func(severity Severity, fix, wrong string) {
-			found = append(found, Finding{Severity: severity, Object: "secret " + in.scheduler.Namespace + "/" + name, Wrong: wrong, Fix: fix})
-		}
+		object := "secret " + in.scheduler.Namespace + "/" + name
 		i := slices.IndexFunc(s.Secrets, func(secret v1.Secret) bool { return secret.Namespace == in.scheduler.Namespace && secret.Name == name })
 		if i < 0 {
 			if name != client { // kube-scheduler's may have another source
-				add(Error, "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt", "does not exist, and the extender serves with it")
+				found.add(Error, object, "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt", "does not exist, and the extender serves with it")
 			}
 			continue
 		}
 		end, err := endOf(s.Secrets[i].Data[v1.TLSCertKey])
 		switch {
 		case err != nil:
-			add(Error, "delete it and helm upgrade the release", "its tls.crt cannot be read: "+err.Error())
+			found.add(Error, object, "delete it and helm upgrade the release", "its tls.crt cannot be read: %v", err)
 		case end.Before(s.Now):
-			add(Error, "", "its certificate expired on "+end.Format(time.DateOnly))
+			found.add(Error, object, "", "its certificate expired on %s", end.Format(time.DateOnly))
 		case end.Sub(s.Now) < endsSoon:
-			add(Warning, "", "its certificate expires on "+end.Format(time.DateOnly))
+			found.add(Warning, object, "", "its certificate expires on %s", end.Format(time.DateOnly))
 		}
 	}
 	return found
@@ -104,7 +101,7 @@ func endOf(text []byte) (time.Time, error) {
 }
 
 // checkVersions compares the parts: they may be one minor version apart, as during an upgrade.
-func checkVersions(s *State, in installation) (found []Finding) {
+func checkVersions(s *State, in installation) (found findings) {
 	versions := make(map[string]string) // by part
 	if in.plugin != nil {
 		versions["device plugin"] = in.plugin.Labels[version]
@@ -126,7 +123,7 @@ func checkVersions(s *State, in installation) (found []Finding) {
 			if apart > 1 || apart < -1 || majors {
 				severity = Error
 			}
-			found = append(found, Finding{Severity: severity, Object: "cluster", Wrong: fmt.Sprintf("%s has version %s, and %s has %s", a, versions[a], b, versions[b])})
+			found.add(severity, "cluster", "", "%s has version %s, and %s has %s", a, versions[a], b, versions[b])
 		}
 	}
 	return found

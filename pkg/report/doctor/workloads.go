@@ -16,7 +16,7 @@ import (
 // gpuPresent is the label that NVIDIA's feature discovery gives nodes with GPUs.
 const gpuPresent = "nvidia.com/gpu.present"
 
-func checkDaemonSets(s *State, in installation) (found []Finding) {
+func checkDaemonSets(s *State, in installation) (found findings) {
 	if in.plugin != nil {
 		found = checkDaemonSet(s, in.plugin, "device plugin", "its /readyz on port 8012 names the missing part")
 	}
@@ -26,29 +26,27 @@ func checkDaemonSets(s *State, in installation) (found []Finding) {
 	return found
 }
 
-func checkDaemonSet(s *State, ds *appsv1.DaemonSet, part, help string) (found []Finding) {
+func checkDaemonSet(s *State, ds *appsv1.DaemonSet, part, help string) (found findings) {
 	object := "daemonset " + nameOf(ds.ObjectMeta)
 	if ds.Status.DesiredNumberScheduled == 0 && old(s, ds.ObjectMeta) {
-		found = append(found, Finding{Severity: Error, Object: object, Wrong: "its nodeSelector, affinity and tolerations fit no node",
-			Fix: "change devicePlugin.nodeSelector, .affinity or .tolerations"})
+		found.add(Error, object, "change devicePlugin.nodeSelector, .affinity or .tolerations", "its nodeSelector, affinity and tolerations fit no node")
 	}
 	if !s.allPods() {
 		return found
 	}
 	pods := s.podsOf(ds.Namespace, ds.Spec.Selector)
 	if ds.Status.CurrentNumberScheduled < ds.Status.DesiredNumberScheduled && len(pods) == 0 && old(s, ds.ObjectMeta) {
-		found = append(found, Finding{Severity: Error, Object: object, Wrong: "none of its pods is created"})
+		found.add(Error, object, "", "none of its pods is created")
 	}
 	for _, pod := range pods {
 		if why := unready(&pod); why != "" && old(s, pod.ObjectMeta) && !s.down(pod.Spec.NodeName) {
-			found = append(found, Finding{Severity: Error, Object: "node " + pod.Spec.NodeName, Wrong: "its " + part + " is not ready: " + why,
-				Fix: fmt.Sprintf("kubectl -n %s logs %s; %s", pod.Namespace, pod.Name, help)})
+			found.add(Error, "node "+pod.Spec.NodeName, fmt.Sprintf("kubectl -n %s logs %s; %s", pod.Namespace, pod.Name, help), "its %s is not ready: %s", part, why)
 		}
 	}
 	return found
 }
 
-func checkGPUNodes(s *State, in installation) (found []Finding) {
+func checkGPUNodes(s *State, in installation) (found findings) {
 	if in.plugin == nil || !s.allPods() {
 		return nil
 	}
@@ -58,7 +56,7 @@ func checkGPUNodes(s *State, in installation) (found []Finding) {
 	}
 	for _, node := range s.Nodes {
 		if node.Labels[gpuPresent] == "true" && !has[node.Name] && old(s, node.ObjectMeta) {
-			found = append(found, Finding{Severity: Error, Object: "node " + node.Name, Wrong: "has the label " + gpuPresent + "=true and runs no device plugin of gpumem" + taintsOf(node)})
+			found.add(Error, "node "+node.Name, "", "has the label %s=true and runs no device plugin of gpumem%s", gpuPresent, taintsOf(node))
 		}
 	}
 	return found
@@ -77,15 +75,12 @@ func taintsOf(node v1.Node) string {
 	return " (its taints: " + strings.Join(taints, ", ") + ")"
 }
 
-func checkScheduler(s *State, in installation) (found []Finding) {
+func checkScheduler(s *State, in installation) (found findings) {
 	d := in.scheduler
 	if d == nil {
 		return nil
 	}
-	add := func(severity Severity, fix, wrong string) {
-		found = append(found, Finding{Severity: severity, Object: "deployment " + nameOf(d.ObjectMeta), Wrong: wrong, Fix: fix})
-	}
-	wanted := int32(1)
+	object, wanted := "deployment "+nameOf(d.ObjectMeta), int32(1)
 	if d.Spec.Replicas != nil {
 		wanted = *d.Spec.Replicas
 	}
@@ -103,33 +98,31 @@ func checkScheduler(s *State, in installation) (found []Finding) {
 	switch ready := d.Status.ReadyReplicas; {
 	case !old(s, d.ObjectMeta):
 	case wanted == 0:
-		add(Error, scale, "has no replicas: no pod is placed on a GPU")
+		found.add(Error, object, scale, "has no replicas: no pod is placed on a GPU")
 	case ready == 0:
-		add(Error, "", "none of its pods is ready: no pod is placed on a GPU"+strings.Join(why, ""))
+		found.add(Error, object, "", "none of its pods is ready: no pod is placed on a GPU%s", strings.Join(why, ""))
 	case in.bundled() && ready < wanted:
-		add(Warning, "", fmt.Sprintf("%d of %d pods are ready%s", ready, wanted, strings.Join(why, "")))
+		found.add(Warning, object, "", "%d of %d pods are ready%s", ready, wanted, strings.Join(why, ""))
 	case !in.bundled() && ready > 1:
-		add(Error, "run all of them with --leader-elect and one Lease, as the chart does",
-			fmt.Sprintf("%d pods are ready, and only the leader may be: each allocates memory that the other has allocated already", ready))
+		found.add(Error, object, "run all of them with --leader-elect and one Lease, as the chart does",
+			"%d pods are ready, and only the leader may be: each allocates memory that the other has allocated already", ready)
 	}
 	if wanted == 1 {
-		add(Warning, scale, "has one replica: while it is replaced, no pod is placed on a GPU")
+		found.add(Warning, object, scale, "has one replica: while it is replaced, no pod is placed on a GPU")
 	}
 	return found
 }
 
-func checkKubeScheduler(s *State, in installation) (found []Finding) {
+func checkKubeScheduler(s *State, in installation) (found findings) {
 	if !in.bundled() {
 		return nil
 	}
-	add := func(severity Severity, wrong string) {
-		found = append(found, Finding{Severity: severity, Object: "deployment " + nameOf(in.scheduler.ObjectMeta), Wrong: wrong})
-	}
+	object := "deployment " + nameOf(in.scheduler.ObjectMeta)
 	switch {
 	case in.config == nil && s.read("configmaps"):
-		add(Error, "its kube-scheduler has no configuration: the ConfigMap of the same name is gone")
+		found.add(Error, object, "", "its kube-scheduler has no configuration: the ConfigMap of the same name is gone")
 	case in.config != nil && len(in.schedulers(s.Names)) == 0:
-		add(Error, "its kube-scheduler has no profile with gpumem's plugin: no pod can name it")
+		found.add(Error, object, "", "its kube-scheduler has no profile with gpumem's plugin: no pod can name it")
 	}
 	for _, c := range in.scheduler.Spec.Template.Spec.Containers {
 		if c.Name != "kube-scheduler" || s.ServerVersion == "" {
@@ -139,9 +132,9 @@ func checkKubeScheduler(s *State, in installation) (found []Finding) {
 		switch theirs, server := minor(tag), minor(s.ServerVersion); {
 		case theirs < 0 || server < 0 || theirs == server:
 		case theirs > server:
-			add(Error, fmt.Sprintf("its kube-scheduler is %s, newer than the API server, %s", tag, s.ServerVersion))
+			found.add(Error, object, "", "its kube-scheduler is %s, newer than the API server, %s", tag, s.ServerVersion)
 		default:
-			add(Warning, fmt.Sprintf("its kube-scheduler is %s, older than the API server, %s", tag, s.ServerVersion))
+			found.add(Warning, object, "", "its kube-scheduler is %s, older than the API server, %s", tag, s.ServerVersion)
 		}
 	}
 	return found
