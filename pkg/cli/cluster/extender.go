@@ -84,14 +84,8 @@ func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, nam
 
 // silence says why an extender does not tell: while its pod starts, that it does.
 func silence(extender *v1.Pod, err error) error {
-	if !isReady(extender) {
+	if !api.Ready(extender) {
 		return fmt.Errorf("pod %s/%s is not ready yet", extender.Namespace, extender.Name)
 	}
 	return fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err)
-}
-
-func isReady(pod *v1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
-	})
 }

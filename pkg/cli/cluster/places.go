@@ -65,7 +65,6 @@ func (p *Places) AsksFor(names api.Names, pod *v1.Pod) bool {
 // WaitFacts returns what a pod on no node asks for, and what it says of nodes.
 func (p *Places) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := p.Nodes.WaitFacts(names, pod)
-	w.Said = schedulerSays(pod)
 	if resource := p.Unoffered(names, pod); resource != "" {
 		w.InVain, _ = WaitsInVain(names, resource)
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
@@ -133,14 +132,4 @@ func indexesOf(value string, a placement.Assignment) (indexes []int) {
 		return nil
 	}
 	return indexes
-}
-
-// schedulerSays is what the scheduler has written on a pod that it could not place.
-func schedulerSays(pod *v1.Pod) string {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse {
-			return c.Message
-		}
-	}
-	return ""
 }

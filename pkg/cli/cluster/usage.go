@@ -130,8 +130,13 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	each(answers.GPUUsed, func(labels map[string]string, used float64) {
 		u.GPUs[printers.Used{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: int64(used / mib)}
 	})
-	podOf := func(labels map[string]string) printers.Used {
-		return printers.Used{Node: node, Name: labels["namespace"] + "/" + labels["pod"]}
+	eachPod := func(name string, f func(key printers.Used, pod *printers.Usage, value float64)) {
+		each(name, func(labels map[string]string, value float64) {
+			key := printers.Used{Node: node, Name: labels["namespace"] + "/" + labels["pod"]}
+			pod := u.Pods[key]
+			f(key, &pod, value)
+			u.Pods[key] = pod
+		})
 	}
 	each(serverMemory, func(labels map[string]string, used float64) {
 		u.Problems = append(u.Problems, inspect.Problem{
@@ -139,20 +144,16 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 		})
 	})
 	unknown := make(map[printers.Used]int) // how many of a pod's containers on a GPU
-	each(containerUsed, func(labels map[string]string, used float64) {
-		pod := u.Pods[podOf(labels)]
+	eachPod(containerUsed, func(key printers.Used, pod *printers.Usage, used float64) {
 		pod.UsedMiB += int64(used / mib)
-		u.Pods[podOf(labels)] = pod
-		unknown[podOf(labels)]++
+		unknown[key]++
 	})
-	each(containerSM, func(labels map[string]string, share float64) {
-		pod := u.Pods[podOf(labels)]
+	eachPod(containerSM, func(key printers.Used, pod *printers.Usage, share float64) {
 		if pod.SM == nil {
 			pod.SM = new(int)
 		}
 		*pod.SM += int(math.Round(share * 100))
-		u.Pods[podOf(labels)] = pod
-		unknown[podOf(labels)]--
+		unknown[key]--
 	})
 	for name, n := range unknown {
 		if pod := u.Pods[name]; n != 0 {
@@ -160,12 +161,10 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 			u.Pods[name] = pod
 		}
 	}
-	each(containerPeak, func(labels map[string]string, peak float64) {
-		pod := u.Pods[podOf(labels)]
+	eachPod(containerPeak, func(_ printers.Used, pod *printers.Usage, peak float64) {
 		if pod.PeakMiB == nil {
 			pod.PeakMiB = new(int64)
 		}
 		*pod.PeakMiB += int64(peak / mib)
-		u.Pods[podOf(labels)] = pod
 	})
 }

@@ -55,9 +55,25 @@ func Considered(pod *v1.Pod) bool {
 
 // FitsNowhere reports whether a scheduler has looked for a node for the pod and found none.
 func FitsNowhere(pod *v1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse && c.Reason == v1.PodReasonUnschedulable
-	})
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return unscheduled(c) && c.Reason == v1.PodReasonUnschedulable })
+}
+
+// Unscheduled returns the scheduler's message about a pod that it could not place, and whether there is such a pod condition.
+func Unscheduled(pod *v1.Pod) (message string, ok bool) {
+	at := slices.IndexFunc(pod.Status.Conditions, unscheduled)
+	if at < 0 {
+		return "", false
+	}
+	return pod.Status.Conditions[at].Message, true
+}
+
+func unscheduled(c v1.PodCondition) bool {
+	return c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse
+}
+
+// Ready reports whether the pod has the condition Ready.
+func Ready(pod *v1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
 }
 
 // Admitted reports whether the kubelet has admitted the pod, or refused it. The

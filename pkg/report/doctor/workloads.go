@@ -159,15 +159,11 @@ func (s *State) podsOf(namespace string, selector *metav1.LabelSelector) (pods [
 
 // unready returns the reason why a pod is not ready; empty if it is, or if it terminates.
 func unready(pod *v1.Pod) string {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue || pod.DeletionTimestamp != nil {
-			return ""
-		}
+	if api.Ready(pod) || pod.DeletionTimestamp != nil {
+		return ""
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse {
-			return "waits for a node: " + c.Message
-		}
+	if message, ok := api.Unscheduled(pod); ok {
+		return "waits for a node: " + message
 	}
 	for _, c := range containersOf(pod) {
 		if why := trouble(c); why != "" {

@@ -65,6 +65,7 @@ func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 		Gated: len(pod.Spec.SchedulingGates) > 0, KeptOff: n.KeptOff(pod),
 		Unseen: !api.Considered(pod), Created: pod.CreationTimestamp.Time,
 	}
+	w.Said, _ = api.Unscheduled(pod)
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		w.Owner = owner.Kind + "/" + owner.Name
 	}
