@@ -56,7 +56,10 @@ func TestFitSaysWhatTheQuotasLeave(t *testing.T) {
 	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "gpus"}, Status: v1.ResourceQuotaStatus{
 		Hard: v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("12")},
 	}}
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), quota)
+	scoped := quota.DeepCopy() // it limits only some pods
+	scoped.Name, scoped.Spec.Scopes = "scoped", []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
+	scoped.Status.Hard = v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("1")}
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), quota, scoped)
 	for size, want := range map[string]string{"12": "", "13": "it fits nowhere: ResourceQuota gpus refuses it"} {
 		stdout, _, err := clirun.Inspect(client, "fit", "-n", "ml", "--mem", size)
 		if !strings.Contains(stdout, "Fits once in all.\nResourceQuota ml/gpus leaves 12 of 12 ") || (err == nil) != (want == "") || err != nil && err.Error() != want {

@@ -33,6 +33,9 @@ const AskForRole = "Ask for the ClusterRole gpumem-viewer, and for the Role of t
 
 // Parts name the parts of the answer that the user could not see.
 func (u *Unseen) Parts() (parts []string) {
+	if u == nil {
+		return nil
+	}
 	if u.Nodes != nil {
 		parts = append(parts, "nodes and their free memory")
 	}

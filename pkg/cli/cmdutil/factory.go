@@ -143,7 +143,7 @@ func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Sel
 	if len(facts.Waiting) > 0 {
 		f.LearnPolicy(ctx, r, &facts)
 	}
-	f.NoteUnseen(sel.Unseen)
+	f.Limit(sel.Unseen.Parts()...)
 	report := inspect.New(nodes, facts)
 	if namespace := f.Namespace(); namespace != "" {
 		report = report.InNamespace(namespace)
@@ -156,13 +156,6 @@ func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Sel
 func (f *Factory) MayBeLimited() *cluster.Unseen {
 	namespace, _, _ := f.podNamed("") // without one nothing can be listed instead
 	return &cluster.Unseen{Namespace: namespace}
-}
-
-// NoteUnseen has NoteLimits report what the user could not see.
-func (f *Factory) NoteUnseen(u *cluster.Unseen) {
-	if u != nil {
-		f.Limit(u.Parts()...)
-	}
 }
 
 // Limit has NoteLimits report parts of the answer that are missing for want of a right, each once.

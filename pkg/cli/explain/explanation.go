@@ -76,7 +76,7 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 	if err != nil {
 		return explanation{}, err
 	}
-	o.NoteUnseen(unseen)
+	o.Limit(unseen.Parts()...)
 	if !where.AsksFor(o.cluster.Names, pod) {
 		return explanation{}, none
 	}

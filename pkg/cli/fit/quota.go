@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/report/table"
@@ -14,7 +12,7 @@ import (
 
 // byQuota answers a user who may not list nodes and the pods of other namespaces by the quotas of one namespace.
 func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
-	o.NoteUnseen(unseen)
+	o.Limit(unseen.Parts()...)
 	if exceeded := o.sayQuotas(ctx, unseen.Namespace); exceeded != nil {
 		return exceeded
 	}
@@ -23,26 +21,23 @@ func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 
 // sayQuotas prints what the quotas of a namespace leave. The error says that one refuses the pod.
 func (o *Options) sayQuotas(ctx context.Context, namespace string) (exceeded error) {
-	resource := "requests." + o.wish.resource(o.Cluster.Names)
-	quotas, err := o.Cluster.Client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	quotas, err := o.Cluster.Quotas(ctx, namespace, 0)
 	if err != nil {
 		o.Limit("ResourceQuotas of namespace " + namespace)
 		return nil //nolint:nilerr // the answer has a note about rights
 	}
-	for _, q := range quotas.Items {
-		hard, limited := q.Status.Hard[resource]
-		if !limited {
+	for _, q := range quotas[namespace] {
+		if q.Hard.InShares != (o.wish.memory == "") {
 			continue
 		}
-		left := hard.DeepCopy()
-		left.Sub(q.Status.Used[resource])
-		said := left.String()
-		if used := q.Status.Used[resource]; left.Sign() < 0 {
-			said = fmt.Sprintf("nothing (%s are used)", used.String()) // it is younger than the pods, or was made smaller
+		left := q.Hard.Units - q.Used.Units
+		said := fmt.Sprint(left)
+		if left < 0 {
+			said = fmt.Sprintf("nothing (%d are used)", q.Used.Units) // it is younger than the pods, or was made smaller
 		}
-		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %s %s\n", q.Namespace, table.Clean(q.Name), said, hard.String(), resource)
+		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %d requests.%s\n", namespace, table.Clean(q.Name), said, q.Hard.Units, o.wish.resource(o.Cluster.Names))
 		// Units are GiB unless the cluster is set up otherwise, and its nodes, which say so, may be hidden.
-		if req, err := o.wish.request(o.Cluster.Names, 1024); err == nil && left.CmpInt64(int64(req.Units())) < 0 {
+		if req, err := o.wish.request(o.Cluster.Names, 1024); err == nil && left < req.Units() {
 			exceeded = fmt.Errorf("it fits nowhere: ResourceQuota %s refuses it", q.Name)
 		}
 	}

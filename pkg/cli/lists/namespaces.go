@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
@@ -32,6 +33,24 @@ with scopes, which count some pods alone, are left out.`,
 	cmd.Args, cmd.ValidArgsFunction = cobra.NoArgs, nil
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, &namespaces{Pods: o}) }
 	return cmd
+}
+
+// readQuotas reads the quotas of the listed namespaces. A failure is a problem of the report, or a note if it is forbidden.
+func (o *namespaces) readQuotas(ctx context.Context, report *inspect.Report) {
+	namespace := o.Namespace()
+	if o.unseen.Pods != nil {
+		namespace = o.unseen.Namespace
+	}
+	quotas, err := o.Cluster.Quotas(ctx, namespace, report.UnitMiB())
+	switch {
+	case apierrors.IsForbidden(err):
+		o.unseen.Quotas = err
+		o.Limit(o.unseen.Parts()...)
+	case err != nil:
+		report.Problems = append(report.Problems, inspect.Problem{Object: "resourcequotas", Message: cluster.OneLine(err)})
+	default:
+		o.quotas = quotas
+	}
 }
 
 // namespaces are the options of the list of namespaces.

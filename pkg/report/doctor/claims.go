@@ -10,7 +10,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/gates"
 	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
@@ -35,7 +34,7 @@ func checkClaims(s *State, _ installation) findings {
 		found.add(Warning, "cluster", fmt.Sprintf(update, claimsWant), outdated, s.ServerVersion, "pods may wait for GPUs that are free")
 	}
 	look := func(object string, spec v1.PodSpec) {
-		for _, gate := range gates.Off(spec, "DRAConsumableCapacity", "DRADeviceTaints") {
+		for _, gate := range gatesOff(spec, "DRAConsumableCapacity", "DRADeviceTaints") {
 			found.add(Error, object, "turn it on there: --feature-gates="+gate+"=true", "has the feature gate %s off, which claims need", gate)
 		}
 	}

@@ -1,4 +1,4 @@
-package gates
+package doctor
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-func TestOff(t *testing.T) {
+func TestFeatureGatesThatAreOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		command, args []string
 		want          []string
@@ -22,7 +22,7 @@ func TestOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := v1.PodSpec{Containers: []v1.Container{{Name: "other"}, {Command: c.command, Args: c.args}}}
-			if diff := cmp.Diff(c.want, Off(spec, "A", "B")); diff != "" {
+			if diff := cmp.Diff(c.want, gatesOff(spec, "A", "B")); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -1,4 +1,4 @@
-package gates
+package doctor
 
 import (
 	"slices"
@@ -11,10 +11,11 @@ import (
 // allBeta sets all gates of features in beta that are not named themselves.
 const allBeta = "AllBeta"
 
-// Off returns those of some gates, of features in beta, that containers of a pod turn off.
-func Off(spec v1.PodSpec, gates ...string) (off []string) {
+// gatesOff returns the feature gates of Kubernetes, of those given, that containers of a pod turn off by their commands. The
+// features are in beta. A gate that no command names has its default, and is not returned.
+func gatesOff(spec v1.PodSpec, gates ...string) (off []string) {
 	for _, c := range spec.Containers {
-		set := read(c)
+		set := gatesOf(c)
 		for _, gate := range gates {
 			on, named := set[gate]
 			if !named {
@@ -28,8 +29,8 @@ func Off(spec v1.PodSpec, gates ...string) (off []string) {
 	return off
 }
 
-// read returns the gates that a container's command sets.
-func read(c v1.Container) map[string]bool {
+// gatesOf returns the gates that a container's command sets.
+func gatesOf(c v1.Container) map[string]bool {
 	set := make(map[string]bool)
 	for _, arg := range slices.Concat(c.Command, c.Args) {
 		list, ok := strings.CutPrefix(arg, "--feature-gates=")
