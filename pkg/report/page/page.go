@@ -2,7 +2,6 @@ package page
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -36,43 +35,12 @@ type Source struct {
 
 // Fleet is what the page is sent.
 type Fleet struct {
-	Version string `json:"version"`
-	Cluster string `json:"cluster,omitempty"`
-	Missing string `json:"missing,omitempty"`
-	Nodes   []Node `json:"nodes"`
-	Waiting []Wait `json:"waiting"`
-}
-
-// Node is a node with its GPUs. Amounts are in units.
-type Node struct {
-	Name         string `json:"name"`
-	UnitMiB      int64  `json:"unitMiB"`          // of shares, which differ: the mean
-	Closed       string `json:"closed,omitempty"` // why it takes no new pods
-	Taint        string `json:"taint,omitempty"`  // what is free is for pods that tolerate it
-	GPUs         []GPU  `json:"gpus"`
-	Unattributed []Pod  `json:"unattributed,omitempty"` // on no known GPU
-}
-
-// GPU is one of them with the pods on it.
-type GPU struct {
-	Index     int       `json:"index"`
-	UUID      gpu.UUID  `json:"uuid"`
-	Model     string    `json:"model"`
-	Capacity  gpu.Units `json:"capacity"`
-	ShareMiB  int64     `json:"shareMiB,omitempty"` // of one of its units, where these are shares
-	Requested gpu.Units `json:"requested"`
-	UsedMiB   *int64    `json:"usedMiB,omitempty"`   // by NVML; nil when not known
-	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods
-	Exclusive bool      `json:"exclusive,omitempty"` // one pod has it alone
-	Pods      []Pod     `json:"pods"`
-}
-
-// Pod is what a pod has of a GPU, or of its node.
-type Pod struct {
-	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`
-	Units     gpu.Units `json:"units"`
-	Started   time.Time `json:"started,omitzero"` // when the kubelet admitted it; zero before
+	Version string             `json:"version"`
+	Cluster string             `json:"cluster,omitempty"`
+	Missing string             `json:"missing,omitempty"`
+	Nodes   []inspect.Node     `json:"nodes"`             // without the UIDs of pods
+	UsedMiB map[gpu.UUID]int64 `json:"usedMiB,omitempty"` // by NVML; only where it is known
+	Waiting []Wait             `json:"waiting"`
 }
 
 // Wait is pods of one controller that are on no node, ask for the same and have the same reason.
@@ -188,21 +156,17 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 // NewFleet puts together what the page is sent.
 func NewFleet(source Source) Fleet {
 	nodes := source.Nodes()
-	report, used := inspect.New(nodes, source.Facts(nodes)), source.Used()
-	out := Fleet{Version: source.Version, Cluster: source.Cluster, Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
-	for _, n := range report.Nodes {
-		node := Node{Name: n.Name, UnitMiB: unitOf(n.UnitMiB, n.Capacity), Closed: n.Closed, Taint: n.Taint, GPUs: []GPU{}}
-		for _, p := range n.Unattributed {
-			node.Unattributed = append(node.Unattributed, newPod(p))
-		}
+	report := inspect.New(nodes, source.Facts(nodes))
+	out := Fleet{
+		Version: source.Version, Cluster: source.Cluster, Missing: source.Missing(),
+		Nodes: report.Nodes, UsedMiB: source.Used(), Waiting: []Wait{},
+	}
+	for _, n := range out.Nodes {
+		removeUIDs(n.Unattributed)
 		for _, g := range n.GPUs {
-			one := newGPU(g)
-			if mib, known := used[g.UUID]; known {
-				one.UsedMiB = &mib
-			}
-			node.GPUs = append(node.GPUs, one)
+			removeUIDs(g.Pods)
+			removeUIDs(g.Kept)
 		}
-		out.Nodes = append(out.Nodes, node)
 	}
 	unit := report.UnitMiB()
 	for _, g := range report.WaitingAlike() {
@@ -214,28 +178,9 @@ func NewFleet(source Source) Fleet {
 	return out
 }
 
-// unitOf returns the size of a unit of so much memory.
-func unitOf(unitMiB int64, of inspect.Memory) int64 {
-	return cmp.Or(unitMiB, of.MiB/max(1, int64(of.Units)))
-}
-
-func newGPU(g inspect.GPU) GPU {
-	out := GPU{Index: g.Index, UUID: g.UUID, Model: cmp.Or(g.Model, "unknown model"), Capacity: g.Capacity.Units, Exclusive: g.Exclusive, Pods: []Pod{}}
-	if g.Capacity.InShares {
-		out.ShareMiB = unitOf(0, g.Capacity)
+// removeUIDs removes the UIDs of pods, which the page does not read: they are half of a compressed answer.
+func removeUIDs(pods []inspect.Pod) {
+	for i := range pods {
+		pods[i].UID = ""
 	}
-	if g.Requested != nil {
-		out.Requested = g.Requested.Units
-	}
-	if !g.Healthy {
-		out.Unhealthy = g.Unhealthy
-	}
-	for _, p := range g.Pods {
-		out.Pods = append(out.Pods, newPod(p))
-	}
-	return out
-}
-
-func newPod(p inspect.Pod) Pod {
-	return Pod{Namespace: p.Namespace, Name: p.Name, Units: p.Memory.Units, Started: p.Started}
 }

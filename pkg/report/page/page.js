@@ -36,17 +36,16 @@ function make(tag, attributes = {}, ...children) {
 
 // ---- What follows from the fleet
 
-// inMiB is how much units of a node are: of a GPU that is offered in shares, its own.
-const inMiB = (node, units, gpu) => units * (gpu?.shareMiB ?? node.unitMiB);
 const number = (n) => n.toLocaleString("en");
 const gib = (mib) => `${number(Math.floor(mib / 1024))} GiB`;
 const amount = (mib) => (mib % 1024 === 0 ? gib(mib) : `${number(mib)} MiB`);
 const percent = (part, whole) => (whole > 0 ? Math.floor((100 * part) / whole) : 0);
 const count = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
-const free = (gpu) => Math.max(0, gpu.capacity - gpu.requested);
+// free returns MiB.
+const free = (gpu) => Math.max(0, gpu.capacity.MiB - gpu.requested.MiB);
 
 // closed says why a GPU takes no new pods, or nothing.
-const closed = (node, gpu) => gpu.unhealthy || node.closed;
+const closed = (node, gpu) => (!gpu.healthy && gpu.unhealthy) || node.closed;
 const takesPods = (node, gpu) => !closed(node, gpu) && !gpu.exclusive;
 
 // short is the part of a model's name that tells it from others: T4, A100, L40S.
@@ -70,14 +69,14 @@ function condition(node, gpu) {
 // describe is a GPU in a line: its tooltip, and what a screen reader says.
 function describe(node, gpu) {
   const used = gpu.usedMiB === undefined ? "" : `, ${gib(gpu.usedMiB)} used`;
-  return `${node.name} GPU ${gpu.index}, ${gpu.model}, ${amount(inMiB(node, gpu.requested, gpu))} of ${amount(inMiB(node, gpu.capacity, gpu))} allocated${used}, ${count(gpu.pods.length, "pod")}, ${condition(node, gpu)}`;
+  return `${node.name} GPU ${gpu.index}, ${gpu.model}, ${amount(gpu.requested.MiB)} of ${amount(gpu.capacity.MiB)} allocated${used}, ${count(gpu.pods.length, "pod")}, ${condition(node, gpu)}`;
 }
 
 // heat is the level of a GPU's colour: 0 for nothing, 5 for all of it; nothing where it is not known.
-function heat(node, gpu) {
-  const part = filter.by === "used" ? gpu.usedMiB : inMiB(node, gpu.requested, gpu);
+function heat(gpu) {
+  const part = filter.by === "used" ? gpu.usedMiB : gpu.requested.MiB;
   if (part === undefined) return "unknown";
-  const share = percent(part, inMiB(node, gpu.capacity, gpu));
+  const share = percent(part, gpu.capacity.MiB);
   return part === 0 ? 0 : share >= 100 ? 5 : 1 + Math.floor(share / 25);
 }
 
@@ -86,7 +85,7 @@ const words = (text) => (text ?? "").toLowerCase().split(/\s+/).filter(Boolean);
 function passes(node, gpu) {
   if (filter.model && gpu.model !== filter.model) return false;
   if (filter.trouble && !closed(node, gpu)) return false;
-  if (filter.free > 0 && (!takesPods(node, gpu) || inMiB(node, free(gpu), gpu) < filter.free * 1024)) return false;
+  if (filter.free > 0 && (!takesPods(node, gpu) || free(gpu) < filter.free * 1024)) return false;
   if (filter.namespace && !gpu.pods.some((p) => p.namespace === filter.namespace)) return false;
   const texts = [node.name, gpu.uuid, gpu.model, ...gpu.pods.map((p) => `${p.namespace}/${p.name}`)].map((t) => t.toLowerCase());
   return words(filter.search).every((word) => texts.some((t) => t.includes(word)));
@@ -98,7 +97,7 @@ const orders = {
   model: (a, b) => models(a).join().localeCompare(models(b).join()),
 };
 
-const largest = (node) => Math.max(0, ...node.gpus.filter((g) => takesPods(node, g)).map((g) => inMiB(node, free(g), g)));
+const largest = (node) => Math.max(0, ...node.gpus.filter((g) => takesPods(node, g)).map((g) => free(g)));
 
 function select() {
   const passed = fleet.nodes.map((node) => ({ ...node, gpus: node.gpus.filter((gpu) => passes(node, gpu)) }));
@@ -111,9 +110,8 @@ function select() {
 function byNamespace(nodes) {
   const sums = new Map();
   for (const node of nodes) {
-    const held = [...node.gpus.flatMap((g) => g.pods.map((pod) => [pod, g])), ...(node.unattributed ?? []).map((pod) => [pod])];
-    for (const [pod, gpu] of held) {
-      sums.set(pod.namespace, (sums.get(pod.namespace) ?? 0) + inMiB(node, pod.units, gpu));
+    for (const pod of [...node.gpus.flatMap((g) => g.pods), ...node.unattributed]) {
+      sums.set(pod.namespace, (sums.get(pod.namespace) ?? 0) + pod.memory.MiB);
     }
   }
   return [...sums].sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0]));
@@ -143,10 +141,10 @@ function command(line) {
 
 function showSums() {
   const gpus = shown.flatMap((node) => node.gpus.map((gpu) => ({ node, gpu })));
-  const sum = (f) => gpus.reduce((total, { node, gpu }) => total + f(node, gpu), 0);
+  const sum = (f) => gpus.reduce((total, { gpu }) => total + f(gpu), 0);
   const most = (tainted) => Math.max(0, ...shown.filter((n) => Boolean(n.taint) === tainted).map(largest));
-  const capacity = sum((n, g) => inMiB(n, g.capacity, g));
-  const allocated = sum((n, g) => inMiB(n, g.requested, g));
+  const capacity = sum((g) => g.capacity.MiB);
+  const allocated = sum((g) => g.requested.MiB);
   const out = gpus.filter(({ node, gpu }) => closed(node, gpu)).length;
   const lines = [["Nodes", number(shown.length)], ["GPUs", number(gpus.length)]];
   if (filter.namespace) {
@@ -156,7 +154,7 @@ function showSums() {
     lines.push(["Allocated", `${gib(allocated)} of ${gib(capacity)} (${percent(allocated, capacity)}%)`]);
   }
   if (gpus.some(({ gpu }) => gpu.usedMiB !== undefined)) {
-    const used = sum((_, g) => g.usedMiB ?? 0);
+    const used = sum((g) => g.usedMiB ?? 0);
     lines.push(["Used", `${gib(used)} (${percent(used, capacity)}%)`]);
   }
   lines.push(["Largest free on one GPU", gib(most(false))]);
@@ -183,7 +181,7 @@ function showLists() {
   const trouble = (why, of, what) => troubles.set(why, { what, of: [...(troubles.get(why)?.of ?? []), of] });
   for (const node of fleet.nodes) {
     if (node.closed) trouble(node.closed, node.name, "node");
-    else for (const gpu of node.gpus) if (gpu.unhealthy) trouble(gpu.unhealthy, `${node.name} GPU ${gpu.index}`, "GPU");
+    else for (const gpu of node.gpus) if (!gpu.healthy) trouble(gpu.unhealthy, `${node.name} GPU ${gpu.index}`, "GPU");
   }
   const lines = [...troubles].sort((a, b) => b[1].of.length - a[1].of.length);
   const out = fleet.nodes.reduce((total, n) => total + n.gpus.filter((g) => closed(n, g)).length, 0);
@@ -198,7 +196,7 @@ function showLists() {
     make("small", {}, [w.memoryMiB ? amount(w.memoryMiB) + (w.count > 1 ? " each" : "") : "", w.oldest ? `${w.count > 1 ? "the oldest " : ""}for ${age(w.oldest)}` : ""].filter(Boolean).join(", ")),
     make("span", {}, w.reason), explain(w.namespace, w.name))));
 
-  const all = fleet.nodes.reduce((total, n) => total + n.gpus.reduce((t, g) => t + inMiB(n, g.capacity, g), 0), 0);
+  const all = fleet.nodes.reduce((total, n) => total + n.gpus.reduce((t, g) => t + g.capacity.MiB, 0), 0);
   const sums = byNamespace(fleet.nodes);
   text("namespaces", `Namespaces (${sums.length})`, sums.map(([namespace, mib]) => make("li", { class: "namespace" },
     make("i", { class: colour(namespace), "aria-hidden": "true" }),
@@ -236,20 +234,20 @@ const details = {
     const node = fleet.nodes.find((n) => n.gpus.some((g) => `${n.name}/${g.index}` === name));
     const gpu = node?.gpus.find((g) => `${node.name}/${g.index}` === name);
     if (!gpu) return undefined;
-    const facts = { Node: link("node", node.name), Model: gpu.model, Allocated: part(inMiB(node, gpu.requested, gpu), inMiB(node, gpu.capacity, gpu)) };
-    if (gpu.usedMiB !== undefined) facts.Used = `${number(gpu.usedMiB)} MiB (${percent(gpu.usedMiB, inMiB(node, gpu.capacity, gpu))}%)`;
-    facts.Free = takesPods(node, gpu) ? amount(inMiB(node, free(gpu), gpu)) : "nothing for new pods";
+    const facts = { Node: link("node", node.name), Model: gpu.model, Allocated: part(gpu.requested.MiB, gpu.capacity.MiB) };
+    if (gpu.usedMiB !== undefined) facts.Used = `${number(gpu.usedMiB)} MiB (${percent(gpu.usedMiB, gpu.capacity.MiB)}%)`;
+    facts.Free = takesPods(node, gpu) ? amount(free(gpu)) : "nothing for new pods";
     facts.Health = condition(node, gpu);
     facts.UUID = gpu.uuid;
-    const pods = gpu.pods.map((p) => [p, inMiB(node, p.units, gpu)]);
+    const pods = gpu.pods.map((p) => [p, p.memory.MiB]);
     return { title: `${node.name} GPU ${gpu.index}`, facts, more: [command(`kubectl inspect gpumem nodes -d ${node.name}`), ...podLines(pods)] };
   },
   node(name) {
     const node = fleet.nodes.find((n) => n.name === name);
     if (!node) return undefined;
     const sum = (f) => node.gpus.reduce((total, g) => total + f(g), 0);
-    const capacity = sum((g) => inMiB(node, g.capacity, g));
-    const facts = { Models: models(node).join(", "), Allocated: part(sum((g) => inMiB(node, g.requested, g)), capacity) };
+    const capacity = sum((g) => g.capacity.MiB);
+    const facts = { Models: models(node).join(", "), Allocated: part(sum((g) => g.requested.MiB), capacity) };
     if (node.gpus.some((g) => g.usedMiB !== undefined)) {
       const used = sum((g) => g.usedMiB ?? 0);
       facts.Used = `${gib(used)} (${percent(used, capacity)}%)`;
@@ -258,8 +256,8 @@ const details = {
     if (node.closed) facts["New pods"] = `none: ${node.closed}`;
     else if (node.taint) facts["New pods"] = `only pods that tolerate taint ${node.taint}`;
     const gpus = make("ul", { class: "pods" }, ...node.gpus.map((g) => make("li", {}, link("gpu", `${node.name}/${g.index}`, `GPU ${g.index}`),
-      make("small", {}, `${part(inMiB(node, g.requested, g), inMiB(node, g.capacity, g))}, ${condition(node, g)}`))));
-    const pods = [...node.gpus.flatMap((g) => g.pods.map((p) => [p, inMiB(node, p.units, g)])), ...(node.unattributed ?? []).map((p) => [p, inMiB(node, p.units)])];
+      make("small", {}, `${part(g.requested.MiB, g.capacity.MiB)}, ${condition(node, g)}`))));
+    const pods = [...node.gpus.flatMap((g) => g.pods.map((p) => [p, p.memory.MiB])), ...node.unattributed.map((p) => [p, p.memory.MiB])];
     return { title: node.name, facts, more: [command(`kubectl inspect gpumem nodes -d ${node.name}`), make("h3", {}, count(node.gpus.length, "GPU")), gpus, ...podLines(pods)] };
   },
   pod(name) {
@@ -270,9 +268,9 @@ const details = {
     const node = fleet.nodes.find((n) => n.gpus.some((g) => g.pods.some(is)) || n.unattributed?.some(is));
     if (!node) return undefined;
     const gpus = node.gpus.filter((g) => g.pods.some(is));
-    const of = [...gpus.flatMap((g) => g.pods), ...(node.unattributed ?? [])].find(is);
+    const of = [...gpus.flatMap((g) => g.pods), ...node.unattributed].find(is);
     const facts = { Node: link("node", node.name), State: of.started ? `running for ${age(of.started)}` : "not running yet" };
-    gpus.forEach((g) => (facts[`GPU ${g.index}`] = make("span", {}, link("gpu", `${node.name}/${g.index}`, g.model), `, ${amount(inMiB(node, g.pods.find(is).units, g))}`)));
+    gpus.forEach((g) => (facts[`GPU ${g.index}`] = make("span", {}, link("gpu", `${node.name}/${g.index}`, g.model), `, ${amount(g.pods.find(is).memory.MiB)}`)));
     return { title: name, facts, more: [explain(namespace, pod)] };
   },
 };
@@ -336,13 +334,13 @@ function layAt(scale) {
 function caption(node, gpu) {
   if (closed(node, gpu)) return "✕ no new pods";
   if (gpu.exclusive) return "one pod alone";
-  return `${gib(inMiB(node, free(gpu), gpu))} free`;
+  return `${gib(free(gpu))} free`;
 }
 
 function cell(node, gpu) {
   const name = `${node.name}/${gpu.index}`;
   const isChosen = chosen.kind === "gpu" && chosen.name === name;
-  const classes = ["gpu", `heat${heat(node, gpu)}`, closed(node, gpu) ? "closed" : "", node.taint ? "tainted" : "", gpu.exclusive ? "exclusive" : "", isChosen ? "chosen" : ""];
+  const classes = ["gpu", `heat${heat(gpu)}`, closed(node, gpu) ? "closed" : "", node.taint ? "tainted" : "", gpu.exclusive ? "exclusive" : "", isChosen ? "chosen" : ""];
   const button = make("button", {
     type: "button", class: classes.filter(Boolean).join(" "), "data-gpu": name, title: describe(node, gpu), "aria-label": describe(node, gpu), "aria-pressed": String(isChosen), tabindex: -1,
     click: () => choose("gpu", name),
@@ -351,19 +349,19 @@ function cell(node, gpu) {
   const bar = make("span", { class: "bar" });
   const section = (classes, property, mib) => {
     const element = make("span", { class: classes });
-    element.style[property] = `${Math.min(100, (100 * mib) / (inMiB(node, gpu.capacity, gpu) || 1))}%`;
+    element.style[property] = `${Math.min(100, (100 * mib) / (gpu.capacity.MiB || 1))}%`;
     bar.append(element);
   };
-  gpu.pods.forEach((p) => section(colour(p.namespace), "flexBasis", inMiB(node, p.units, gpu)));
+  gpu.pods.forEach((p) => section(colour(p.namespace), "flexBasis", p.memory.MiB));
   if (gpu.usedMiB > 0) section("used", "width", gpu.usedMiB);
   const used = gpu.usedMiB === undefined ? "" : `, ${number(Math.floor(gpu.usedMiB / 1024))} used`;
   button.append(make("b", {}, `GPU${gpu.index} ${short(gpu.model)}`), make("span", {}, caption(node, gpu)), bar,
-    make("small", {}, `${Math.floor(inMiB(node, gpu.requested, gpu) / 1024)}/${gib(inMiB(node, gpu.capacity, gpu))}${used}`));
+    make("small", {}, `${Math.floor(gpu.requested.MiB / 1024)}/${gib(gpu.capacity.MiB)}${used}`));
   return button;
 }
 
 function card(node) {
-  const pending = (node.unattributed ?? []).reduce((total, p) => total + inMiB(node, p.units), 0);
+  const pending = node.unattributed.reduce((total, p) => total + p.memory.MiB, 0);
   const notes = [models(node).map(short).join("/")];
   if (view() === "tiles" && pending > 0) notes.push(`${amount(pending)} on no known GPU`);
   if (view() === "tiles" && node.taint) notes.push(`taint ${node.taint}`);
@@ -501,6 +499,15 @@ const fold = () => document.querySelectorAll("details").forEach((e) => (e.open =
 narrow.addEventListener("change", fold);
 fold();
 
+// read adds to each GPU of a fleet its use, and a word for a model without a name.
+function read(answer) {
+  for (const gpu of answer.nodes.flatMap((node) => node.gpus)) {
+    gpu.usedMiB = answer.usedMiB?.[gpu.uuid];
+    gpu.model ??= "unknown model";
+  }
+  return answer;
+}
+
 // look asks for the fleet again and again. What has not changed is not sent.
 async function look(tag = "") {
   const state = by("state");
@@ -508,7 +515,7 @@ async function look(tag = "") {
     const answer = await fetch("fleet", { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
     if (answer.status !== 304) {
       if (!answer.ok) throw new Error(`the extender answers ${answer.status}`);
-      fleet = await answer.json();
+      fleet = read(await answer.json());
       tag = answer.headers.get("ETag") ?? "";
       show();
     }

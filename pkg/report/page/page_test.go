@@ -64,23 +64,44 @@ func fleetOf(t *testing.T, h http.Handler) (fleet Fleet) {
 	return fleet
 }
 
+// linesOf returns the GPUs and the pods of a fleet, as the page reads them.
+func linesOf(fleet Fleet) (lines []string) {
+	pods := func(of []inspect.Pod) (text string) {
+		for _, p := range of {
+			text += fmt.Sprintf("; %s/%s%s has %d MiB since %s", p.Namespace, p.Name, p.UID, p.Memory.MiB, p.Started.Format(time.TimeOnly))
+		}
+		return text
+	}
+	for _, n := range fleet.Nodes {
+		lines = append(lines, fmt.Sprintf("%s: %q %q%s", n.Name, n.Closed, n.Taint, pods(n.Unattributed)))
+		for _, g := range n.GPUs {
+			used := "unknown"
+			if mib, ok := fleet.UsedMiB[g.UUID]; ok {
+				used = fmt.Sprint(mib)
+			}
+			lines = append(lines, fmt.Sprintf("%s/%d: %s %s, %d of %d MiB, %s used%s", n.Name, g.Index, g.UUID, g.Model, g.Requested.MiB, g.Capacity.MiB, used, pods(g.Pods)))
+		}
+	}
+	return lines
+}
+
 func TestFleetIsWhatTheCacheSays(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14, 14)
 	w.Place("ml/train", "a", 1, 5)
 	w.Wait("ml/huge", 100)
-	idle := int64(12)
-	w.Used = map[gpu.UUID]int64{"GPU-a-0": idle}
+	w.Used = map[gpu.UUID]int64{"GPU-a-0": 12}
 	got := fleetOf(t, w.handler())
-	want := Fleet{
-		Nodes: []Node{{Name: "a", UnitMiB: 1024, GPUs: []GPU{
-			{Index: 0, UUID: "GPU-a-0", Model: "T4", Capacity: 14, UsedMiB: &idle, Pods: []Pod{}},
-			{Index: 1, UUID: "GPU-a-1", Model: "T4", Capacity: 14, Requested: 5, Pods: []Pod{{"ml", "train", 5, pagetest.Started}}},
-		}}},
-		Waiting: []Wait{{Namespace: "ml", Name: "huge", Count: 1, MemoryMiB: 100 << 10, Reason: "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"}},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff([]string{
+		`a: "" ""`, "a/0: GPU-a-0 T4, 0 of 14336 MiB, 12 used",
+		"a/1: GPU-a-1 T4, 5120 of 14336 MiB, unknown used; ml/train has 5120 MiB since 12:00:00",
+	}, linesOf(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]Wait{
+		{Namespace: "ml", Name: "huge", Count: 1, MemoryMiB: 100 << 10, Reason: "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"},
+	}, got.Waiting); diff != "" {
+		t.Errorf("pods that wait (-want +got):\n%s", diff)
 	}
 }
 
@@ -93,41 +114,34 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 	w.Known["a"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
 	w.Known["b"] = inspect.NodeFacts{Taint: "team"}
 	got := fleetOf(t, w.handler())
-	gpus := func(node string, capacity gpu.Units) []GPU {
-		return []GPU{{UUID: kubetest.UUID(node, 0), Model: "T4", Capacity: capacity, Pods: []Pod{}}}
-	}
-	want := Fleet{
-		Nodes: []Node{
-			{Name: "a", UnitMiB: 1024, Closed: "the node is NotReady", GPUs: gpus("a", 14)},
-			{Name: "b", UnitMiB: 1024, Taint: "team", GPUs: gpus("b", 1)},
-		},
-		Waiting: []Wait{{Namespace: "ml", Name: "small", Count: 1, MemoryMiB: 2 << 10, Reason: "a: the node is NotReady"}},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff([]string{
+		`a: "the node is NotReady" ""`, "a/0: GPU-a-0 T4, 0 of 14336 MiB, unknown used",
+		`b: "" "team"`, "b/0: GPU-b-0 T4, 0 of 1024 MiB, unknown used",
+	}, linesOf(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]Wait{{Namespace: "ml", Name: "small", Count: 1, MemoryMiB: 2 << 10, Reason: "a: the node is NotReady"}}, got.Waiting); diff != "" {
+		t.Errorf("pods that wait (-want +got):\n%s", diff)
 	}
 }
 
-// Pods of one controller that wait alike are one line, since the oldest of them.
-// TestSharesAreSentWithTheirSize: each GPU says how much one of its shares is.
-func TestSharesAreSentWithTheirSize(t *testing.T) {
+// Each GPU has its own size of a share.
+func TestSharesAreSentInMiB(t *testing.T) {
 	w := newWorld()
 	w.SetNode("a", gpu.Inventory{Devices: []gpu.Device{
 		{UUID: kubetest.UUID("a", 0), Model: "T4", Allocatable: gpu.SharesPerDevice, ShareMiB: 1024, MemoryMiB: 10240, NUMANode: -1},
 		{UUID: kubetest.UUID("a", 1), Index: 1, Model: "A100", Allocatable: gpu.SharesPerDevice, ShareMiB: 4096, MemoryMiB: 40960, NUMANode: -1},
 	}})
 	w.Place("ml/three", "a", 1, 3)
-	nodes := fleetOf(t, w.handler()).Nodes
-	if len(nodes) != 1 || len(nodes[0].GPUs) != 2 {
-		t.Fatalf("%+v", nodes)
-	}
-	for i, want := range []GPU{{ShareMiB: 1024}, {ShareMiB: 4096, Requested: 3}} {
-		if got := nodes[0].GPUs[i]; got.ShareMiB != want.ShareMiB || got.Requested != want.Requested || got.Capacity != gpu.SharesPerDevice {
-			t.Errorf("GPU %d: %+v", i, got)
-		}
+	if diff := cmp.Diff([]string{
+		`a: "" ""`, "a/0: GPU-a-0 T4, 0 of 10240 MiB, unknown used",
+		"a/1: GPU-a-1 A100, 12288 of 40960 MiB, unknown used; ml/three has 12288 MiB since 12:00:00",
+	}, linesOf(fleetOf(t, w.handler()))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
+// Pods of one controller that wait alike are one line, since the oldest of them.
 func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14)
@@ -152,8 +166,8 @@ func TestPodsOnNoKnownGPUAreSent(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14)
 	w.AddPod("a", placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "new", UID: "new"}, Request: pagetest.Asks(3)})
-	got := fleetOf(t, w.handler()).Nodes[0].Unattributed
-	if diff := cmp.Diff([]Pod{{Namespace: "ml", Name: "new", Units: 3}}, got); diff != "" {
+	want := []string{`a: "" ""; ml/new has 3072 MiB since 00:00:00`, "a/0: GPU-a-0 T4, 0 of 14336 MiB, unknown used"}
+	if diff := cmp.Diff(want, linesOf(fleetOf(t, w.handler()))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
