@@ -88,7 +88,7 @@ verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are ti
 			go mod tidy -modfile=$$file -diff || { echo "$$dir/$$file: run make update" >&2; exit 1; }; \
 		done; cd $(CURDIR); \
 	done
-	go test -run 'TestWhatIsMadeOfTheTable|TestTheChartHasThePolicies|TestTableOfEvents|TestTheTableOfChecks' ./pkg/kube/api ./pkg/kube/event ./pkg/kube/reasons
+	go test -run 'TestWhatIsMadeOfTheTable|TestTheChartHasThePolicies|TestTableOfEvents|TestTheTableOfChecks|TestTableOfChecks|TestTableOfFeatures|TestTableOfExitCodes' ./pkg/kube/api ./pkg/kube/event ./pkg/kube/reasons ./pkg/report/doctor ./pkg/cli/cmdutil
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh
 	@echo "verified: what is generated is that of its sources"
 
