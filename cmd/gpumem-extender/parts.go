@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
@@ -23,6 +24,7 @@ type parts struct {
 	log      *zap.Logger
 	service  *service.Service
 	extender *extender.Extender
+	hand     *controller.Client
 	leader   *election // nil where all replicas answer
 	verbs    net.Listener
 }
@@ -59,11 +61,11 @@ func newParts(log *zap.Logger, conf config) (*parts, error) {
 		checks = append(checks, serve.Check{Name: "leader", Missing: p.leader.Missing})
 		missing = func() string { return cmp.Or(watch.Missing(), p.leader.Missing()) }
 	}
-	hand := controller.NewClient(watch, client, conf.lease)
-	p.service = service.New("gpumem-extender", version, log, conf.service, books, hand, checks...)
+	p.hand = controller.NewClient(watch, client, conf.lease)
+	p.service = service.New("gpumem-extender", version, log, conf.service, books, p.hand, checks...)
 	p.extender = &extender.Extender{
-		Binder: p.service.Binder(log.Named("extender"), hand, missing), Queue: hand, Neighbours: watch,
-		NodePolicy: conf.service.Policies.Node, Alone: conf.chooseNode, Answered: p.service.Measured.Answered,
+		Decider: decider.Decider{Binder: p.service.Binder(log.Named("extender"), p.hand, missing)}, Neighbours: watch,
+		Alone: conf.chooseNode, Answered: p.service.Measured.Answered,
 	}
 	return p, nil
 }
@@ -72,7 +74,9 @@ func newParts(log *zap.Logger, conf config) (*parts, error) {
 func (p *parts) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { p.service.Watch.Run(ctx); return nil })
-	group.Go(func() error { return p.service.Run(ctx, &p.extender.Binder, p.extender.WakeWaiting) })
+	group.Go(func() error {
+		return p.service.Run(ctx, p.extender.Binder, func(ctx context.Context) { p.extender.Wake(ctx, p.hand) })
+	})
 	// The Lease is kept until the last Bind has been answered.
 	leading, resign := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {

@@ -38,9 +38,11 @@ import (
 	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
 
@@ -213,11 +215,11 @@ func (c *cluster) startExtender(ctx context.Context, t testing.TB, running *sync
 		t.Fatal(err)
 	}
 	hand := controller.NewClient(c.watch, client, types.NamespacedName{})
-	e := &extender.Extender{Queue: hand, Neighbours: c.watch, Alone: true, Binder: binder.Binder{
+	e := &extender.Extender{Neighbours: c.watch, Alone: true, Decider: decider.Decider{Binder: &binder.Binder{
 		Self: "gpumem-extender", Reads: new(singleflight.Group),
 		Log: log, Names: names(t), Cache: c.cache, Cluster: hand,
-		Policy: placement.Binpack, Now: time.Now, Missing: c.watch.Missing,
-	}}
+		Policies: ranking.Policies{GPU: placement.Binpack}, Now: time.Now, Missing: c.watch.Missing,
+	}}}
 	running.Go(func() { c.watch.Run(ctx) })
 	running.Go(func() {
 		wait.UntilWithContext(ctx, func(context.Context) { c.cache.Reprice() }, repriceInterval)
@@ -226,7 +228,7 @@ func (c *cluster) startExtender(ctx context.Context, t testing.TB, running *sync
 		wait.UntilWithContext(ctx, func(ctx context.Context) { e.ReviewAssumed(ctx, assumeLimit) }, reviewInterval)
 	})
 	running.Go(func() {
-		wait.UntilWithContext(ctx, e.WakeWaiting, wakeInterval)
+		wait.UntilWithContext(ctx, func(ctx context.Context) { e.Wake(ctx, hand) }, wakeInterval)
 	})
 	server := httptest.NewServer(c.counted(e.Routes("test")))
 	t.Cleanup(server.Close)

@@ -22,8 +22,10 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
 
@@ -79,18 +81,16 @@ func (w *World) newExtender(r *replica) *extenderProc {
 		over: make(map[string]bool), reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
 		open: make(map[*reply]func()), turns: make(map[string]time.Duration),
 	}
-	e.ext = &extender.Extender{Queue: cluster{e}, NodePolicy: placement.Policy(w.cfg.nodePolicy), Alone: w.cfg.Alone, Binder: binder.Binder{
+	policies := ranking.Policies{GPU: placement.Policy(w.cfg.policy), Node: placement.Policy(w.cfg.nodePolicy)}
+	e.ext = &extender.Extender{Alone: w.cfg.Alone, Decider: decider.Decider{Binder: &binder.Binder{
 		Self: r.name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e}, Reads: flight{w, e.process, make(map[string]*call)},
-		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.missing,
-	}}
+		Policies: policies, Now: time.Now, Missing: e.missing,
+	}}}
 	e.routes = e.ext.Routes("simulation")
-	e.asker = &extender.Extender{
-		Queue: cluster{e}, NodePolicy: placement.Policy(w.cfg.nodePolicy), Alone: w.cfg.Alone, NodesToFind: r.nodesToFind,
-		Binder: binder.Binder{
-			Self: r.name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
-			Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.lookedAt,
-		},
-	}
+	e.asker = &extender.Extender{Alone: w.cfg.Alone, NodesToFind: r.nodesToFind, Decider: decider.Decider{Binder: &binder.Binder{
+		Self: r.name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
+		Policies: policies, Now: time.Now, Missing: e.lookedAt,
+	}}}
 	e.asked = e.asker.Routes("simulation")
 	books := &controller.Feeder{Log: zap.NewNop(), Names: w.names, Cache: e.books}
 	if w.cfg.Mode == inProcess {
@@ -148,7 +148,7 @@ func (e *extenderProc) scheduleWake() {
 				if e.plugged != nil {
 					e.plugged.decider.Wake(context.Background(), e.plugged)
 				} else {
-					e.asker.WakeWaiting(context.Background())
+					e.asker.Wake(context.Background(), cluster{e})
 				}
 			})
 			e.scheduleWake()

@@ -88,7 +88,7 @@ func (s *scheduler) passes(c *decider.Cycle, p *spec, name string, on *info) (re
 	}
 	s.w.free(func() {
 		for _, view := range views {
-			if refusal = s.filter(c, view.node(name)); refusal != nil {
+			if refusal = s.own.decider.Refuse(c, view.node(name)); refusal != nil {
 				return
 			}
 		}
@@ -124,7 +124,10 @@ func (s *scheduler) decide(pod *v1.Pod) {
 	}
 	w.noteWait(p, waiting)
 	if len(names) > 1 {
-		w.free(func() { e.decider.Rank(c, names) })
+		w.free(func() {
+			e.decider.Fits(c, len(names)+c.Refused(), len(names), nil)
+			e.decider.Rank(c, names, len(names))
+		})
 		best := int64(-1)
 		for _, name := range names {
 			best = max(best, c.Score(name))
@@ -137,27 +140,17 @@ func (s *scheduler) decide(pod *v1.Pod) {
 	if len(names) == 0 {
 		w.logf("  filters: %v", no.nodes)
 		w.free(func() {
-			e.decider.Unfit(c, len(s.nodes.store), func(yield func(decider.Node) bool) {
-				for _, n := range refusing {
-					if !yield(n) {
-						return
-					}
-				}
-			})
+			var refused []decider.RefusedNode
+			for _, n := range refusing {
+				refused = append(refused, decider.RefusedNode{Name: n.Name, Refusal: e.decider.Refuse(c, n)})
+			}
+			e.decider.Unfit(c, refused)
 		})
 		s.refused(pod, no)
 		s.evictInside(c, p, pod, no)
 		return
 	}
 	s.reserve(c, p, pod, pick(w.rng, names))
-}
-
-// filter is the plugin's Filter.
-func (s *scheduler) filter(c *decider.Cycle, node decider.Node) *decide.Refusal {
-	if refusal, ok := s.own.decider.Answers(c, node.Name, node.Generation); ok {
-		return refusal
-	}
-	return s.own.decider.Refuses(c, node)
 }
 
 // findInside finds nodes for a pod: the one that it is nominated to, if it fits there, or else the
@@ -238,7 +231,7 @@ func (s *scheduler) reserve(c *decider.Cycle, p *spec, pod *v1.Pod, node string)
 		w.spawn(func() {
 			e.turns[p.uid] = e.since
 			e.calls[p.uid]++
-			w.free(func() { err = e.decider.Bind(context.Background(), c, node) })
+			w.free(func() { err = e.decider.Bind(context.Background(), c.Pod, node) })
 			w.counts.Binds++
 			e.calls[p.uid]--
 			delete(e.reserved, p.uid)
@@ -331,9 +324,9 @@ func (s *scheduler) bindPlain(pod *v1.Pod) {
 // come back one after the other, the more important first, where the pod still fits.
 func (s *scheduler) evictInside(c *decider.Cycle, p *spec, pod *v1.Pod, no refusal) {
 	w := s.w
-	waits := false
-	w.free(func() { waits = s.own.decider.Waits(c) })
-	if !p.priority || w.api.down || s.evicting(pod) || waits {
+	may := false
+	w.free(func() { may = s.own.decider.MayEvict(c, 0) })
+	if !p.priority || w.api.down || s.evicting(pod) || !may {
 		return
 	}
 	chosen := make(map[string][]*v1.Pod)
@@ -349,7 +342,7 @@ func (s *scheduler) evictInside(c *decider.Cycle, p *spec, pod *v1.Pod, no refus
 		nominated = pick(w.rng, slices.Sorted(maps.Keys(chosen)))
 		s.checkEviction(p, pod, nominated, chosen[nominated])
 	}
-	w.free(func() { s.own.decider.Evicts(c, nominated, "no pod is less important") })
+	w.free(func() { s.own.decider.Evicts(c, len(no.nodes), len(chosen), nominated, "no pod is less important") })
 	for _, victim := range chosen[nominated] {
 		w.logf("  %s: %s is to make room for %s on %s", s.name, victim.Name, pod.Name, nominated)
 		_ = w.api.deletePod(victim.Name, victim.UID, true) // it may be gone

@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
@@ -70,10 +69,7 @@ func (e *extenderProc) plugIn(r *replica, books *controller.Feeder) {
 	}
 	e.plugged, p.lock = p, lock
 	e.ext.Leads = lock.Leads
-	p.decider = &decider.Decider{
-		Policies: ranking.Policies{GPU: placement.Policy(w.cfg.policy), Node: placement.Policy(w.cfg.nodePolicy)},
-		Binder:   &e.ext.Binder,
-	}
+	p.decider = &e.ext.Decider
 	e.stored.nodes = w.api.watchNodes(e.process, r.name+" nodes", toolscache.ResourceEventHandlerFuncs{}, func(*v1.Node) bool { return true })
 	e.stored.pods = w.api.watchPods(e.process, r.name+" pods", toolscache.ResourceEventHandlerFuncs{}, notTerminal)
 	e.nodes = listen(e.stored.nodes, &w.api.nodeSubs, r.name+" cache: nodes", books.NodeHandler())

@@ -117,11 +117,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info
 	if c == nil {
 		return nil
 	}
-	refusal, ok := p.decider.Answers(c, info.Node().Name, info.GetGeneration())
-	if !ok {
-		refusal = p.decider.Refuses(c, nodeOf(info))
-	}
-	if refusal != nil {
+	if refusal := p.decider.Refuse(c, nodeOf(info)); refusal != nil {
 		return refused(refusal, c.Why(refusal))
 	}
 	return nil
@@ -149,7 +145,8 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 	for i, info := range infos {
 		names[i] = info.Node().Name
 	}
-	p.decider.Rank(c, names)
+	p.decider.Fits(c, len(names)+c.Refused(), len(names), nil)
+	p.decider.Rank(c, names, len(names))
 	return nil
 }
 
@@ -194,7 +191,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, node
 	if c == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	if err := p.decider.Bind(ctx, c, node); err != nil {
+	if err := p.decider.Bind(ctx, c.Pod, node); err != nil {
 		return failed(err)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
@@ -56,15 +57,14 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	nodes := p.unfit(c, statuses)
-	if p.decider.Waits(c) {
-		p.decider.Evicts(c, "", noEviction)
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, noEviction)
+	if !p.decider.MayEvict(c, 0) {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, decider.NoEviction)
 	}
 	result, status := p.evictor.PostFilter(ctx, state, pod, statuses)
 	if status.IsSuccess() && result != nil && result.NominatingInfo != nil {
-		p.decider.Evicts(c, result.NominatedNodeName, "")
+		p.decider.Evicts(c, 0, 1, result.NominatedNodeName, "")
 	} else {
-		p.decider.Evicts(c, "", status.Message())
+		p.decider.Evicts(c, 0, 0, "", status.Message())
 	}
 	if status.Code() == fwk.Unschedulable {
 		// This ends it: kube-scheduler's own plugin would come to the same.
@@ -77,25 +77,30 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return result, status
 }
 
-// noEviction is why a pod preempts none that a node refuses for a moment.
-const noEviction = "no pod is evicted: the pod fits as soon as a node has admitted the pods that it has"
+// mostDescribed is how many of many nodes kube-scheduler's message describes.
+const mostDescribed = 3
 
-// unfit has the decider take note of the nodes that nothing else keeps the pod away from. Of many
-// it returns what is said of the closest.
+// unfit has the decider record the nodes that nothing else keeps the pod away from. Of many
+// it describes the closest.
 func (p *Plugin) unfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
 	infos, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil // a snapshot's lister has none
 	}
-	return p.decider.Unfit(c, len(infos), func(yield func(decider.Node) bool) {
-		for _, info := range infos {
-			// A node that PreFilter has left out has a status of no plugin. It counts where this one has left it out.
-			by := statuses.Get(info.Node().Name).Plugin()
-			if (by == Name || by == "" && c.On() != "") && !yield(nodeOf(info)) {
-				return
-			}
+	var refused []decider.RefusedNode
+	for _, info := range infos {
+		// A node that PreFilter has left out has a status of no plugin. It counts where this one has left it out.
+		if by := statuses.Get(info.Node().Name).Plugin(); by == Name || by == "" && c.On() != "" {
+			refused = append(refused, decider.RefusedNode{Name: info.Node().Name, Refusal: p.decider.Refuse(c, nodeOf(info))})
 		}
-	})
+	}
+	nodes := p.decider.Unfit(c, refused)
+	if len(infos) > decisions.MaxNodes {
+		for _, n := range nodes[:min(len(nodes), mostDescribed)] {
+			closest = append(closest, n.Name+" "+n.Message)
+		}
+	}
+	return closest
 }
 
 // selected is what kube-scheduler's own preemption says of a node: whom to evict, and how many

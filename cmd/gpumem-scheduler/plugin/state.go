@@ -42,7 +42,7 @@ type State struct {
 
 // NewState makes the state of a process.
 func NewState(log *zap.Logger, version string, conf service.Config) *State {
-	return &State{conf: conf, version: version, log: log, Cache: cache.New(), decider: &decider.Decider{Policies: conf.Policies}}
+	return &State{conf: conf, version: version, log: log, Cache: cache.New(), decider: new(decider.Decider)}
 }
 
 // New makes the plugin of one profile. The first has the cache follow the informers of
@@ -71,7 +71,7 @@ func (s *State) Start(leads func() (since time.Time, alone bool)) error {
 	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, hand)
 	b := s.service.Binder(s.log.Named("scheduler"), hand, s.Watch.Missing)
 	b.Leads = leads
-	s.decider.Binder = &b
+	s.decider.Binder = b
 	return nil
 }
 

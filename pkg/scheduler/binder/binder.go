@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/podlabels"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
@@ -57,14 +58,14 @@ const BindTimeout = 8 * time.Second
 
 // Binder binds pods. Its fields are not changed once it is in use.
 type Binder struct {
-	Self    string // the name of the program, for messages
-	Log     *zap.Logger
-	Names   api.Names
-	Cache   *cache.Cache
-	Cluster Cluster
-	Reads   Flight           // of the API server
-	Policy  placement.Policy // of GPUs, for pods that name none
-	Now     func() time.Time
+	Self     string // the name of the program, for messages
+	Log      *zap.Logger
+	Names    api.Names
+	Cache    *cache.Cache
+	Cluster  Cluster
+	Reads    Flight           // of the API server
+	Policies ranking.Policies // of pods that name none
+	Now      func() time.Time
 
 	// Leads returns since when this process leads, and whether no other can lead yet until a
 	// binding that is sent now has landed or was refused. It is nil where another process
@@ -109,7 +110,7 @@ func (b *Binder) NotReady() string {
 // that takes. It returns the time by which Release takes the reservation back.
 func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Request) (time.Time, error) {
 	now := b.Now()
-	_, err := b.Cache.AssumePod(ref, nodeName, req, b.Policy, now)
+	_, err := b.Cache.AssumePod(ref, nodeName, req, b.Policies.GPU, now)
 	if err == nil {
 		b.reserved.Store(ref.UID, nil)
 	}
@@ -188,7 +189,7 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 		return none, b.Cluster.Bind(ctx, api.PlainBinding(ref, nodeName))
 	}
 	now := b.Now()
-	assignment, err := b.Cache.AssumePod(ref, nodeName, req, b.Policy, now)
+	assignment, err := b.Cache.AssumePod(ref, nodeName, req, b.Policies.GPU, now)
 	if err != nil {
 		if on, assumed, known := b.Cache.Where(ref.UID); known && !assumed && on == nodeName {
 			err = nil // bound it is, as has been heard meanwhile; the device plugin will write to which GPUs

@@ -20,14 +20,14 @@ const (
 // it has tried, and kube-scheduler has to evaluate all nodes. Where several are equally good, choose
 // chooses.
 func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(nodes []string) string) string {
-	_, nodes := d.Binder.Cache.Changes()
+	_, nodes := d.Cache.Changes()
 	limit := min(max(minTried, nodes/16), maxTried)
-	if d.waker.WasRefused(c.question.Pod.UID) {
+	if d.waker.WasRefused(c.Pod.UID) {
 		limit = triedAgain
 	}
 	var equal []string
 	tried, of := 0, 0
-	fit := d.index.Walk(d.Binder.Cache, d.question(c), func(n *placement.Node, rank int) bool {
+	fit := d.index.Walk(d.Cache, d.question(c), func(n *placement.Node, rank int) bool {
 		if len(equal) > 0 && rank != of {
 			return false
 		}
@@ -45,11 +45,11 @@ func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(node
 		best = choose(equal)
 		c.equal = false
 	}
-	d.tellFits(c, nodes, fit)
-	order := d.index.Rank(d.Binder.Cache, d.question(c), decisions.MaxNodes, nil)
+	d.Fits(c, nodes, fit, nil)
+	order := d.index.Rank(d.Cache, d.question(c), decisions.MaxNodes, nil)
 	ranked := decisions.Ranked(order, fit)
 	ranked.Node = best
-	d.Binder.Record(c.question.Pod, ranked)
+	d.Record(c.Pod, ranked)
 	return best
 }
 

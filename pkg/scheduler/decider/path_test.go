@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,9 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
@@ -74,7 +78,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, now: time.Unix(1, 0), watch: watched{pods: make(map[string]*v1.Pod)}}
 	w.Decider = &Decider{Binder: &binder.Binder{
 		Self: "gpumem-scheduler", Log: zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.watch,
-		Policy: placement.Binpack, Now: func() time.Time { return w.now }, Missing: func() string { return w.missing },
+		Policies: ranking.Policies{GPU: placement.Binpack}, Now: func() time.Time { return w.now }, Missing: func() string { return w.missing },
 		Reads: new(singleflight.Group), Leads: lease.Alone(time.Unix(0, 0)),
 	}}
 	w.Binder.Cache.SetNode("pair", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
@@ -146,51 +150,40 @@ func (w *world) begin(name, units string) *Cycle {
 
 // fits asks as the plugin does.
 func (w *world) fits(c *Cycle) bool {
-	node := w.node()
-	refusal, ok := w.Answers(c, node.Name, node.Generation)
-	if !ok {
-		refusal = w.Refuses(c, node)
-	}
-	return refusal == nil
+	return w.Refuse(c, w.node()) == nil
 }
 
-func TestAnswersWhileNothingHasChanged(t *testing.T) {
+// The pods of a node are compared once, until kube-scheduler or the cache has others.
+func TestComparesWhileSomethingHasChanged(t *testing.T) {
 	w := newWorld(t)
-	answers := func(c *Cycle) bool {
-		_, ok := w.Answers(c, "pair", w.changes)
-		return ok
-	}
+	agrees := func() bool { return w.agreed.on("pair", w.changes, w.Cache.Look("pair")) }
 	a, c := w.pod("a", "8", first), w.begin("pod", "10")
 	w.heard(a)
 	w.sees(a)
-	if answers(c) {
+	if agrees() {
 		t.Error("before they were compared")
 	}
-	if !w.fits(c) || !answers(c) || c.refused.Load() != 0 {
+	if !w.fits(c) || !agrees() || c.Refused() != 0 {
 		t.Error("not when both had the same pods")
 	}
 	b := w.pod("b", "8", second)
 	w.sees(a, b)
-	if answers(c) {
+	if agrees() {
 		t.Error("when kube-scheduler had one more")
 	}
 	w.heard(b)
-	if answers(c) || w.fits(c) || !answers(c) || c.refused.Load() != 2 {
-		t.Errorf("when the cache had it too: it refuses, which was counted %d times, want 2", c.refused.Load())
+	if agrees() || w.fits(c) || !agrees() || w.fits(c) || c.Refused() != 2 {
+		t.Errorf("when the cache had it too: it refuses, which was counted %d times, want 2", c.Refused())
 	}
 	w.sees(b)
-	if answers(c) || !w.fits(c) || answers(c) {
+	if agrees() || !w.fits(c) || agrees() {
 		t.Error("when one was taken away for a moment")
 	}
-	w.heard(w.pod("full", "4", first))
-	if _, ok := w.Answers(w.begin("full", "4"), "other", 1); ok {
-		t.Error("of a pod that has its node")
-	}
-	w.Binder.Cache.SetNode("pair", gpu.Inventory{})
+	w.Cache.SetNode("pair", gpu.Inventory{})
 	if w.fits(c) {
 		t.Error("it fits on a node without GPUs")
 	}
-	if refusal, ok := w.Answers(c, "other", 1); !ok || refusal == nil {
+	if w.Refuse(c, Node{Name: "other", Generation: 1, Pods: slices.Values([]*v1.Pod(nil))}) == nil {
 		t.Error("a node that is not known is not refused")
 	}
 }
@@ -244,7 +237,7 @@ func TestRefusesForThePodsThatKubeSchedulerHas(t *testing.T) {
 		}, true},
 		{"it was not heard of: its binding may land", func(w *world) {
 			a := w.begin("a", "8")
-			if _, err := w.Binder.Reserve(a.question.Pod, "pair", a.question.Request); err != nil {
+			if _, err := w.Binder.Reserve(a.Pod, "pair", a.Request); err != nil {
 				w.t.Fatal(err)
 			}
 			b := w.pod("b", "8", second)
@@ -332,7 +325,7 @@ func TestOfAPodThatIsOnANode(t *testing.T) {
 		t.Errorf("it is on %q and fits there: %v, want pair, where it has what it needs", c.On(), w.fits(c))
 	}
 	other := Node{Name: "other", Pods: slices.Values([]*v1.Pod(nil))}
-	if w.Refuses(c, other) == nil {
+	if w.Refuse(c, other) == nil {
 		t.Error("it was let go to another node")
 	}
 }
@@ -410,7 +403,7 @@ func TestReserve(t *testing.T) {
 func TestUnreserveTakesBackItsOwn(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin("pod", "10")
-	if _, err := w.Binder.Reserve(c.question.Pod, "pair", c.question.Request); err != nil {
+	if _, err := w.Binder.Reserve(c.Pod, "pair", c.Request); err != nil {
 		t.Fatal(err)
 	}
 	w.Unreserve(c)
@@ -429,7 +422,7 @@ func TestAReservationLastsUntilBind(t *testing.T) {
 	}{
 		{"another plugin refuses", func(w *world, c *Cycle) { w.Unreserve(c) }},
 		{"the outcome of Bind is not known", func(w *world, c *Cycle) {
-			if err := w.Bind(t.Context(), c, "pair"); err == nil {
+			if err := w.Bind(t.Context(), c.Pod, "pair"); err == nil {
 				w.t.Error("Bind has succeeded")
 			}
 			w.Unreserve(c)
@@ -437,7 +430,7 @@ func TestAReservationLastsUntilBind(t *testing.T) {
 			w.Binder.ReviewAssumed(t.Context(), limit)
 		}},
 		{"it is reserved once more after such a Bind, and another plugin refuses", func(w *world, c *Cycle) {
-			if err := w.Bind(t.Context(), c, "pair"); err == nil {
+			if err := w.Bind(t.Context(), c.Pod, "pair"); err == nil {
 				w.t.Error("Bind has succeeded")
 			}
 			again := w.begin("pod", "10")
@@ -554,7 +547,7 @@ func TestNodeHelps(t *testing.T) {
 			w := newWorld(t)
 			w.heard(w.pod("a", "8", first))
 			if tc.name == "it offers more than they have, which is kept for another" {
-				w.Binder.Cache.NominatePod("pair", placement.PodRef{UID: "vip"}, w.begin("vip", "10").question.Request, placement.Assignment{}, time.Time{})
+				w.Binder.Cache.NominatePod("pair", placement.PodRef{UID: "vip"}, w.begin("vip", "10").Request, placement.Assignment{}, time.Time{})
 			}
 			node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: tc.node, Annotations: map[string]string{w.Binder.Names.Inventory(): "?"}}}
 			if tc.units > 0 {
@@ -683,10 +676,13 @@ func TestCheaper(t *testing.T) {
 // Of few nodes each is described; of many all that lack the same are told of in the same words,
 // and those that come closest are described apart.
 func TestWhy(t *testing.T) {
+	closest := []string{
+		"pair needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+		"small needs 20 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less",
+	}
 	for name, tc := range map[string]struct {
 		nodes int
 		why   []string // of the two nodes
-		unfit []string
 	}{
 		"of 16 nodes": {nodes: 16, why: []string{
 			"needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
@@ -695,9 +691,6 @@ func TestWhy(t *testing.T) {
 		"of 17 nodes": {nodes: 17, why: []string{
 			"needs 20 GiB on one GPU; no GPU here is as large",
 			"needs 20 GiB on one GPU; no GPU here is as large",
-		}, unfit: []string{
-			"pair needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
-			"small needs 20 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -707,18 +700,41 @@ func TestWhy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			nodes := []Node{w.node(), {Name: "small", Pods: slices.Values[[]*v1.Pod](nil)}}
-			var why []string
-			for _, n := range nodes {
-				why = append(why, c.Why(w.Refuses(c, n)))
+			var why, unfit []string
+			var refused []RefusedNode
+			for _, n := range []Node{w.node(), {Name: "small", Pods: slices.Values[[]*v1.Pod](nil)}} {
+				refusal := w.Refuse(c, n)
+				why, refused = append(why, c.Why(refusal)), append(refused, RefusedNode{n.Name, refusal})
 			}
 			if diff := cmp.Diff(tc.why, why); diff != "" {
 				t.Errorf("why (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(tc.unfit, w.Unfit(c, tc.nodes, slices.Values(nodes))); diff != "" {
+			for _, n := range w.Unfit(c, refused) {
+				unfit = append(unfit, n.Name+" "+n.Message)
+			}
+			if diff := cmp.Diff(closest, unfit); diff != "" {
 				t.Errorf("the closest (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A node is passed over for another pod's sake, and one is left that fits.
+func TestANodeThatWasPassedOverIsRecorded(t *testing.T) {
+	w := newWorld(t)
+	var got decisions.Decision
+	w.Decided = func(_ placement.PodRef, d decisions.Decision) { got = d }
+	verdict := placement.Fit(placement.Request{}, placement.Node{Name: "plain"})
+	w.Fits(w.begin("pod", "10"), 3, 1, []RefusedNode{
+		{"plain", &decide.Refusal{Reason: verdict.Reason.String(), Verdict: &verdict}},
+		{"pair", &decide.Refusal{Reason: decide.Confusable, Pod: placement.PodRef{Namespace: "team", Name: "b"}}},
+	})
+	var nodes []string
+	for _, n := range got.Nodes {
+		nodes = append(nodes, n.Name+" "+n.Reason)
+	}
+	if diff := cmp.Diff([]string{"pair Confusable", "plain NoDevices"}, nodes); diff != "" || !strings.Contains(got.Nodes[0].Message, "until pod team/b has been admitted") {
+		t.Errorf("%s: (-want +got):\n%s", got.Nodes[0].Message, diff)
 	}
 }
 

@@ -26,7 +26,7 @@ func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policy
 	}
 	all := slices.Collect(node.Pods)
 	budgets := budgetsOf(pdbs, all)
-	chosen, ok := preemption.Preempt(c.question.Request, state, nil, budgets)
+	chosen, ok := preemption.Preempt(c.Request, state, nil, budgets)
 	if !ok || len(chosen.Pods) == 0 {
 		return nil, 0, false
 	}

@@ -1,77 +1,96 @@
 package decider
 
 import (
-	"iter"
 	"slices"
 
+	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
 
-// tellFits records on how many nodes the pod fits, of those that were asked about.
-func (d *Decider) tellFits(c *Cycle, asked, fit int) {
-	c.said = true
-	d.waker.Answered(c.question.Pod.UID)
-	d.Binder.Record(c.question.Pod, decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: asked, Fit: fit})
+// RefusedNode is a node that has refused a pod.
+type RefusedNode struct {
+	Name string
+	*decide.Refusal
 }
 
-// mostDescribed is how many of many nodes kube-scheduler's message describes.
-const mostDescribed = 3
+// fewRefused is how many refused nodes are described next to others that fit: any of them, for it
+// costs time.
+const fewRefused = 2
 
-// Unfit takes note that the pod fits on none of so many nodes, and has it woken when it fits on
-// one of those that were refused for want of GPU memory. Of many it describes those that come
-// closest.
-func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described []string) {
-	var closest decisions.Closest
+// Fits records on how many nodes the pod fits, of those that were asked about.
+func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
+	c.fitRecorded = true
+	d.waker.Answered(c.Pod.UID)
+	d.Record(c.Pod, decisions.Decision{
+		Verb: decisions.Filter, Result: decisions.Fits, Asked: asked, Fit: fit, Sampled: c.Sampled,
+		Nodes: describe(refused[:min(len(refused), fewRefused)]),
+	})
+}
+
+// Unfit records that the pod fits on none of the nodes, and has it woken when it fits on one of
+// the refused ones. It returns those that come closest.
+func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
+	decision := decisions.Decision{
+		Verb: decisions.Filter, Result: decisions.Unfit, Asked: c.asked, Sampled: c.Sampled, Nodes: describe(refused),
+		Reason: placement.NoDevices.String(), Message: "other plugins of kube-scheduler keep the pod off all nodes",
+	}
+	if len(decision.Nodes) > 0 {
+		decision.Reason, decision.Message = decision.Nodes[0].Reason, decision.Nodes[0].Message
+	}
+	d.Record(c.Pod, decision)
 	var names, temporary []string
-	decision := decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Asked: asked}
-	for node := range refused {
+	for _, node := range refused {
 		names = append(names, node.Name)
-		refusal := d.refuses(c, node)
-		if refusal == nil {
-			continue // it fits by now: the cache has heard more since
-		}
-		if refusal.Temporary {
+		if node.Refusal != nil && node.Temporary {
 			temporary = append(temporary, node.Name)
 		}
-		if refusal.Verdict != nil {
-			closest.Add(refusal.Verdict, refusal.Gap)
-		} else if decision.Reason == "" {
-			decision.Reason, decision.Message = refusal.Reason, reasons.Refusal(refusal)
-		}
 	}
-	decision.Nodes = closest.Nodes()
-	switch {
-	case len(decision.Nodes) > 0:
-		decision.Reason, decision.Message = decision.Nodes[0].Reason, decision.Nodes[0].Message
-	case decision.Reason == "":
-		decision.Reason, decision.Message = placement.NoDevices.String(), "other plugins of kube-scheduler keep the pod off all nodes"
-	}
-	d.Binder.Record(c.question.Pod, decision)
 	d.waker.Refused(&waker.Refusal{
-		Question: c.question, At: d.Binder.Now(), Changes: c.changes, Count: len(names), Elsewhere: c.on != "",
-		Asked: d.Binder.Cache.Set(slices.Values(names)), Temporary: temporary,
+		Question: c.Question, At: d.Now(), Changes: c.changes, Count: len(names), Sampled: c.Sampled, Elsewhere: c.elsewhere != nil,
+		Asked: d.Cache.Set(slices.Values(names)), Temporary: temporary,
 	})
-	if c.many {
-		for _, n := range decision.Nodes[:min(len(decision.Nodes), mostDescribed)] {
-			described = append(described, n.Name+" "+n.Message)
-		}
-	}
-	return described
+	return decision.Nodes
 }
 
-// Waits reports whether some node refuses the pod for a moment alone, after Unfit. Nothing is to be
-// evicted for it then, on any node.
-func (d *Decider) Waits(c *Cycle) bool { return d.waker.Waits(c.question.Pod.UID, d.Binder.Now()) }
-
-// Evicts tells that others are evicted for the pod from a node, or, where that is empty, why
-// none are.
-func (d *Decider) Evicts(c *Cycle, node, why string) {
-	decision := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Node: node, Fit: 1}
-	if node == "" {
-		decision = decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Reason: placement.Insufficient.String(), Message: why}
+// describe describes the nodes that come closest: first those whose GPUs are not what is in the
+// way, and then by their verdicts. A node without a refusal fits by now: the cache has changed since.
+func describe(nodes []RefusedNode) (out []decisions.Node) {
+	var closest decisions.Closest
+	for _, node := range nodes {
+		switch {
+		case node.Refusal == nil:
+		case node.Verdict != nil:
+			closest.Add(node.Verdict, node.Gap)
+		case len(out) < decisions.MaxNodes:
+			out = append(out, decisions.Node{Name: node.Name, Reason: node.Reason, Message: reasons.Refusal(node.Refusal)})
+		}
 	}
-	d.Binder.Record(c.question.Pod, decision)
+	out = append(out, closest.Nodes()...)
+	return out[:min(len(out), decisions.MaxNodes)]
+}
+
+// NoEviction is why a pod preempts no other that a node refuses for a moment.
+const NoEviction = "no pod is evicted: the pod fits as soon as a node has admitted the pods that it has"
+
+// MayEvict reports whether pods may be evicted for the pod, which kube-scheduler proposes for so many
+// nodes. It records why not: a node refuses the pod for a moment alone.
+func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
+	if !d.waker.Waits(c.Pod.UID, d.Now()) {
+		return true
+	}
+	d.Record(c.Pod, decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Asked: proposed, Reason: decide.Confusable, Message: NoEviction})
+	return false
+}
+
+// Evicts records on how many of the proposed nodes evictions make room for the pod, and on which
+// they happen, where that is decided. Why says why there is none.
+func (d *Decider) Evicts(c *Cycle, proposed, possible int, node, why string) {
+	decision := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible, Node: node}
+	if possible == 0 {
+		decision.Result, decision.Reason, decision.Message = decisions.Unfit, placement.Insufficient.String(), why
+	}
+	d.Record(c.Pod, decision)
 }

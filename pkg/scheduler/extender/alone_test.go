@@ -115,7 +115,7 @@ func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
 // Nodes are ranked with the pods that are to be bound, so a burst is spread.
 func TestABurstIsRankedByWhatIsToCome(t *testing.T) {
 	w, names := four(t)
-	w.Alone, w.NodePolicy = true, placement.Spread
+	w.Alone, w.Policies.Node = true, placement.Spread
 	var got []string
 	for i := range 4 {
 		got = append(got, w.fits(w.pod(fmt.Sprint("pod-", i), "2"), names...)...)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
 // kube-scheduler writes each text of an answer into a condition of the pod. However many
@@ -49,7 +50,7 @@ func TestAnAnswerAboutManyNodesHasFewTexts(t *testing.T) {
 		common string
 		full   bool // some name what is free
 	}{
-		"fragmented":             {"", names, mostDescribed + 4, "needs 90 GiB on one GPU; too little is free here", true},
+		"fragmented":             {"", names, decisions.MaxNodes + 4, "needs 90 GiB on one GPU; too little is free here", true},
 		"fragmented in a sample": {"", names[:230], 4, "needs 90 GiB on one GPU; too little is free here", false},
 		"no such GPU":            {"GPU-of-no-node", names, 4, "needs 90 GiB on one GPU that matches GPU-of-no-node; no GPU here matches", false},
 		"few nodes":              {"", names[3:9], 6, "", true},

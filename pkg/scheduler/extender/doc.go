@@ -46,7 +46,7 @@
 // here does, and of some it does not hear: that people keep GPUs for a pod no more. So the
 // extender looks once a second at the pods that it has refused everywhere, and where one
 // fits by now that was not asked about since, changes an annotation of it, which has
-// kube-scheduler try it (WakeWaiting). The same finds, by a few tries, a node that
+// kube-scheduler try it (Wake). The same finds, by a few tries, a node that
 // kube-scheduler left out because it asks about a sample (percentageOfNodesToScore). An
 // extender that begins takes the pods that wait from their PodScheduled conditions.
 // To ask kube-scheduler for a try by an error in place of a refusal needs no write, but

@@ -7,18 +7,13 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/scheduler/binder"
-	"github.com/gpumem/gpumem/pkg/scheduler/waker"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // Extender answers the verbs. Its fields are not changed once it serves.
 type Extender struct {
-	binder.Binder
-	Queue waker.Queue
-
-	NodePolicy placement.Policy // as Policy is of GPUs; empty: the same
+	decider.Decider
 
 	// Alone has Filter name the best node alone. Otherwise Prioritize scores those
 	// that fit, next to kube-scheduler's own scores.
@@ -34,21 +29,14 @@ type Extender struct {
 	// Answered gets how long a verb took; nil where no one wants to know.
 	Answered func(verb string, took time.Duration)
 
-	index ranking.Index
 	looks looks
-	waker waker.Waker
-	said  sentences
 }
 
 // Bind chooses the pod's GPUs on the node and binds it there.
 func (e *Extender) Bind(asked context.Context, args *extenderv1.ExtenderBindingArgs) *extenderv1.ExtenderBindingResult {
 	ref := placement.PodRef{Namespace: args.PodNamespace, Name: args.PodName, UID: string(args.PodUID)}
-	e.waker.Answered(ref.UID)
-	if err := e.Binder.Bind(asked, ref, args.Node); err != nil {
+	if err := e.Decider.Bind(asked, ref, args.Node); err != nil {
 		return &extenderv1.ExtenderBindingResult{Error: passedOn(reasons.Error(err))}
 	}
 	return &extenderv1.ExtenderBindingResult{}
 }
-
-// WakeWaiting has kube-scheduler try those pods again that fit by now: see waker.Wake.
-func (e *Extender) WakeWaiting(ctx context.Context) { e.waker.Wake(ctx, &e.Binder, e.Queue) }

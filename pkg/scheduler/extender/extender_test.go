@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
@@ -28,8 +29,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 var (
@@ -142,12 +145,12 @@ func newWorld(t testing.TB) *world {
 		cluster: &fakeCluster{pods: map[string]*v1.Pod{}},
 		now:     time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
-	w.Extender = &Extender{Queue: w.cluster, Binder: binder.Binder{
+	w.Extender = &Extender{Decider: decider.Decider{Binder: &binder.Binder{
 		Self: "gpumem-extender", Reads: new(singleflight.Group),
 		Log: zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.cluster,
-		Policy: placement.Binpack, Now: func() time.Time { return w.now },
+		Policies: ranking.Policies{GPU: placement.Binpack}, Now: func() time.Time { return w.now },
 		Missing: func() string { return "" },
-	}}
+	}}}
 	w.Cache.SetNode("pair", inventory(gpu.Device{UUID: "GPU-aaaa", Allocatable: 16}, gpu.Device{UUID: "GPU-bbbb", Allocatable: 16}))
 	w.Cache.SetNode("big", inventory(gpu.Device{UUID: "GPU-cccc", Allocatable: 80}))
 	w.Cache.SetNode("plain", gpu.Inventory{})
@@ -302,13 +305,7 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 				NodeNames:   &tc.wantFits,
 				FailedNodes: tc.wantFailed, FailedAndUnresolvableNodes: tc.wantUnresolvable,
 			}
-			if want.FailedNodes == nil {
-				want.FailedNodes = extenderv1.FailedNodesMap{}
-			}
-			if want.FailedAndUnresolvableNodes == nil {
-				want.FailedAndUnresolvableNodes = extenderv1.FailedNodesMap{}
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("filter (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, w.Cache.Nodes()); diff != "" {
@@ -790,7 +787,8 @@ func TestRoutesSurviveAPanic(t *testing.T) {
 	w := newWorld(t)
 	w.Missing = func() string { panic("a bug") }
 	recorder := httptest.NewRecorder()
-	w.Routes("v1").ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, "/filter", strings.NewReader(`{"Pod":{},"NodeNames":["pair"]}`)))
+	w.Routes("v1").ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, "/filter", strings.NewReader(
+		`{"Pod":{"spec":{"containers":[{"resources":{"limits":{"gpumem.dev/gpu-mem":"3"}}}]}},"NodeNames":["pair"]}`)))
 	if recorder.Code != http.StatusInternalServerError {
 		t.Errorf("status %d, want 500", recorder.Code)
 	}

@@ -1,7 +1,6 @@
 package extender
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -10,12 +9,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/evict"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // Neighbours tells of pods that may be evicted what the cache does not know.
@@ -32,32 +30,34 @@ type Neighbours interface {
 // eviction helps are left out. It has no way to say what is wrong: then it
 // leaves out all of them, and no pod is evicted.
 func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptionArgs) *extenderv1.ExtenderPreemptionResult {
-	result := &extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{}}
+	result := &extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: make(map[string]*extenderv1.MetaVictims)}
 	if args.Pod == nil {
 		return result
 	}
-	log := e.Log.With(zap.Stringer("pod", api.Ref(args.Pod)), zap.String("uid", string(args.Pod.UID)))
-	req, err := e.Names.Request(args.Pod)
-	if missing := e.Missing(); err != nil || missing != "" {
-		log.Info("no preemption", zap.String("missing", missing), zap.Error(err))
-		e.tellFailure(decisions.Preempt, args.Pod, cmp.Or(missing, "the pod's request cannot be read"))
-		return result
-	}
 	proposed := metaVictims(args)
-	if e.waker.Waits(string(args.Pod.UID), e.Now()) {
-		log.Info("no preemption: a node takes the pod in a moment")
-		e.Record(api.Ref(args.Pod), waits(len(proposed)))
+	c, unreadable, err := e.Begin(args.Pod, len(proposed))
+	if unreadable != nil || err != nil || c != nil && !e.MayEvict(c, len(proposed)) {
+		e.Log.Info("no preemption", zap.Stringer("pod", api.Ref(args.Pod)))
 		return result
 	}
 	for name, victims := range proposed {
-		if answer := e.victims(args.Pod, req, name, victims); answer != nil && len(answer.Pods) > 0 {
-			result.NodeNameToMetaVictims[name] = answer
+		if c != nil { // otherwise it is not for want of a GPU
+			victims = e.victims(c, name, victims)
+		}
+		if victims != nil && len(victims.Pods) > 0 {
+			result.NodeNameToMetaVictims[name] = victims
 		}
 	}
-	log.Info("preempt", zap.Int64("units", int64(req.Units())), zap.Int("proposed", len(proposed)), zap.Int("possible", len(result.NodeNameToMetaVictims)))
-	e.Record(api.Ref(args.Pod), preempted(len(proposed), len(result.NodeNameToMetaVictims)))
+	if c != nil {
+		e.Log.Info("preempt", zap.Stringer("pod", c.Pod), zap.Int64("units", int64(c.Request.Units())),
+			zap.Int("proposed", len(proposed)), zap.Int("possible", len(result.NodeNameToMetaVictims)))
+		e.Evicts(c, len(proposed), len(result.NodeNameToMetaVictims), "", noneIsEnough)
+	}
 	return result
 }
+
+// noneIsEnough is why evictions on none of the proposed nodes help.
+const noneIsEnough = "no eviction frees enough on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum is enough"
 
 // metaVictims returns the victims by their UIDs, in which form kube-scheduler
 // takes the answer however it has asked.
@@ -85,22 +85,22 @@ func metaVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1
 }
 
 // victims returns whom to evict from one node, or nil when no eviction helps.
-func (e *Extender) victims(pod *v1.Pod, req placement.Request, nodeName string, proposed *extenderv1.MetaVictims) *extenderv1.MetaVictims {
-	ref := api.Ref(pod)
-	switch on, _, known := e.Cache.Where(ref.UID); {
-	case known && on != nodeName:
-		return nil // it may be bound there yet
-	case known || req.Empty():
+func (e *Extender) victims(c *decider.Cycle, nodeName string, proposed *extenderv1.MetaVictims) *extenderv1.MetaVictims {
+	switch c.On() {
+	case "":
+	case nodeName:
 		return proposed // it is not for want of a GPU
+	default:
+		return nil // it may be bound there yet
 	}
 	node, ok := e.Cache.Node(nodeName)
 	if !ok {
 		return nil
 	}
-	node = decide.Reserved(node, ref, req, e.Policy)
+	node = *c.View(&node)
 	budgets := e.budgets(node)
 	before := e.holdings(node, proposed.Pods)
-	victims, ok := preemption.Preempt(req, node, before, budgets)
+	victims, ok := preemption.Preempt(c.Request, node, before, budgets)
 	if !ok {
 		return nil
 	}
@@ -110,7 +110,7 @@ func (e *Extender) victims(pod *v1.Pod, req placement.Request, nodeName string, 
 	for _, h := range victims.Pods {
 		answer.Pods = append(answer.Pods, &extenderv1.MetaPod{UID: h.Pod.UID})
 	}
-	e.Log.Debug("victims", zap.Stringer("pod", ref), zap.String("node", nodeName),
+	e.Log.Debug("victims", zap.Stringer("pod", c.Pod), zap.String("node", nodeName),
 		zap.Any("proposed", proposed.Pods), zap.Any("victims", answer.Pods), zap.Int64("violations", answer.NumPDBViolations))
 	return answer
 }

@@ -23,10 +23,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // The tests of this file are promises that test/README.md lists: the real
@@ -70,11 +72,11 @@ func newAPIServer(t *testing.T) *apiServer {
 func (s *apiServer) extender() *Extender {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := &Extender{Queue: s, Binder: binder.Binder{
+	e := &Extender{Decider: decider.Decider{Binder: &binder.Binder{
 		Self: "gpumem-extender", Reads: new(singleflight.Group),
 		Log: zap.NewNop(), Names: s.names, Cache: cache.New(), Cluster: s,
-		Policy: placement.Binpack, Now: time.Now, Missing: func() string { return "" },
-	}}
+		Policies: ranking.Policies{GPU: placement.Binpack}, Now: time.Now, Missing: func() string { return "" },
+	}}}
 	books := &controller.Feeder{Log: zap.NewNop(), Names: s.names, Cache: e.Cache}
 	for _, node := range s.nodes {
 		books.NodeHandler().OnAdd(node, true)

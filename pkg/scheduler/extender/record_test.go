@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
@@ -50,21 +49,6 @@ func TestWhatWasConsideredIsRemembered(t *testing.T) {
 	}
 	if filter.Asked != 3 || filter.Fit != 2 || len(filter.Nodes) != 1 || filter.Nodes[0].Reason != "NoDevices" {
 		t.Errorf("filter: %+v", filter)
-	}
-}
-
-// A node is passed over for another pod's sake, and one is left that fits.
-func TestANodeThatWasPassedOverIsRemembered(t *testing.T) {
-	passed := refusedNode{"pair", &decide.Refusal{Reason: decide.Confusable, Pod: placement.PodRef{Namespace: "team", Name: "b"}}}
-	verdict := placement.Fit(placement.Request{}, placement.Node{Name: "plain"})
-	plain := refusedNode{"plain", &decide.Refusal{Reason: verdict.Reason.String(), Verdict: &verdict}}
-	got := refusals{nodes: []refusedNode{plain, passed}}.decision(1)
-	var nodes []string
-	for _, n := range got.Nodes {
-		nodes = append(nodes, n.Name+" "+n.Reason)
-	}
-	if diff := cmp.Diff([]string{"pair Confusable", "plain NoDevices"}, nodes); diff != "" || !strings.Contains(got.Nodes[0].Message, "until pod team/b has been admitted") {
-		t.Errorf("%s: (-want +got):\n%s", got.Nodes[0].Message, diff)
 	}
 }
 

@@ -77,14 +77,14 @@ func TestWhichPodsAreWoken(t *testing.T) {
 			if got := w.fits(pod, asked...); len(got) > 0 {
 				t.Fatalf("fits %v", got)
 			}
-			w.WakeWaiting(context.Background())
+			w.Wake(context.Background(), w.cluster)
 			for i, step := range steps {
 				w.now = w.now.Add(step.after)
 				if step.do != nil {
 					step.do(w)
 				}
 				w.cluster.woken = nil
-				w.WakeWaiting(context.Background())
+				w.Wake(context.Background(), w.cluster)
 				want := []string(nil)
 				if step.want {
 					want = []string{"waits"}
@@ -108,7 +108,7 @@ func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
 	}
 	for range 3 {
 		w.now = w.now.Add(waker.After)
-		w.WakeWaiting(t.Context())
+		w.Wake(t.Context(), w.cluster)
 	}
 	if len(w.cluster.woken) > 0 {
 		t.Error("woken while nobody knows whether it is bound")
@@ -117,7 +117,7 @@ func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
 	w.ReviewAssumed(t.Context(), 30*time.Second)
 	for range 3 {
 		w.now = w.now.Add(waker.After)
-		w.WakeWaiting(t.Context())
+		w.Wake(t.Context(), w.cluster)
 	}
 	if diff := cmp.Diff([]string{"pod"}, w.cluster.woken); diff != "" {
 		t.Errorf("woken (-want +got):\n%s", diff)
@@ -148,7 +148,7 @@ func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
 			for range 3 {
 				w.now = w.now.Add(waker.After)
 				w.cluster.woken = nil
-				w.WakeWaiting(context.Background())
+				w.Wake(context.Background(), w.cluster)
 				woken += len(w.cluster.woken)
 			}
 		}
@@ -192,14 +192,14 @@ func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
 			w.pod("waits", "14").Status.Conditions = tc.conditions
 			ready := w.Missing
 			w.Missing = func() string { return "the first list of pods has not been worked off" }
-			w.WakeWaiting(context.Background())
+			w.Wake(context.Background(), w.cluster)
 			w.Missing = ready
 			look := func(do func(*world)) {
 				if do != nil {
 					do(w)
 				}
 				for range 3 {
-					w.WakeWaiting(context.Background())
+					w.Wake(context.Background(), w.cluster)
 					w.now = w.now.Add(waker.After)
 				}
 			}
@@ -223,7 +223,7 @@ func TestWakingBesideQuestions(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i := range 200 {
-			w.WakeWaiting(context.Background())
+			w.Wake(context.Background(), w.cluster)
 			w.Cache.SetNode("n1", inventory(gpu.Device{UUID: "GPU-n1", Allocatable: gpu.Units(10 + i%20)}))
 		}
 	}()

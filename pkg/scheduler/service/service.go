@@ -72,10 +72,10 @@ func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache,
 }
 
 // Binder returns what binds for the process.
-func (s *Service) Binder(log *zap.Logger, cluster binder.Cluster, missing func() string) binder.Binder {
-	return binder.Binder{
+func (s *Service) Binder(log *zap.Logger, cluster binder.Cluster, missing func() string) *binder.Binder {
+	return &binder.Binder{
 		Self: s.Self, Log: log, Names: s.Names, Cache: s.Cache, Cluster: cluster, Reads: new(singleflight.Group),
-		Policy: s.Policies.GPU, Now: time.Now, Missing: missing, Decided: s.decide,
+		Policies: s.Policies, Now: time.Now, Missing: missing, Decided: s.decide,
 	}
 }
 

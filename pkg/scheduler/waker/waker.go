@@ -208,7 +208,7 @@ func (w *Waker) takeOver(b *binder.Binder, queue Queue) {
 	all := b.Cache.Set(slices.Values(names))
 	for _, pod := range queue.Waiting() {
 		if req, err := b.Names.Request(pod); err == nil && api.FitsNowhere(pod) {
-			w.inherited(&Refusal{Question: cache.NewQuestion(api.Ref(pod), req, b.Policy), At: b.Now(), Asked: all, Count: len(names)})
+			w.inherited(&Refusal{Question: cache.NewQuestion(api.Ref(pod), req, b.Policies.GPU), At: b.Now(), Asked: all, Count: len(names)})
 		}
 	}
 }
