@@ -31,7 +31,7 @@ import (
 )
 
 // startClaims serves a node by claims until the context is done.
-func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk, node types.UID, published func(context.Context) gpu.Inventory, other func(label string) bool) (err error) {
+func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk, prepared map[types.UID]claims.Claim, node types.UID, published func(context.Context) gpu.Inventory, other func(label string) bool) (err error) {
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"))
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	driver := claims.New(claims.Config{
 		Domain: cfg.names.Domain(), Node: cfg.nodeName, Cores: cfg.cores, Containers: cfg.plugin.Containers,
 		Ready: level.Ready,
-	}, offers, disk, log.Named("claims"))
+	}, offers, disk, prepared, log.Named("claims"))
 	ours.Retire(driver.RetiredClients)
 	pods := nodepods.NewPods(client, cfg.names, cfg.nodeName, log.Named("pods"))
 	pods.ByClaims()

@@ -90,7 +90,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	other := func(label string) bool { return wants(label) != is }
 	published := cfg.lastInventory(log, client, seen)
 	if is.api == api.ByClaims {
-		return startClaims(ctx, log, cfg.serving(is), client, disk, seen.UID, published, other)
+		return startClaims(ctx, log, cfg.serving(is), client, disk, prepared, seen.UID, published, other)
 	}
 	cfg = cfg.serving(is)
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"), cfg.resource(), string(cfg.names.GPUCore()))

@@ -96,8 +96,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.usage.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })
 	metrics.RegisterContainers(registry, p.usage.Samples, p.usage.ServerMemory)
 	p.runner = deviceplugin.NewRunner(dir, cfg.resource(), p.plugin.Server, log.Named("runner"))
-	p.runner.Answered, p.runner.GiveWay = measured.Answered, p.plugin.State.GiveWay
-	p.runner.TakeOver = func() error { p.plugin.State.Load(); return nil }
+	p.runner.Answered, p.runner.TakeOver, p.runner.GiveWay = measured.Answered, p.plugin.State.Load, p.plugin.State.GiveWay
 	if cfg.cores {
 		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Server.Cores(), log.Named("runner"))
 		p.cores.Answered, p.cores.TakeOver = measured.Answered, p.plugin.State.Loaded

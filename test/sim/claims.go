@@ -350,7 +350,11 @@ func (n *claimNode) startDriver() {
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 	}
 	_ = d.do(func() (err error) { // ended by the disk, it is started again
-		d.real = claims.New(cfg, d.offers, n.disk, zap.NewNop())
+		prepared, err := claims.Recover(context.Background(), n.disk, nil, cfg.Domain, n.name, 0, zap.NewNop())
+		if err != nil {
+			w.violate("I9", "%s does not start: %v", d.name, err)
+		}
+		d.real = claims.New(cfg, d.offers, n.disk, prepared, zap.NewNop())
 		err = d.real.Restore()
 		if err != nil {
 			w.violate("I9", "%s does not start: %v", d.name, err)

@@ -431,7 +431,9 @@ func (p *plugin) registerSoonFor(r gpu.Resource) {
 		p.streams[r] = cancel
 		p.w.spawn(func() {
 			p.w.free(func() {
-				p.real.State.Load()
+				if err := p.real.State.Load(); err != nil {
+					panic(err) // its disk has no errors
+				}
 				_ = p.servers[r].ListAndWatch(&pluginapi.Empty{}, &listStream{ctx: ctx, p: p, k: k, r: r}) // its only errors are the stream's
 			})
 		})

@@ -26,40 +26,43 @@ type header struct {
 }
 
 // Load decodes the checkpoint of a store into a value and reports whether there was one. It sets aside a checkpoint
-// that it cannot read, and one of another version: neither keeps a process from its start.
-func Load[T any](store Store, version int, log *zap.Logger) (state T, found bool) {
-	state, found, err := read[T](store, version)
+// that it cannot decode, and one of another version: neither keeps a process from its start. It returns only errors of
+// Store.Read. The checkpoint may be valid, so the caller tries again and writes nothing until then.
+func Load[T any](store Store, version int, log *zap.Logger) (state T, found bool, err error) {
+	data, err := store.Read()
+	if err != nil || data == nil {
+		return state, false, err
+	}
+	state, err = decode[T](data, version)
 	if err != nil {
 		where, failed := store.SetAside()
 		log.Warn("checkpoint is not usable: set aside and rebuilt", zap.String("file", where), zap.Error(errors.Join(err, failed)))
 	}
-	return state, found
+	return state, err == nil, nil
 }
 
 // Peek decodes the checkpoint of a store while another process may still write it. It returns an empty value for an
-// unusable checkpoint.
+// unusable checkpoint, and for one that it cannot read.
 func Peek[T any](store Store, version int) (state T) {
-	state, _, _ = read[T](store, version) // empty with an error
+	if data, err := store.Read(); err == nil && data != nil {
+		state, _ = decode[T](data, version) // empty with an error
+	}
 	return state
 }
 
-func read[T any](store Store, version int) (none T, found bool, err error) {
-	data, err := store.Read()
-	if err != nil || data == nil {
-		return none, false, err
-	}
+func decode[T any](data []byte, version int) (none T, err error) {
 	var h header
 	if err := json.Unmarshal(data, &h); err != nil {
-		return none, false, fmt.Errorf("read the checkpoint: %w", err)
+		return none, fmt.Errorf("decode the checkpoint: %w", err)
 	}
 	if h.Version != version {
-		return none, false, fmt.Errorf("the checkpoint has version %d, and this program reads version %d", h.Version, version)
+		return none, fmt.Errorf("the checkpoint has version %d, and this program reads version %d", h.Version, version)
 	}
 	var state T
 	if err := json.Unmarshal(data, &state); err != nil {
-		return none, false, fmt.Errorf("read the checkpoint: %w", err)
+		return none, fmt.Errorf("decode the checkpoint: %w", err)
 	}
-	return state, true, nil
+	return state, nil
 }
 
 // asideSuffix ends the name of a checkpoint that was set aside. The next one replaces it.

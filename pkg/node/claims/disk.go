@@ -35,14 +35,14 @@ type Disk interface {
 	RemoveSpec(uid types.UID) error // or there was none
 }
 
-// readClaims returns the claims of a checkpoint, and whether there is a usable one.
-func readClaims(disk Disk, log *zap.Logger) (claims map[types.UID]Claim, found bool) {
-	read, found := checkpoint.Load[prepared](disk, checkpointVersion, log)
+// readClaims returns the claims of a checkpoint, and whether there is a usable one. After an error it may be usable.
+func readClaims(disk Disk, log *zap.Logger) (claims map[types.UID]Claim, found bool, err error) {
+	read, found, err := checkpoint.Load[prepared](disk, checkpointVersion, log)
 	claims = make(map[types.UID]Claim)
 	for _, one := range read.Claims {
 		claims[one.UID] = one
 	}
-	return claims, found
+	return claims, found, err
 }
 
 func writeClaims(disk Disk, claims map[types.UID]Claim) error {

@@ -47,10 +47,9 @@ type Driver struct {
 	changed chan struct{} // closed and replaced when these are others
 }
 
-// New returns a driver that has the claims which the one before it prepared.
-func New(cfg Config, offers Offers, disk Disk, log *zap.Logger) *Driver {
-	claims, _ := readClaims(disk, log)
-	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: claims, changed: make(chan struct{})}
+// New returns a driver with the claims that Recover returned. The driver owns the map.
+func New(cfg Config, offers Offers, disk Disk, prepared map[types.UID]Claim, log *zap.Logger) *Driver {
+	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: prepared, changed: make(chan struct{})}
 }
 
 // Restore makes the CDI files what the checkpoint says, once the GPUs are known.

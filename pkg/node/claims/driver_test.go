@@ -106,7 +106,7 @@ func TestSharesOfAGPU(t *testing.T) {
 	if c := r.Claims()[0]; units != 10 || c.Shares[0].MiB != 3200 {
 		t.Errorf("%d shares are allocated, and claim a is %+v", units, c)
 	}
-	prepared, _ := readClaims(disk, zap.NewNop())
+	prepared, _, _ := readClaims(disk, zap.NewNop())
 	for _, c := range prepared {
 		if !c.InShares() {
 			t.Errorf("claim %s is to memory after a restart", c.Name)

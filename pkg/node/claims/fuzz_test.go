@@ -108,7 +108,7 @@ func compareTo(t *testing.T, r *rig, w twin) {
 			t.Fatalf("%s has %v, want %+v", uid, env, a)
 		}
 	}
-	read, found := readClaims(r.disk, zap.NewNop())
+	read, found, _ := readClaims(r.disk, zap.NewNop())
 	if found != (r.disk.checkpoint != nil) || len(read) != len(w.has) {
 		t.Fatalf("the checkpoint has %v, found: %t; prepared are %v", read, found, w.has)
 	}

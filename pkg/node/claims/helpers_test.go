@@ -42,6 +42,7 @@ var errKilled = errors.New("killed")
 type memory struct {
 	checkpoint []byte
 	aside      []byte
+	unreadable bool
 	specs      map[types.UID][]byte
 
 	left  int  // steps until the kill; negative: none
@@ -70,7 +71,12 @@ func (m *memory) step(do func()) error {
 // again is a process that begins after the kill.
 func (m *memory) again() { m.left, m.dead = -1, false }
 
-func (m *memory) Read() ([]byte, error) { return m.checkpoint, nil }
+func (m *memory) Read() ([]byte, error) {
+	if m.unreadable {
+		return nil, errors.New("input/output error")
+	}
+	return m.checkpoint, nil
+}
 
 func (m *memory) Write(data []byte) error {
 	return m.step(func() { m.checkpoint = slices.Clone(data) })
@@ -124,7 +130,11 @@ func newRig(t *testing.T, inv gpu.Inventory, disk *memory) *rig {
 		Domain: domain, Node: node, Cores: true, Containers: containers.DefaultConfig(),
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return r.ready },
 	}
-	r.Driver = New(cfg, nodestate.NewOffers(r.source, false), disk, zap.NewNop())
+	prepared, _, err := readClaims(disk, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Driver = New(cfg, nodestate.NewOffers(r.source, false), disk, prepared, zap.NewNop())
 	return r
 }
 

@@ -17,16 +17,15 @@ import (
 )
 
 // Recover returns the prepared claims of a checkpoint. It rebuilds a checkpoint that is lost or unusable: a claim of the
-// node's pods that has a CDI file is prepared, at the level of that file. It is called before anything else reads the
-// checkpoint.
+// node's pods that has a CDI file is prepared, at the level of that file. After an error the caller tries again.
 func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*resourceapi.ResourceClaim, error), domain, node string, unitMiB int64, log *zap.Logger) (prepared map[types.UID]Claim, err error) {
-	prepared, found := readClaims(disk, log)
-	if found {
-		return prepared, nil
+	prepared, found, err := readClaims(disk, log)
+	if found || err != nil {
+		return prepared, err
 	}
 	uids, err := disk.Specs()
 	if err != nil || len(uids) == 0 {
-		return nil, err
+		return prepared, err
 	}
 	claims, err := read(ctx)
 	if err != nil {

@@ -15,6 +15,11 @@ func TestPreparedClaimsAreCounted(t *testing.T) {
 			t.Fatal(got.Err)
 		}
 	}
+	r.disk.unreadable = true
+	if _, err := Recover(t.Context(), r.disk, nil, domain, node, 1024, zap.NewNop()); err == nil || r.disk.aside != nil {
+		t.Errorf("of a disk that cannot be read the error is %v, and %q is set aside", err, r.disk.aside)
+	}
+	r.disk.unreadable = false
 	if prepared, err := Recover(t.Context(), r.disk, nil, domain, node, 1024, zap.NewNop()); err != nil || len(prepared) != 2 {
 		t.Errorf("%d claims, want 2: %v", len(prepared), err)
 	}

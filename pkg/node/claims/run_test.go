@@ -46,10 +46,14 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 	source := plugintest.NewSource(plugintest.TwoGPUs())
 	claim := allocated("a", result(gpuA, 3, 0))
 	client := fake.NewClientset(claim)
+	recovered, err := Recover(t.Context(), disk, nil, domain, node, 1024, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
 	driver := New(Config{
 		Domain: domain, Node: node, Containers: containers.DefaultConfig(),
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
-	}, nodestate.NewOffers(source, false), disk, zap.NewNop())
+	}, nodestate.NewOffers(source, false), disk, recovered, zap.NewNop())
 	type told struct {
 		ids     []gpu.UUID
 		all     bool

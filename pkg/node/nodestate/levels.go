@@ -18,7 +18,7 @@ func (n *State) Record(g record.Grant) { n.grants.Put(g) }
 func (n *State) Registered() { n.grants.Registered() }
 
 // Load loads the grants of the process before this one, which must not serve the kubelet any more.
-func (n *State) Load() { n.grants.Load() }
+func (n *State) Load() error { return n.grants.Load() }
 
 // GiveWay is called while another process serves the kubelet. That process records the grants.
 func (n *State) GiveWay() { n.grants.GiveWay() }

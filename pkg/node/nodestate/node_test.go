@@ -37,7 +37,9 @@ func newNode(t *testing.T, change func(*deviceplugin.Config), known []string, li
 		change(&cfg)
 	}
 	n.Plugin = deviceplugin.New(cfg, n.Source, n.Pods, n.Kubelet, n.Notes, n.Counts, zap.NewNop())
-	n.State.Load()
+	if err := n.State.Load(); err != nil {
+		t.Fatal(err)
+	}
 	n.Client = plugintest.Connect(t, n.Server)
 	return n
 }

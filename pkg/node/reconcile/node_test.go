@@ -44,6 +44,8 @@ func (n *node) begin(t *testing.T, change func(*deviceplugin.Config)) {
 		change(&cfg)
 	}
 	n.Plugin = deviceplugin.New(cfg, n.Source, n.Pods, n.Kubelet, n.Notes, n.Counts, zap.NewNop())
-	n.State.Load()
+	if err := n.State.Load(); err != nil {
+		t.Fatal(err)
+	}
 	n.Client = plugintest.Connect(t, n.Server)
 }

@@ -3,6 +3,7 @@ package record
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -69,14 +70,18 @@ func (s state) usable() state {
 	return s
 }
 
-// Load reads the checkpoint, unless it was read before. No other process may serve the kubelet any more.
-func (t *Table) Load() {
+// Load reads the checkpoint, unless it was read before. No other process may serve the kubelet any more. After an error
+// the table is as before, and the caller tries again.
+func (t *Table) Load() error {
 	t.save.Lock()
 	defer t.save.Unlock()
 	if t.store == nil || t.isLoaded() {
-		return
+		return nil
 	}
-	read, found := checkpoint.Load[state](t.store, version, t.log)
+	read, found, err := checkpoint.Load[state](t.store, version, t.log)
+	if err != nil {
+		return fmt.Errorf("read the grants of GPU memory: %w", err)
+	}
 	if !found {
 		read = state{Version: version, Former: t.readFormer()}
 	}
@@ -87,6 +92,7 @@ func (t *Table) Load() {
 		read.Account, read.Known = t.state.Account, true
 	}
 	t.loaded, t.state = true, read
+	return nil
 }
 
 // GiveWay ends all writes until Load reads the checkpoint again: another process serves the kubelet and writes it.

@@ -37,7 +37,9 @@ func held(name, container string, slots ...gpu.SlotID) allocation.Allocated {
 // loaded returns the table of a new process.
 func loaded(store checkpoint.Store, former string) *Table {
 	t := NewTable(store, former, zap.NewNop())
-	t.Load()
+	if err := t.Load(); err != nil {
+		panic(err)
+	}
 	return t
 }
 
@@ -55,7 +57,9 @@ func TestANewProcessHasAllGrantsOfTheOneBefore(t *testing.T) {
 	next.SetAccount([]gpu.PodAllocation{{UID: "uid-a"}}) // it is not loaded, and must not write
 	old.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
 	old.Put(grant("c", "main", gpu.EnforcementKernel, "a-1", "a-2"))
-	next.Load()
+	if err := next.Load(); err != nil {
+		t.Fatal(err)
+	}
 	next.Put(grant("d", "main", gpu.EnforcementAdvisory, "a-3"))
 	for name, table := range map[string]*Table{"the next": next, "the one after that": loaded(store, "")} {
 		if got := levelOf(table, held("b", "main", "a-0")); got != gpu.EnforcementAdvisory {
@@ -95,6 +99,23 @@ func TestAnUnusableCheckpointIsSetAside(t *testing.T) {
 	}
 }
 
+// A disk that cannot be read for a while still has all grants afterwards.
+func TestACheckpointThatCannotBeReadIsLeftAlone(t *testing.T) {
+	store := &filling{Store: checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))}
+	loaded(store, "").Put(grant("a", "main", gpu.EnforcementKernel, "a-0"))
+	table := NewTable(store, "", zap.NewNop())
+	store.unreadable = true
+	if err := table.Load(); err == nil || table.Ready() {
+		t.Errorf("error %v, ready: %t", err, table.Ready())
+	}
+	table.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-1"))
+	store.unreadable = false
+	if err := table.Load(); err != nil || levelOf(table, held("a", "main", "a-0")) != gpu.EnforcementKernel {
+		grants, _ := table.Grants()
+		t.Errorf("%v, grants %v", err, grants)
+	}
+}
+
 // full is a disk without space.
 type full struct{ checkpoint.Store }
 
@@ -125,7 +146,9 @@ func TestAProcessThatGaveWayWritesNothing(t *testing.T) {
 	slow.GiveWay()
 	other.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
 	slow.SetAccount([]gpu.PodAllocation{{UID: "uid-a"}})
-	slow.Load()
+	if err := slow.Load(); err != nil {
+		t.Fatal(err)
+	}
 	for name, table := range map[string]*Table{"the same": slow, "the next": loaded(store, "")} {
 		if got := levelOf(table, held("b", "main", "a-0")); got != gpu.EnforcementAdvisory {
 			t.Errorf("%s process: level %q of the other process's grant", name, got)
@@ -133,11 +156,19 @@ func TestAProcessThatGaveWayWritesNothing(t *testing.T) {
 	}
 }
 
-// filling is a disk that has no space for a while.
+// filling is a disk that has no space for a while, or cannot be read.
 type filling struct {
 	checkpoint.Store
 
-	full bool
+	full       bool
+	unreadable bool
+}
+
+func (f *filling) Read() ([]byte, error) {
+	if f.unreadable {
+		return nil, errors.New("input/output error")
+	}
+	return f.Store.Read()
 }
 
 func (f *filling) Write(data []byte) error {
