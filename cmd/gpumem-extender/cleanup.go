@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +22,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
-// runCleanup is the command that takes away what gpumem has written while it
-// ran, after it has been uninstalled.
+// runCleanup is the command that removes gpumem's annotations, conditions and Leases after it
+// was uninstalled.
 func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	opts := defaultOptions()
 	var leases []string
@@ -59,17 +58,33 @@ Usage: gpumem-extender cleanup [flags]`, args, stdout); {
 	return cleanup(ctx, log, client, names, leases)
 }
 
-// cleanup does all that it can, and then tells what it could not. Pods keep
-// their assignment: those that run still hold what it says.
+// cleanup removes all that it can, and then reports the objects that it could not change. Pods keep
+// their assignment: running pods still use the memory.
 func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, names api.Names, leases []string) error {
 	var errs []error
+	record := func(object string, err error) {
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("%s: %w", object, err))
+			return
+		}
+		log.Info("removed", zap.String("object", object))
+	}
+	patch := func(node *v1.Node, what string, kind types.PatchType, patch string, subresource ...string) {
+		_, err := client.CoreV1().Nodes().Patch(ctx, node.Name, kind, []byte(patch), metav1.PatchOptions{}, subresource...)
+		record(what+" of node "+node.Name, err)
+	}
 	err := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().Nodes().List(ctx, options)
 	})).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		if node, ok := object.(*v1.Node); ok {
-			if err := cleanNode(ctx, log, client, names, node); err != nil {
-				errs = append(errs, fmt.Errorf("node %s: %w", node.Name, err))
-			}
+		node, ok := object.(*v1.Node)
+		if !ok {
+			return nil
+		}
+		if _, has := node.Annotations[names.Inventory()]; has {
+			patch(node, "the inventory", types.MergePatchType, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, names.Inventory()))
+		}
+		if slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == api.GPUsHealthy }) {
+			patch(node, "the condition", types.StrategicMergePatchType, fmt.Sprintf(`{"status":{"conditions":[{"$patch":"delete","type":%q}]}}`, api.GPUsHealthy), "status")
 		}
 		return nil
 	})
@@ -78,41 +93,7 @@ func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, 
 	}
 	for _, lease := range leases {
 		namespace, name, _ := strings.Cut(lease, "/")
-		err := client.CoordinationV1().Leases(namespace).Delete(ctx, name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("delete Lease %s: %w", lease, err))
-			continue
-		}
-		log.Info("Lease is gone", zap.String("lease", lease))
+		record("Lease "+lease, client.CoordinationV1().Leases(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 	return errors.Join(errs...)
-}
-
-// cleanNode takes from a node what its device plugin has written there. Nothing
-// would keep it true any more.
-func cleanNode(ctx context.Context, log *zap.Logger, client kubernetes.Interface, names api.Names, node *v1.Node) error {
-	patch := func(kind types.PatchType, value map[string]any, subresource ...string) error {
-		data, err := json.Marshal(value)
-		if err != nil {
-			return fmt.Errorf("encode a patch: %w", err)
-		}
-		_, err = client.CoreV1().Nodes().Patch(ctx, node.Name, kind, data, metav1.PatchOptions{}, subresource...)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		log.Info("taken from the node", zap.String("node", node.Name), zap.ByteString("patch", data))
-		return nil
-	}
-	var inventory, condition error
-	if _, has := node.Annotations[names.Inventory()]; has {
-		inventory = patch(types.MergePatchType, map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{names.Inventory(): nil}},
-		})
-	}
-	if slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == api.GPUsHealthy }) {
-		condition = patch(types.StrategicMergePatchType, map[string]any{
-			"status": map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": api.GPUsHealthy}}},
-		}, "status")
-	}
-	return errors.Join(inventory, condition)
 }

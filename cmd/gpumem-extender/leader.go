@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,80 +10,67 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
-// The times of the election are those of Kubernetes' own components.
-const (
-	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
-	retryPeriod   = 2 * time.Second
-)
+// retryPeriod is that of Kubernetes' own components, as are the other times of the election.
+const retryPeriod = 2 * time.Second
 
-// errLostLease ends a replica that has led: another may lead already, and it
+// errLostLease ends a replica that has led: another may lead already, and the replica
 // starts again with a new cache.
 var errLostLease = errors.New("the Lease is lost: another replica leads now")
 
-// election is the part of one replica in the choice of the one that answers.
-// Several that answer would each give away what the others have not seen yet.
+// election chooses the one replica that answers kube-scheduler. Two that answer would each
+// allocate memory that the other has allocated and the watch has not shown yet.
 type election struct {
-	client          kubernetes.Interface
-	namespace, name string // of the Lease
-	identity        string
-	log             *zap.Logger
-
-	mu      sync.Mutex
-	leading bool
-	leader  string // whom the Lease names
+	*lease.Lock
+	elector *leaderelection.LeaderElector
 }
 
-// Missing says who leads, unless this replica does.
-func (e *election) Missing() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case e.leading:
-		return ""
-	case e.leader == "":
-		return "no replica leads yet"
-	}
-	return "replica " + e.leader + " leads"
-}
-
-// Run takes part until the context is done, and then gives the Lease back. It
-// returns an error when the Lease is lost before.
-func (e *election) Run(ctx context.Context) error {
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Name: e.name,
+// newElection returns the election of a replica. The replica releases the Lease when drain has returned.
+func newElection(client kubernetes.Interface, o options, log *zap.Logger, drain func()) (e *election, err error) {
+	config := leaderelection.LeaderElectionConfig{
+		Name: o.leaseName,
 		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: e.namespace, Name: e.name},
-			Client:     e.client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
+			LeaseMeta:  metav1.ObjectMeta{Namespace: o.leaseNamespace, Name: o.leaseName},
+			Client:     client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: o.identity},
 		},
-		LeaseDuration:   leaseDuration,
-		RenewDeadline:   renewDeadline,
-		RetryPeriod:     retryPeriod,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { e.set(func() { e.leading = true }) },
-			OnStoppedLeading: func() { e.set(func() { e.leading = false }) },
+			OnStartedLeading: func(context.Context) {},
+			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {
-				e.set(func() { e.leader = identity })
-				e.log.Info("leader", zap.String("replica", identity), zap.Bool("self", identity == e.identity))
+				log.Info("leader", zap.String("replica", identity), zap.Bool("self", identity == o.identity))
 			},
 		},
-	})
-	if err != nil {
-		return fmt.Errorf("take part in the election by Lease %s/%s: %w", e.namespace, e.name, err)
 	}
-	elector.Run(ctx)
+	e = &election{}
+	if e.Lock, err = lease.Watch(&config, time.Now, drain); err == nil {
+		e.elector, err = leaderelection.NewLeaderElector(config)
+	}
+	return e, err
+}
+
+// Missing names the leader, unless this replica leads.
+func (e *election) Missing() string {
+	if _, alone := e.Leads(); alone {
+		return ""
+	}
+	if leader := e.elector.GetLeader(); leader != "" {
+		return "replica " + leader + " leads"
+	}
+	return "no replica leads yet"
+}
+
+// Run takes part until the context is done, and then releases the Lease. It returns an error
+// when the Lease is lost before.
+func (e *election) Run(ctx context.Context) error {
+	e.elector.Run(ctx)
 	if ctx.Err() == nil {
 		return errLostLease
 	}
 	return nil
-}
-
-func (e *election) set(change func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	change()
 }

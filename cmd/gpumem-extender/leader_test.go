@@ -12,16 +12,26 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
+
+func elect(t *testing.T, client kubernetes.Interface, identity string, drain func()) *election {
+	t.Helper()
+	e, err := newElection(client, options{leaseNamespace: "gpumem-system", leaseName: "gpumem-extender", identity: identity}, zaptest.NewLogger(t), drain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
 
 // One replica leads and the others name it; it goes and another leads, at once.
 func TestOneReplicaLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		replica := func(name string) (*election, context.CancelFunc, chan error) {
-			e := &election{client: client, namespace: "gpumem-system", name: "gpumem-extender", identity: name, log: zaptest.NewLogger(t)}
+			e := elect(t, client, name, func() {})
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- e.Run(ctx) }()
@@ -58,7 +68,7 @@ func TestAReplicaThatLosesItsLeaseEnds(t *testing.T) {
 		client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return away.Load(), nil, apierrors.NewInternalError(errors.New("the API server is away"))
 		})
-		e := &election{client: client, namespace: "gpumem-system", name: "gpumem-extender", identity: "a", log: zaptest.NewLogger(t)}
+		e := elect(t, client, "a", func() {})
 		if got := e.Missing(); got != "no replica leads yet" {
 			t.Errorf("before the election: %q", got)
 		}

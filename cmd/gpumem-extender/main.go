@@ -3,16 +3,24 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
+	"github.com/gpumem/gpumem/pkg/process/serve"
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/extender"
+	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
 // version is set by the linker.
@@ -45,5 +53,68 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	daemon.BridgeKlog(log)
 	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(opts.flags)))
-	return start(ctx, log, conf)
+	err = start(ctx, log, conf)
+	log.Info("stopped", zap.Error(err))
+	return err
+}
+
+// start runs the parts of the process until the context is done.
+func start(ctx context.Context, log *zap.Logger, conf config) error {
+	client, err := conf.kube.Client("gpumem-extender", version)
+	if err != nil {
+		return err
+	}
+	state := cache.New()
+	watch, err := controller.New(log.Named("controller"), client, conf.service.Names, state)
+	if err != nil {
+		return err
+	}
+	ext := &extender.Extender{Neighbours: watch, Alone: conf.chooseNode}
+	var leads *election // nil where all replicas answer
+	missing := watch.Missing
+	var checks []serve.Check
+	if conf.leaderElect {
+		if leads, err = newElection(client, conf.options, log.Named("leader"), func() { ext.Drain() }); err != nil {
+			return fmt.Errorf("take part in the election: %w", err)
+		}
+		missing = func() string { return cmp.Or(watch.Missing(), leads.Missing()) }
+		checks = append(checks, serve.Check{Name: "leader", Missing: leads.Missing})
+	}
+	hand := controller.NewClient(watch, client, conf.lease)
+	parts := service.New("gpumem-extender", version, log, conf.service, state, hand, checks...)
+	ext.Binder, ext.Answered = parts.Binder(log.Named("extender"), hand, missing), parts.Measured.Answered
+	if leads != nil {
+		ext.Leads = leads.Leads
+	}
+	verbs, err := listenForVerbs(log, conf)
+	if err != nil {
+		return fmt.Errorf("listen for kube-scheduler: %w", err)
+	}
+	if err := parts.Listen(zap.Stringer("verbs", verbs.Addr())); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { watch.Run(ctx); return nil })
+	group.Go(func() error {
+		return parts.Run(ctx, ext.Binder, func(ctx context.Context) { ext.Wake(ctx, hand) })
+	})
+	// The replica keeps the Lease until the last Bind has been answered.
+	leading, resign := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error {
+		defer resign()
+		return serve.Run(ctx, verbs, ext.Routes(version))
+	})
+	if leads != nil {
+		group.Go(func() error { return leads.Run(leading) })
+	}
+	return group.Wait()
+}
+
+// listenForVerbs listens for kube-scheduler, by mutual TLS if the flags name its files.
+func listenForVerbs(log *zap.Logger, conf config) (net.Listener, error) {
+	listener, err := net.Listen("tcp", conf.listen)
+	if err != nil || !conf.withTLS() {
+		return listener, err
+	}
+	return conf.tls.Listener(listener, log.Named("tls"))
 }

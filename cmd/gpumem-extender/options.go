@@ -79,47 +79,34 @@ Usage: gpumem-extender [flags]
 type config struct {
 	options
 	service service.Config
-	lease   types.NamespacedName // of those of whom one asks, or is asked
+	lease   types.NamespacedName // of the kube-schedulers
 }
 
 // complete reads the flags, and reports all mistakes at once.
 func (o *options) complete() (config, error) {
-	c := config{options: *o, lease: types.NamespacedName{Namespace: o.leaseNamespace, Name: o.leaseName}}
-	if !o.leaderElect {
-		c.lease.Namespace, c.lease.Name, _ = strings.Cut(o.schedulerLease, "/")
-	}
-	var shared error
-	c.service, shared = o.Complete()
-	return c, errors.Join(c.validateVerbs(), c.validateReplica(), shared, o.kube.Validate(), o.log.Validate())
-}
-
-// validateVerbs says what is wrong with where and how kube-scheduler is answered.
-func (c *config) validateVerbs() error {
+	c := config{options: *o}
+	c.lease.Namespace, c.lease.Name, _ = strings.Cut(o.schedulerLease, "/")
 	var errs []error
-	if host, _, err := net.SplitHostPort(c.listen); err != nil {
-		errs = append(errs, fmt.Errorf("--listen: %w", err))
-	} else if ip := net.ParseIP(host); !c.withTLS() && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		errs = append(errs, fmt.Errorf("--listen: %q is not a loopback address, and anyone who reaches it can bind pods; give the --tls-… files, or listen on 127.0.0.1", c.listen))
+	mistake := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if c.withTLS() && (c.tls.CertFile == "" || c.tls.KeyFile == "" || c.tls.ClientCAFile == "" || c.tls.ClientName == "") {
-		errs = append(errs, errors.New("--tls-cert-file, --tls-private-key-file, --tls-client-ca-file and --tls-client-name: want all of them or no file"))
-	}
-	return errors.Join(errs...)
+	host, _, err := net.SplitHostPort(o.listen)
+	mistake(err != nil, "--listen: %w", err)
+	ip := net.ParseIP(host)
+	mistake(err == nil && !o.withTLS() && host != "localhost" && (ip == nil || !ip.IsLoopback()),
+		"--listen: %q is not a loopback address, and anyone who reaches it can bind pods; give the --tls-… files, or listen on 127.0.0.1", o.listen)
+	mistake(o.withTLS() && (o.tls.CertFile == "" || o.tls.KeyFile == "" || o.tls.ClientCAFile == "" || o.tls.ClientName == ""),
+		"--tls-cert-file, --tls-private-key-file, --tls-client-ca-file and --tls-client-name: want all of them or no file")
+	mistake(o.leaderElect && (o.leaseName == "" || o.leaseNamespace == "" || o.identity == ""),
+		"--leader-elect: want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too")
+	mistake(!o.leaderElect && (c.lease.Namespace == "" || c.lease.Name == ""), "--scheduler-lease: %q, want namespace/name", o.schedulerLease)
+	c.service, err = o.Complete()
+	return c, errors.Join(append(errs, err, o.kube.Validate(), o.log.Validate())...)
 }
 
-// validateReplica says what is wrong with the Lease.
-func (c *config) validateReplica() error {
-	var errs []error
-	if c.leaderElect && (c.leaseName == "" || c.leaseNamespace == "" || c.identity == "") {
-		errs = append(errs, errors.New("--leader-elect: want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too"))
-	}
-	if c.lease.Namespace == "" || c.lease.Name == "" {
-		errs = append(errs, fmt.Errorf("--scheduler-lease: %q, want namespace/name", c.schedulerLease))
-	}
-	return errors.Join(errs...)
-}
-
-// withTLS reports whether clients are to show a certificate.
+// withTLS reports whether clients must show a certificate.
 func (o *options) withTLS() bool {
 	return o.tls.CertFile != "" || o.tls.KeyFile != "" || o.tls.ClientCAFile != ""
 }

@@ -37,7 +37,7 @@
 // Where this process leads itself, it knows since when, and sends nothing that could land when
 // another leads (Leads, package lease): so those reads show all that others have bound.
 //
-// An extender does not know who asks. At the first Bind after a Silence it reads the Lease of
+// An extender beside each kube-scheduler does not know who asks. At the first Bind after a Silence it reads the Lease of
 // kube-scheduler, which takes a millisecond or two: the same leader as before means that no
 // other has bound anything, once a Handover has passed. What is left is a binding that is
 // written after these reads, of an extender whose kube-scheduler has let go of the lead with a

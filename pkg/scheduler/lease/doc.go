@@ -1,5 +1,5 @@
-// Package lease says when a process decides alone: kube-scheduler with the plugin in it, in
-// several replicas.
+// Package lease tells a process whether it decides alone. Both kube-scheduler with the plugin
+// and the extender of a cluster's own kube-scheduler run in several replicas.
 //
 // # Invariants
 //
@@ -25,6 +25,6 @@
 // next, within seconds. So the other, which has seen the first one's Lease, sends nothing until that
 // has sent its last.
 //
-// kube-scheduler gives the Lease back when it has to end, and also when it could not renew
+// Either process gives the Lease back when it has to end, and also when it could not renew
 // it, which is before its duration is over. Both go through Update, which waits.
 package lease
