@@ -164,7 +164,7 @@ func (e *extenderProc) scheduleCheck(comparer *controller.Comparer) {
 	}
 	e.w.after(interval, e.process, e.name+": self-check", func() {
 		e.w.spawn(func() {
-			e.w.free(func() { comparer.Compare(context.Background()) })
+			e.w.free(func() { comparer.Compare() })
 			e.scheduleCheck(comparer)
 		})
 	})
@@ -188,19 +188,9 @@ func (a watched) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
 	return pods, nodes, a.e.missing() == ""
 }
 
-func (a watched) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
-	defer a.e.w.lock()()
-	return a.e.w.api.pods[name], nil
-}
-
-func (a watched) ReadNode(_ context.Context, name string) (*v1.Node, error) {
-	defer a.e.w.lock()()
-	return a.e.w.api.nodes[name], nil
-}
-
 // Compared is told of what the self-check found wrong: no event is lost between
 // a watch and the books, so nothing is.
-func (a watched) Compared(wrong, _ map[string]int) {
+func (a watched) Compared(wrong map[string]int) {
 	defer a.e.w.lock()()
 	if len(wrong) > 0 {
 		a.e.w.violate("I3", "the self-check of %s has found fault with what is right: %v", a.e.name, wrong)

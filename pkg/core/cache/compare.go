@@ -2,9 +2,11 @@ package cache
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -25,6 +27,26 @@ type Difference struct {
 type Entry struct {
 	On, Coming *Pod
 	Offered    *gpu.Inventory
+}
+
+func (e Entry) String() string {
+	var parts []string
+	switch {
+	case e.On != nil:
+		for _, s := range e.On.Assignment.Shares {
+			parts = append(parts, fmt.Sprintf("%s: %d", s.Device, s.Units))
+		}
+		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.On.Node, strings.Join(parts, ", "), e.On.Assumed, e.On.Admitted)
+	case e.Offered != nil:
+		for _, d := range e.Offered.Devices {
+			parts = append(parts, fmt.Sprintf("%s: %d, takes pods %t", d.UUID, d.Allocatable, d.Status.TakesPods()))
+		}
+		return fmt.Sprintf("offers [%s]", strings.Join(parts, "; "))
+	case e.Coming != nil:
+		return "nominated to " + e.Coming.Node
+	default:
+		return "not there"
+	}
 }
 
 // key is what an entry is of: the UID of a pod, or the name of a node.
@@ -63,7 +85,7 @@ func (c *Cache) Differences(real *Cache) []Difference {
 // not differ, and when the cache has heard of the thing since the difference
 // was found: then it may know better.
 func (c *Cache) Heal(d Difference, real *Cache) (was, is Entry, healed bool) {
-	was, is = d.cached, real.snapshot()[d.key]
+	was, is = d.cached, real.entry(d.key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.find(d.key) != was || !was.differs(is) {
@@ -79,6 +101,12 @@ func (c *Cache) Heal(d Difference, real *Cache) (was, is Entry, healed bool) {
 		c.set(coming, d.Pod.UID, is.Coming)
 	}
 	return was, is, true
+}
+
+func (c *Cache) entry(k key) Entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.find(k)
 }
 
 // snapshot returns all that the cache has: of nodes what they offer, ghosts left

@@ -1,10 +1,8 @@
 package cache
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -144,7 +142,7 @@ func TestDifferencesAndHeal(t *testing.T) {
 					t.Errorf("%s differs, want %s", name, tc.want)
 				}
 				was, is, ok := c.Heal(d, real)
-				if was, is := described(was), described(is); was != tc.was || is != tc.is || !ok {
+				if was, is := was.String(), is.String(); was != tc.was || is != tc.is || !ok {
 					t.Errorf("healed %t: was %q, is %q, want %q, %q", ok, was, is, tc.was, tc.is)
 				}
 				if _, _, again := c.Heal(d, real); again {
@@ -247,26 +245,5 @@ func TestDifferencesAreInOrder(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a ", "b ", "a p", "b q"}, got); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)
-	}
-}
-
-// described is what is compared of an entry.
-func described(e Entry) string {
-	var parts []string
-	switch {
-	case e.On != nil:
-		for _, s := range e.On.Assignment.Shares {
-			parts = append(parts, fmt.Sprintf("%s: %d", s.Device, s.Units))
-		}
-		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.On.Node, strings.Join(parts, ", "), e.On.Assumed, e.On.Admitted)
-	case e.Offered != nil:
-		for _, d := range e.Offered.Devices {
-			parts = append(parts, fmt.Sprintf("%s: %d, takes pods %t", d.UUID, d.Allocatable, d.Status.TakesPods()))
-		}
-		return fmt.Sprintf("offers [%s]", strings.Join(parts, "; "))
-	case e.Coming != nil:
-		return "nominated to " + e.Coming.Node
-	default:
-		return "not there"
 	}
 }

@@ -83,7 +83,7 @@ func NewExtender(to prometheus.Registerer) *Extender {
 		m.decisions.WithLabelValues(decisions.Filter, decisions.Unfit, reason)
 		m.decisions.WithLabelValues(decisions.Bind, decisions.Refused, reason)
 	}
-	m.count(nil, nil)
+	m.count(nil)
 	return m
 }
 
@@ -101,15 +101,15 @@ func (m *Extender) Decided(d decisions.Decision) {
 }
 
 // Compared implements controller.Drift.
-func (m *Extender) Compared(wrong, healed map[string]int) {
+func (m *Extender) Compared(wrong map[string]int) {
 	m.compared.Inc()
 	m.checked.SetToCurrentTime()
-	m.count(wrong, healed)
+	m.count(wrong)
 }
 
-func (m *Extender) count(wrong, healed map[string]int) {
+func (m *Extender) count(wrong map[string]int) {
 	for _, kind := range []string{"pod", "node"} {
 		m.wrong.WithLabelValues(kind).Set(float64(wrong[kind]))
-		m.healed.WithLabelValues(kind).Add(float64(healed[kind]))
+		m.healed.WithLabelValues(kind).Add(float64(wrong[kind]))
 	}
 }

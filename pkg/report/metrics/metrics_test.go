@@ -92,8 +92,8 @@ func series(t *testing.T, registry prometheus.Gatherer, name string) int {
 func TestExtender(t *testing.T) {
 	registry := newRegistry(t)
 	m := NewExtender(registry)
-	m.Compared(map[string]int{"pod": 3, "node": 1}, map[string]int{"pod": 2})
-	m.Compared(map[string]int{"pod": 1}, map[string]int{"pod": 1})
+	m.Compared(map[string]int{"pod": 2, "node": 1})
+	m.Compared(map[string]int{"pod": 1})
 	m.Answered("filter", 3*time.Millisecond)
 	m.Decided(decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Fragmented"})
 	m.Decided(decisions.Decision{Verb: "filter", Result: "fits", Sampled: true})
@@ -113,7 +113,7 @@ gpumem_extender_cache_drift_objects{kind="node"} 0
 gpumem_extender_cache_drift_objects{kind="pod"} 1
 # HELP gpumem_extender_cache_healed_objects_total Objects that the cache had wrong and that checks have put right, by kind (pod or node).
 # TYPE gpumem_extender_cache_healed_objects_total counter
-gpumem_extender_cache_healed_objects_total{kind="node"} 0
+gpumem_extender_cache_healed_objects_total{kind="node"} 1
 gpumem_extender_cache_healed_objects_total{kind="pod"} 3
 `)
 }

@@ -27,8 +27,7 @@ import (
 // binding of unknown outcome can be settled by reading the pod.
 const BindDeadline = 5 * time.Second
 
-// Client reads pods and sends bindings for the extender or the plugin, and reads for the
-// Comparer. The Controller lends it the objects of the watches.
+// Client reads pods and sends bindings for the extender or the plugin. The Controller lends it the objects of the watches.
 type Client struct {
 	*Controller
 	core   corev1.CoreV1Interface
@@ -119,15 +118,6 @@ func (c *Client) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
 		pods = append(pods, &list.Items[i])
 	}
 	return pods, nil
-}
-
-// ReadNode reads a node from the API server. It returns nil when there is none.
-func (c *Client) ReadNode(ctx context.Context, name string) (*v1.Node, error) {
-	node, err := c.core.Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	return node, err
 }
 
 // Bind sends a binding once, with a deadline. The API server says how many it takes: no

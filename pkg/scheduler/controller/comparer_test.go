@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -13,7 +12,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
@@ -35,12 +33,10 @@ func newObjects(pods ...*v1.Pod) objects {
 	return o
 }
 
-// source is an API server, and what watches have stored of it.
+// source has the objects that the watches have stored.
 type source struct {
-	stored, real objects
-	incomplete   bool
-	fail         error
-	reads        int
+	stored     objects
+	incomplete bool
 }
 
 func (s *source) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
@@ -53,23 +49,13 @@ func (s *source) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
 	return pods, nodes, !s.incomplete
 }
 
-func (s *source) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
-	s.reads++
-	return s.real.pods[name], s.fail
-}
-
-func (s *source) ReadNode(_ context.Context, name string) (*v1.Node, error) {
-	s.reads++
-	return s.real.nodes[name], s.fail
-}
-
-// counted is what a Drift was told by one comparison: of pods and nodes.
-type counted struct{ wrongPods, healedPods, wrongNodes, healedNodes int }
+// counted counts the pods and nodes that one comparison has corrected.
+type counted struct{ pods, nodes int }
 
 type drift struct{ told []counted }
 
-func (d *drift) Compared(wrong, healed map[string]int) {
-	d.told = append(d.told, counted{wrong["pod"], healed["pod"], wrong["node"], healed["node"]})
+func (d *drift) Compared(wrong map[string]int) {
+	d.told = append(d.told, counted{wrong["pod"], wrong["node"]})
 }
 
 // comparison is a Comparer of a cache that the handlers have fed, and what
@@ -87,7 +73,7 @@ func newComparison(t *testing.T, handled ...*v1.Pod) *comparison {
 	t.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)
 	c := &comparison{
-		source: &source{stored: newObjects(handled...), real: newObjects(handled...)}, drift: &drift{}, logs: logs,
+		source: &source{stored: newObjects(handled...)}, drift: &drift{}, logs: logs,
 		books: &Feeder{Log: zap.New(core), Names: names(t), Cache: cache.New()},
 	}
 	c.Comparer = &Comparer{Log: c.books.Log, Names: c.books.Names, Cache: c.books.Cache, Source: c.source, Drift: c.drift}
@@ -98,11 +84,8 @@ func newComparison(t *testing.T, handled ...*v1.Pod) *comparison {
 	return c
 }
 
-// happens is what the API server and the watch's store come to have.
-func (c *comparison) happens(change func(objects)) {
-	change(c.stored)
-	change(c.real)
-}
+// happens changes the objects that the watches have stored.
+func (c *comparison) happens(change func(objects)) { change(c.stored) }
 
 func (c *comparison) want(t *testing.T, held []gpu.Units, told ...counted) {
 	t.Helper()
@@ -127,7 +110,7 @@ func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
 		{
 			name:    "a pod was bound",
 			happens: func(o objects) { o.pods["web"] = pod("web", "1", "GPU-b") },
-			before:  []gpu.Units{0, 0}, after: []gpu.Units{0, 3}, wrong: counted{wrongPods: 1, healedPods: 1},
+			before:  []gpu.Units{0, 0}, after: []gpu.Units{0, 3}, wrong: counted{pods: 1},
 			log: map[string]any{
 				"pod": "team/web", "uid": "1", "node": "node", "cached": "not there",
 				"real": "on node with [GPU-b: 3], assumed false, admitted false",
@@ -137,7 +120,7 @@ func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
 			name:    "a pod is gone",
 			handled: []*v1.Pod{pod("web", "1", "GPU-a")},
 			happens: func(o objects) { delete(o.pods, "web") },
-			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 0}, wrong: counted{wrongPods: 1, healedPods: 1},
+			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 0}, wrong: counted{pods: 1},
 			log: map[string]any{
 				"pod": "team/web", "uid": "1", "node": "node", "real": "not there",
 				"cached": "on node with [GPU-a: 3], assumed false, admitted false",
@@ -147,13 +130,13 @@ func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
 			name:    "a pod was made again under its name",
 			handled: []*v1.Pod{pod("web", "1", "GPU-a")},
 			happens: func(o objects) { o.pods["web"] = pod("web", "2", "GPU-b") },
-			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 3}, wrong: counted{wrongPods: 2, healedPods: 2},
+			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 3}, wrong: counted{pods: 2},
 		},
 		{
 			name:    "an assignment was corrected",
 			handled: []*v1.Pod{pod("web", "1", "GPU-a")},
 			happens: func(o objects) { o.pods["web"] = pod("web", "1", "GPU-b") },
-			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 3}, wrong: counted{wrongPods: 1, healedPods: 1},
+			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 3}, wrong: counted{pods: 1},
 		},
 		{
 			name:    "a node's inventory shrank",
@@ -161,7 +144,7 @@ func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
 			happens: func(o objects) {
 				o.nodes["node"] = node(`{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":16384,"units":16,"healthy":true}]}`)
 			},
-			before: []gpu.Units{3, 0}, after: []gpu.Units{3}, wrong: counted{wrongNodes: 1, healedNodes: 1},
+			before: []gpu.Units{3, 0}, after: []gpu.Units{3}, wrong: counted{nodes: 1},
 			log: map[string]any{
 				"node": "node", "cached": "offers [GPU-a: 16, takes pods true; GPU-b: 16, takes pods true]",
 				"real": "offers [GPU-a: 16, takes pods true]",
@@ -170,23 +153,23 @@ func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
 		{
 			name:    "a node is gone",
 			happens: func(o objects) { delete(o.nodes, "node") },
-			before:  []gpu.Units{0, 0}, after: nil, wrong: counted{wrongNodes: 1, healedNodes: 1},
+			before:  []gpu.Units{0, 0}, after: nil, wrong: counted{nodes: 1},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newComparison(t, tc.handled...)
 			c.happens(tc.happens)
-			c.Compare(t.Context())
+			c.Compare()
 			c.want(t, tc.before, counted{})
-			c.Compare(t.Context())
+			c.Compare()
 			c.want(t, tc.after, counted{}, tc.wrong)
-			c.Compare(t.Context())
+			c.Compare()
 			c.want(t, tc.after, counted{}, tc.wrong, counted{})
 			if entries := c.logs.All(); tc.log != nil && len(entries) == 1 {
 				if diff := cmp.Diff(tc.log, entries[0].ContextMap()); diff != "" {
 					t.Errorf("logged (-want +got):\n%s", diff)
 				}
-			} else if len(entries) != tc.wrong.healedPods+tc.wrong.healedNodes {
+			} else if len(entries) != tc.wrong.pods+tc.wrong.nodes {
 				t.Errorf("logged %v, want a line for each object", entries)
 			}
 		})
@@ -244,7 +227,6 @@ func TestWhatIsNoDrift(t *testing.T) {
 			name: "a read has shown a pod to be bound, and the watch lags",
 			before: func(t *testing.T, c *comparison) {
 				assume(t, c)
-				c.real.pods["web"] = web
 				holding, err := c.books.Names.Holding(web)
 				if err != nil {
 					t.Fatal(err)
@@ -267,33 +249,21 @@ func TestWhatIsNoDrift(t *testing.T) {
 			if tc.before != nil {
 				tc.before(t, c)
 			}
-			c.Compare(t.Context())
+			c.Compare()
 			if tc.between != nil {
 				tc.between(t, c)
 			}
-			c.Compare(t.Context())
+			c.Compare()
 			told := []counted{{}, {}}
 			if c.incomplete {
 				told = nil
 			}
 			c.want(t, tc.held, told...)
-			if c.reads > 0 || c.logs.Len() > 0 {
-				t.Errorf("%d reads and logged %v, want nothing", c.reads, c.logs.All())
+			if c.logs.Len() > 0 {
+				t.Errorf("logged %v, want nothing", c.logs.All())
 			}
 		})
 	}
-}
-
-func TestWithoutTheAPIServerNothingIsChanged(t *testing.T) {
-	c := newComparison(t)
-	c.happens(func(o objects) { o.pods["web"] = pod("web", "1", "GPU-a") })
-	c.fail = errors.New("no etcd")
-	c.Compare(t.Context())
-	c.Compare(t.Context())
-	c.want(t, []gpu.Units{0, 0}, counted{}, counted{wrongPods: 1})
-	c.fail = nil
-	c.Compare(t.Context())
-	c.want(t, []gpu.Units{3, 0}, counted{}, counted{wrongPods: 1}, counted{wrongPods: 1, healedPods: 1})
 }
 
 // With real informers: what the cache has lost behind their back comes back.
@@ -306,21 +276,21 @@ func TestComparerOfAController(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := &drift{}
-		comparer := &Comparer{Log: zap.NewNop(), Names: names(t), Cache: books, Source: NewClient(ctl, client, types.NamespacedName{}), Drift: d}
-		comparer.Compare(t.Context())
+		comparer := &Comparer{Log: zap.NewNop(), Names: names(t), Cache: books, Source: ctl, Drift: d}
+		comparer.Compare()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); ctl.Run(ctx) }()
 		synctest.Wait()
-		comparer.Compare(ctx)
+		comparer.Compare()
 		books.RemovePod("1")
 		books.RemoveNode("node")
-		comparer.Compare(ctx)
-		comparer.Compare(ctx)
+		comparer.Compare()
+		comparer.Compare()
 		if diff := cmp.Diff([]gpu.Units{3, 3}, requested(books)); diff != "" {
 			t.Errorf("requested (-want +got):\n%s", diff)
 		}
-		want := []counted{{}, {}, {wrongPods: 1, healedPods: 1, wrongNodes: 1, healedNodes: 1}}
+		want := []counted{{}, {}, {pods: 1, nodes: 1}}
 		if !slices.Equal(want, d.told) {
 			t.Errorf("told %v, want %v", d.told, want)
 		}

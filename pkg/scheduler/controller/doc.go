@@ -31,9 +31,8 @@
 // does, against what the watches have stored: that costs no request, and all
 // that has gone wrong between a watch and the cache shows. An event on its way
 // there is not wrong, so a difference counts when it is found a second time and
-// nothing was heard of the object in between. Then it is read from the API
-// server itself, and the cache gets the answer. What becomes of an assumed pod,
-// which the watch does not know, is not decided here.
+// no event has changed the cached entry in between. Then the cache gets the entry of the
+// stored object. An assumed pod is no difference: the watch does not show it yet.
 //
 // A watch that has fallen silent is for client-go to find: it pings the
 // connection, and begins each watch again every few minutes.

@@ -64,7 +64,7 @@ func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache,
 	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: client.Controller, decided: decisions.NewLog(conf.Decisions)}
 	registry := metrics.NewRegistry(version)
 	s.Measured = metrics.NewExtender(registry)
-	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Source: client, Drift: s.Measured}
+	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Source: client.Controller, Drift: s.Measured}
 	checks = append([]serve.Check{{Name: "cache", Missing: s.Watch.Missing}}, checks...)
 	s.probes = serve.Probes(version, metrics.Handler(registry, s.fleet().Series), s.alive, checks...)
 	s.reads = page.Handler(s.source(client), map[string]http.Handler{decisions.Path: s.decided}, time.Now)
@@ -163,7 +163,7 @@ func (s *Service) Run(ctx context.Context, b *binder.Binder, wake func(context.C
 	every(reviewInterval, func(ctx context.Context) { b.ReviewAssumed(ctx, s.AssumeLimit) })
 	every(wakeInterval, wake)
 	if s.SelfCheck > 0 {
-		every(s.SelfCheck, s.comparer.Compare)
+		every(s.SelfCheck, func(context.Context) { s.comparer.Compare() })
 	}
 	group.Go(func() error { return serve.Run(ctx, s.on.probes, s.probes) })
 	group.Go(func() error { return serve.Run(ctx, s.on.reads, s.reads) })
