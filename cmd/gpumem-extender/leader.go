@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
-// retryPeriod is that of Kubernetes' own components, as are the other times of the election.
+// The times of the election are Kubernetes' own defaults.
 const retryPeriod = 2 * time.Second
 
 // errLostLease ends a replica that has led: another may lead already, and the replica
