@@ -30,25 +30,34 @@ func CustomColumns[R any](spec string) (columns []table.Column[R], err error) {
 
 // cell returns the values of a row that a path leads to.
 func cell(path *jsonpath.JSONPath, row any) string {
+	values, err := valuesAt(path, row)
+	if err != nil {
+		return ""
+	}
+	texts := make([]string, 0, len(values))
+	for _, value := range values {
+		texts = append(texts, fmt.Sprint(value))
+	}
+	return strings.Join(texts, ",")
+}
+
+// valuesAt returns the values in the JSON form of a row that a path leads to.
+func valuesAt(path *jsonpath.JSONPath, row any) (values []any, err error) {
 	var object any
 	text, err := json.Marshal(row)
 	if err == nil {
 		err = utiljson.Unmarshal(text, &object)
 	}
-	if err != nil { // rows are numbers and texts
-		return ""
+	if err != nil {
+		return nil, err
 	}
 	results, err := path.FindResults(object)
-	if err != nil {
-		return ""
-	}
-	var values []string
 	for _, result := range results {
 		for _, value := range result {
-			values = append(values, fmt.Sprint(value.Interface()))
+			values = append(values, value.Interface())
 		}
 	}
-	return strings.Join(values, ",")
+	return values, err
 }
 
 // pathOf reads a path with braces or without, as kubectl does. Rows may lack what it leads to.

@@ -2,21 +2,11 @@ package listing
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 )
-
-func texts[R any](rows []R) []string {
-	out := make([]string, 0, len(rows))
-	for _, row := range rows {
-		text, _ := json.Marshal(row) // rows are numbers and texts
-		out = append(out, string(text))
-	}
-	return out
-}
 
 // fieldsOf returns what sorts by fields of what sorts by something without an order, where
 // that is a plain path; else the fields alone.
@@ -37,8 +27,8 @@ func bare(path string) string {
 }
 
 // Sort sorts rows by the field of their JSON form that the flags name: numbers by value, all else
-// as texts. Rows without the field come first. That all are without it is a mistake, unless the
-// help of the flag names the field.
+// as texts. Rows without the field come first. Sort returns an error if no row has the field,
+// unless the help of the flag names it.
 func Sort[R any](l *Flags, rows []R) error {
 	by := l.SortBy
 	if by == "" {
@@ -55,19 +45,17 @@ func Sort[R any](l *Flags, rows []R) error {
 	}
 	sorted := make([]keyed, 0, len(rows))
 	known := len(rows) == 0
-	for i, text := range texts(rows) {
-		var object any
-		if err := json.Unmarshal([]byte(text), &object); err != nil {
-			return err
-		}
-		results, err := path.FindResults(object)
+	for _, row := range rows {
+		values, err := valuesAt(path, row)
 		if err != nil {
 			return fmt.Errorf("--sort-by: %w", err)
 		}
-		k := keyed{row: rows[i]}
-		if len(results) > 0 && len(results[0]) > 0 {
+		k := keyed{row: row}
+		if len(values) > 0 {
 			known = true
-			switch value := results[0][0].Interface().(type) {
+			switch value := values[0].(type) {
+			case int64:
+				k.number = float64(value)
 			case float64:
 				k.number = value
 			case map[string]any:
