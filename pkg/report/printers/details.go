@@ -51,27 +51,25 @@ func measureFor(n inspect.Node) measure {
 
 func printNode(out *bytes.Buffer, n inspect.Node, o table.ListOptions) {
 	m := measureFor(n)
-	g := newGrid(out)
-	g.row("NAME:", n.Name)
-	g.row("ADDRESS:", n.Address)
+	facts := [][2]string{{"NAME:", n.Name}, {"ADDRESS:", n.Address}}
 	if n.Status != "" {
-		g.row("STATUS:", n.Status)
+		facts = append(facts, [2]string{"STATUS:", n.Status})
 	}
 	if len(n.GPUs) > 0 {
-		g.row("DRIVER:", n.DriverVersion)
-		g.row("ENFORCEMENT:", enforcement(n))
+		facts = append(facts, [2]string{"DRIVER:", n.DriverVersion}, [2]string{"ENFORCEMENT:", enforcement(n)})
 		if n.UnitMiB != 1024 && !n.Capacity.InShares {
-			g.row("UNIT:", fmt.Sprintf("%d MiB", n.UnitMiB))
+			facts = append(facts, [2]string{"UNIT:", fmt.Sprintf("%d MiB", n.UnitMiB)})
 		}
 	}
-	switch {
-	case n.Problem != "":
-		g.row("GPU-MEMORY:", fmt.Sprintf("%s/? %s", m.amount(n.Requested), m))
-		g.row("PROBLEM:", n.Problem)
-	default:
-		g.row("GPU-MEMORY:", fmt.Sprintf("%s %s (%s)", m.ratio(n.Requested, n.Capacity), m, percentOf(n.Requested, n.Capacity)))
+	if n.Problem != "" {
+		facts = append(facts, [2]string{"GPU-MEMORY:", fmt.Sprintf("%s/? %s", m.amount(n.Requested), m)}, [2]string{"PROBLEM:", n.Problem})
+	} else {
+		facts = append(facts, [2]string{"GPU-MEMORY:", fmt.Sprintf("%s %s (%s)", m.ratio(n.Requested, n.Capacity), m, percentOf(n.Requested, n.Capacity))})
 	}
-	g.flush()
+	list(out, []table.Column[[2]string]{
+		{Cell: func(f [2]string) string { return f[0] }},
+		{Cell: func(f [2]string) string { return f[1] }},
+	}, facts, table.ListOptions{NoHeaders: true})
 	if len(n.GPUs) > 0 {
 		fmt.Fprintln(out)
 		list(out, gpuColumns(n, m), n.GPUs, o)

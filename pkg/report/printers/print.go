@@ -1,20 +1,17 @@
 package printers
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Printer writes a report for a reader.
@@ -149,25 +146,6 @@ func ofCluster(r inspect.Report) string {
 	return fmt.Sprintf("Allocated/Total GPU Memory %s: %s/%s %s (%s)\n", where,
 		m.mib(r.Total.RequestedMiB), m.mib(&r.Total.CapacityMiB), m, percent(r.Total.RequestedMiB, r.Total.CapacityMiB))
 }
-
-// grid lines cells up in columns. What it writes to cannot fail.
-type grid struct{ tw *tabwriter.Writer }
-
-func newGrid(out *bytes.Buffer) grid {
-	return grid{tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)}
-}
-
-func (g grid) row(cells ...string) {
-	for i, c := range cells {
-		if c == "" {
-			c = table.None
-		}
-		cells[i] = table.Clean(c)
-	}
-	fmt.Fprintln(g.tw, strings.Join(cells, "\t"))
-}
-
-func (g grid) flush() { _ = g.tw.Flush() }
 
 func models(gpus []inspect.GPU) string {
 	var out []string
