@@ -45,7 +45,7 @@ func TestRequestsInShares(t *testing.T) {
 		t.Errorf("a pod that asks for both counts %d, in shares %t, error %v", h.Request.Units(), h.Request.InShares, err)
 	}
 	both := pod(container("main", "gpu-share", "3"))
-	if n := names(t); !n.Holds(both) || !n.HoldsHere(both, true) || n.HoldsHere(both, false) || len(n.UnknownResources(both)) > 0 {
+	if n := names(t); !n.Holds(both) || !n.HoldsHere(both, true) || n.HoldsHere(both, false) || len(n.Unoffered(both, func(v1.ResourceName) bool { return false })) > 0 {
 		t.Error("a pod with shares is not known, or holds some of a node that offers none")
 	}
 }

@@ -20,25 +20,16 @@ func (n Names) Unknown(pod *v1.Pod) (keys []string) {
 	return keys
 }
 
-// Unoffered returns those of the UnknownResources of a pod on no node for which it waits in
-// vain: somebody else may offer some of the same domain.
-func (n Names) Unoffered(pod *v1.Pod, offered func(v1.ResourceName) bool) []v1.ResourceName {
-	if pod.Spec.NodeName != "" {
-		return nil
-	}
-	return slices.DeleteFunc(n.UnknownResources(pod), offered)
-}
-
-// UnknownResources returns the resources of the domain that a pod asks for and gpumem does
-// not know. Gpushare's domain has others than gpushare's.
-func (n Names) UnknownResources(pod *v1.Pod) (names []v1.ResourceName) {
-	if n.domain == gpushareDomain {
+// Unoffered returns the resources of the domain that a pod on no node asks for in vain: gpumem does not know them, and
+// nobody else offers them. Gpushare's domain has others than gpushare's.
+func (n Names) Unoffered(pod *v1.Pod, offered func(v1.ResourceName) bool) (names []v1.ResourceName) {
+	if pod.Spec.NodeName != "" || n.domain == gpushareDomain {
 		return nil
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
 			ours := strings.HasPrefix(string(name), n.domain+"/") && !slices.Contains([]v1.ResourceName{n.GPUMem(), n.GPUShares(), n.GPUCore()}, name)
-			if amount := c.Resources.Limits[name]; ours && !amount.IsZero() && !slices.Contains(names, name) {
+			if amount := c.Resources.Limits[name]; ours && !amount.IsZero() && !offered(name) && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

@@ -43,7 +43,7 @@ type Finding struct {
 	Fix      string   `json:"fix"`
 }
 
-// findings are those of one check.
+// findings are the findings of one check.
 type findings []Finding
 
 // add adds a finding about an object. An empty fix stands for the remedy of the check.
