@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
@@ -87,7 +88,7 @@ func (w *World) newExtender(r *replica) *extenderProc {
 		Policies: policies, Now: time.Now, Missing: e.missing,
 	}}}
 	e.routes = e.ext.Routes("simulation")
-	e.asker = &extender.Extender{Alone: w.cfg.Alone, NodesToFind: r.nodesToFind, Decider: decider.Decider{Binder: &binder.Binder{
+	e.asker = &extender.Extender{Neighbours: cluster{e}, Alone: w.cfg.Alone, NodesToFind: r.nodesToFind, Decider: decider.Decider{Binder: &binder.Binder{
 		Self: r.name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
 		Policies: policies, Now: time.Now, Missing: e.lookedAt,
 	}}}
@@ -385,6 +386,18 @@ func (c cluster) Waiting() (out []*v1.Pod) {
 	}
 	return out
 }
+
+func (c cluster) PodsOn(node string) (out []*v1.Pod) {
+	defer c.e.w.lock()()
+	for _, pod := range sorted(c.e.stored.pods.store) {
+		if pod.Spec.NodeName == node {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
+func (c cluster) Budgets(string) []*policyv1.PodDisruptionBudget { return nil }
 
 func (c cluster) ReadPod(ctx context.Context, _, name string) (*v1.Pod, error) {
 	e, w := c.e, c.e.w

@@ -115,7 +115,7 @@ func (d *Decider) Refuse(c *Cycle, node Node) *decide.Refusal {
 func (d *Decider) refuse(c *Cycle, node Node) *decide.Refusal {
 	if c.elsewhere != nil {
 		if c.On() == node.Name {
-			return nil // what it has there already is enough for it
+			return nil // its GPUs there are enough for it
 		}
 		return c.elsewhere
 	}
@@ -135,7 +135,7 @@ func (d *Decider) refuse(c *Cycle, node Node) *decide.Refusal {
 	return refusal
 }
 
-// template returns what a node would offer that may not exist yet.
+// template returns the GPUs of a node that may not exist yet.
 func (d *Decider) template(object *v1.Node) (*placement.Node, error) {
 	inv, err := template.Inventory(d.Names, object)
 	if err != nil {
@@ -161,8 +161,8 @@ func (c *Cycle) Why(refusal *decide.Refusal) string {
 // many reports whether there are so many nodes that few are described.
 func (c *Cycle) many() bool { return c.asked > decisions.MaxNodes }
 
-// Rank ranks the nodes, on all of which the pod fits, and returns so many of the best at most. It
-// counts pods that are expected on a node, and memory that is reserved for nominated pods.
+// Rank ranks the nodes that the pod fits, and returns the best: at most so many. It counts pods that
+// are expected on a node, and memory that is reserved for nominated pods.
 func (d *Decider) Rank(c *Cycle, names []string, most int) ranking.Ranking {
 	of := d.question(c)
 	of.Instead = d.Cache.Expecting()

@@ -23,8 +23,7 @@ type Extender struct {
 	// sample; nil: as many as by default.
 	NodesToFind func(all int) int
 
-	// Neighbours is nil where no one evicts.
-	Neighbours Neighbours
+	Neighbours Neighbours // of the pods that may be evicted
 
 	// Answered gets how long a verb took; nil where no one wants to know.
 	Answered func(verb string, took time.Duration)

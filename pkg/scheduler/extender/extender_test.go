@@ -145,7 +145,7 @@ func newWorld(t testing.TB) *world {
 		cluster: &fakeCluster{pods: map[string]*v1.Pod{}},
 		now:     time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
-	w.Extender = &Extender{Decider: decider.Decider{Binder: &binder.Binder{
+	w.Extender = &Extender{Neighbours: &fakeNeighbours{fakeCluster: w.cluster}, Decider: decider.Decider{Binder: &binder.Binder{
 		Self: "gpumem-extender", Reads: new(singleflight.Group),
 		Log: zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.cluster,
 		Policies: ranking.Policies{GPU: placement.Binpack}, Now: func() time.Time { return w.now },

@@ -150,8 +150,8 @@ func (e *Extender) judge(c *decider.Cycle, names []string) (fit []string, refuse
 	return fit, refused
 }
 
-// choose returns the nodes that kube-scheduler is to choose from, of those where the
-// pod fits. Where it has no choice left, the pod is expected on that node.
+// choose returns the nodes that kube-scheduler chooses from, among the nodes that the pod fits. If
+// one is left, the pod is expected on it.
 func (e *Extender) choose(c *decider.Cycle, pod *v1.Pod, fit []string) []string {
 	if len(fit) > 1 && e.Alone && len(api.Preferences(pod)) == 0 {
 		if order := e.Rank(c, fit, decisions.MaxNodes); len(order.Best) > 0 {
@@ -164,11 +164,11 @@ func (e *Extender) choose(c *decider.Cycle, pod *v1.Pod, fit []string) []string 
 	return fit
 }
 
-// explained returns why each node was refused, and apart from them those to which no eviction could
-// bring the pod. kube-scheduler writes all that it gets into a condition of the pod, once for each
-// text: those of 5,000 nodes were half a megabyte. And a pod whose condition has changed is tried
-// again at once. So of many nodes, those are described in full that come closest; of a sample, in
-// which there are others each time, none.
+// explained returns the text of each refusal, and apart from them the texts of nodes to which no
+// eviction could bring the pod. kube-scheduler writes each text once into a condition of the pod:
+// the texts of 5,000 nodes were half a megabyte. And it tries a pod again at once whose condition
+// has changed. So of many nodes, only the closest have a full text. A sample has other nodes each
+// time, so none of them has one.
 func explained(c *decider.Cycle, refused []decider.RefusedNode, closest []decisions.Node) (failed, never extenderv1.FailedNodesMap) {
 	failed, never = make(extenderv1.FailedNodesMap), make(extenderv1.FailedNodesMap)
 	described := make(map[string]bool)

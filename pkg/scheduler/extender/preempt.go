@@ -7,16 +7,15 @@ import (
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/evict"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// Neighbours tells of pods that may be evicted what the cache does not know.
+// Neighbours lists pods that may be evicted, and their budgets.
 type Neighbours interface {
 	// PodsOn returns the pods on a node, with GPU memory or without, as the watch
 	// last showed them.
@@ -25,7 +24,7 @@ type Neighbours interface {
 	Budgets(namespace string) []*policyv1.PodDisruptionBudget
 }
 
-// Preempt says for each node that kube-scheduler has chosen victims on whom to
+// Preempt returns for each node for which kube-scheduler proposes victims the pods to
 // evict there instead, so that the pod fits on one GPU. Nodes where no
 // eviction helps are left out. It has no way to say what is wrong: then it
 // leaves out all of them, and no pod is evicted.
@@ -34,18 +33,15 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 	if args.Pod == nil {
 		return result
 	}
-	proposed := metaVictims(args)
+	proposed := e.proposed(args)
 	c, unreadable, err := e.Begin(args.Pod, len(proposed))
 	if unreadable != nil || err != nil || c != nil && !e.MayEvict(c, len(proposed)) {
 		e.Log.Info("no preemption", zap.Stringer("pod", api.Ref(args.Pod)))
 		return result
 	}
 	for name, victims := range proposed {
-		if c != nil { // otherwise it is not for want of a GPU
-			victims = e.victims(c, name, victims)
-		}
-		if victims != nil && len(victims.Pods) > 0 {
-			result.NodeNameToMetaVictims[name] = victims
+		if answer := e.victims(c, name, victims); len(answer.Pods) > 0 {
+			result.NodeNameToMetaVictims[name] = answer
 		}
 	}
 	if c != nil {
@@ -59,97 +55,59 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 // noneIsEnough is why evictions on none of the proposed nodes help.
 const noneIsEnough = "no eviction frees enough on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum is enough"
 
-// metaVictims returns the victims by their UIDs, in which form kube-scheduler
-// takes the answer however it has asked.
-func metaVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.MetaVictims {
-	out := make(map[string]*extenderv1.MetaVictims)
-	for name, victims := range args.NodeNameToMetaVictims {
+// proposed returns the victims that kube-scheduler proposes, in full or by their UIDs. Of a pod that
+// the watch has not shown, the UID alone is known.
+func (e *Extender) proposed(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.Victims {
+	out := make(map[string]*extenderv1.Victims)
+	for name, victims := range args.NodeNameToVictims {
 		if victims != nil {
-			pods := slices.DeleteFunc(slices.Clone(victims.Pods), func(p *extenderv1.MetaPod) bool { return p == nil })
-			out[name] = &extenderv1.MetaVictims{Pods: pods, NumPDBViolations: victims.NumPDBViolations}
+			pods := slices.DeleteFunc(slices.Clone(victims.Pods), func(pod *v1.Pod) bool { return pod == nil })
+			out[name] = &extenderv1.Victims{Pods: pods, NumPDBViolations: victims.NumPDBViolations}
 		}
 	}
-	for name, victims := range args.NodeNameToVictims {
+	for name, victims := range args.NodeNameToMetaVictims {
 		if victims == nil {
 			continue
 		}
-		meta := &extenderv1.MetaVictims{NumPDBViolations: victims.NumPDBViolations}
-		for _, pod := range victims.Pods {
-			if pod != nil {
-				meta.Pods = append(meta.Pods, &extenderv1.MetaPod{UID: string(pod.UID)})
+		known := make(map[string]*v1.Pod)
+		for _, pod := range e.Neighbours.PodsOn(name) {
+			known[string(pod.UID)] = pod
+		}
+		out[name] = &extenderv1.Victims{NumPDBViolations: victims.NumPDBViolations}
+		for _, victim := range victims.Pods {
+			switch {
+			case victim == nil:
+			case known[victim.UID] == nil:
+				out[name].Pods = append(out[name].Pods, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(victim.UID)}})
+			default:
+				out[name].Pods = append(out[name].Pods, known[victim.UID])
 			}
 		}
-		out[name] = meta
 	}
 	return out
 }
 
-// victims returns whom to evict from one node, or nil when no eviction helps.
-func (e *Extender) victims(c *decider.Cycle, nodeName string, proposed *extenderv1.MetaVictims) *extenderv1.MetaVictims {
-	switch c.On() {
-	case "":
-	case nodeName:
-		return proposed // it is not for want of a GPU
-	default:
-		return nil // it may be bound there yet
+// victims returns the pods to evict from one node, by their UIDs, in which form kube-scheduler takes
+// the answer however it has asked; none where no eviction helps.
+func (e *Extender) victims(c *decider.Cycle, node string, proposed *extenderv1.Victims) *extenderv1.MetaVictims {
+	answer := new(extenderv1.MetaVictims)
+	if c == nil || c.On() == node { // it is not for want of a GPU
+		answer.NumPDBViolations = proposed.NumPDBViolations
+		for _, pod := range proposed.Pods {
+			answer.Pods = append(answer.Pods, &extenderv1.MetaPod{UID: string(pod.UID)})
+		}
+		return answer
 	}
-	node, ok := e.Cache.Node(nodeName)
-	if !ok {
-		return nil
+	chosen, beyond, ok := e.Victims(c, node, proposed.Pods, e.Neighbours.Budgets)
+	if !ok || c.On() != "" { // it may be bound there yet
+		return answer
 	}
-	node = *c.View(&node)
-	budgets := e.budgets(node)
-	before := e.holdings(node, proposed.Pods)
-	victims, ok := preemption.Preempt(c.Request, node, before, budgets)
-	if !ok {
-		return nil
-	}
-	answer := &extenderv1.MetaVictims{NumPDBViolations: int64(victims.Violations)}
 	// Of pods without a GPU only kube-scheduler has counted violations.
-	answer.NumPDBViolations += max(0, proposed.NumPDBViolations-int64(preemption.Violations(before, budgets)))
-	for _, h := range victims.Pods {
+	answer.NumPDBViolations = int64(chosen.Violations) + max(0, proposed.NumPDBViolations-int64(beyond))
+	for _, h := range chosen.Pods {
 		answer.Pods = append(answer.Pods, &extenderv1.MetaPod{UID: h.Pod.UID})
 	}
-	e.Log.Debug("victims", zap.Stringer("pod", c.Pod), zap.String("node", nodeName),
-		zap.Any("proposed", proposed.Pods), zap.Any("victims", answer.Pods), zap.Int64("violations", answer.NumPDBViolations))
+	e.Log.Debug("victims", zap.Stringer("pod", c.Pod), zap.String("node", node),
+		zap.Any("victims", answer.Pods), zap.Int64("violations", answer.NumPDBViolations))
 	return answer
-}
-
-// holdings returns pods of a node by their UIDs. One without a GPU holds
-// nothing; one that is not known has nothing but its UID.
-func (e *Extender) holdings(node placement.Node, pods []*extenderv1.MetaPod) []placement.Holding {
-	known := make(map[string]placement.Holding)
-	if e.Neighbours != nil {
-		for _, pod := range e.Neighbours.PodsOn(node.Name) {
-			// What cannot be read of it is in the cache as far as it counts.
-			known[string(pod.UID)], _ = e.Names.Holding(pod)
-		}
-	}
-	for _, h := range node.Holdings() {
-		known[h.Pod.UID] = h
-	}
-	out := make([]placement.Holding, 0, len(pods))
-	for _, p := range pods {
-		h := known[p.UID]
-		h.Pod.UID = p.UID
-		out = append(out, h)
-	}
-	return out
-}
-
-// budgets returns the budgets that the node's pods with GPU memory are under.
-func (e *Extender) budgets(node placement.Node) (out []preemption.Budget) {
-	if e.Neighbours == nil {
-		return nil
-	}
-	byNamespace := make(map[string][]*v1.Pod)
-	for _, h := range node.Holdings() {
-		if pod := e.Cluster.Pod(h.Pod.Namespace, h.Pod.Name); pod != nil && string(pod.UID) == h.Pod.UID {
-			byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
-		}
-	}
-	for namespace, pods := range byNamespace {
-		out = append(out, evict.Budgets(e.Neighbours.Budgets(namespace), pods)...)
-	}
-	return out
 }
