@@ -21,7 +21,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/claims"
-	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/podresources"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
@@ -86,19 +85,18 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	}
 	is, unchanged := cfg.choose(seen, prepared)
 	log.Info("the node serves", zap.String("resource", cfg.describe(is)), zap.Int64("unitMiB", is.unitMiB), zap.String("unchanged", unchanged))
-	wants := cfg.wants
-	other := func(label string) bool { return wants(label) != is }
-	published := cfg.lastInventory(log, client, seen)
-	if is.api == api.ByClaims {
-		return startClaims(ctx, log, cfg.serving(is), client, disk, prepared, seen.UID, published, other)
-	}
+	wants, published := cfg.wants, cfg.lastInventory(log, client, seen)
 	cfg = cfg.serving(is)
+	allocate := byResource
+	if is.api == api.ByClaims {
+		allocate = byClaims(disk, prepared, seen.UID)
+	}
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"), cfg.resource(), string(cfg.names.GPUCore()))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
-	told := ctx
+	asked := ctx
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	group, ctx := errgroup.WithContext(ctx)
@@ -106,24 +104,21 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
+	if unchanged != "" {
+		events.Node(event.UnitsNotChanged, unchanged)
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.probeListen)
 	if err != nil {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
-	if unchanged != "" {
-		events.Node(event.UnitsNotChanged, unchanged)
-	}
-	p := newParts(log, cfg, client, kubelet, events, published)
-	p.node.Serve(is.api, cfg.apis())
-	if cfg.claims {
-		p.ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
-	}
-	for _, run := range p.runs(listener) {
+	n := newNode(log, cfg, client, kubelet, events, published, allocate)
+	n.object.Serve(is.api, cfg.apis())
+	for _, run := range n.start(listener) {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error {
 		defer end()
-		p.leave(ctx, until(told, log, p.node, other, p.held))
+		n.end(ctx, n.until(asked, func(label string) bool { return wants(label) != is }))
 		return nil
 	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))

@@ -15,7 +15,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
@@ -161,11 +160,19 @@ func TestWithNothingAround(t *testing.T) {
 // A process whose part has failed ends at once, and so does one that the kubelet has
 // never heard of: neither writes anything, which would need a node here.
 func TestWhatIsNotToldToEndDoesNotWithdraw(t *testing.T) {
-	p := &parts{runner: deviceplugin.NewRunner(t.TempDir(), "gpumem.dev/gpu-mem", nil, zap.NewNop())}
+	o := defaultOptions()
+	if err := o.parse([]string{"--node-name=n1"}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := o.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(zap.NewNop(), cfg, nil, nil, nil, nil, byResource)
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	p.leave(done, nil)
-	p.leave(t.Context(), done.Done())
+	n.end(done, nil)
+	n.end(t.Context(), done.Done())
 }
 
 func get(ctx context.Context, t *testing.T, url string, want int) string {
@@ -202,8 +209,8 @@ func FuzzOptions(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p := newParts(zap.NewNop(), cfg, nil, nil, nil, nil)
-		if inv, _ := p.plugin.Offers.Inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
+		n := newNode(zap.NewNop(), cfg, nil, nil, nil, nil, byResource)
+		if inv, _ := n.inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
 			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
 		}
 	})

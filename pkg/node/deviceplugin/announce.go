@@ -25,13 +25,6 @@ type Announcer struct {
 	log    *zap.Logger
 }
 
-// Nothing says why the plugin offers nothing, and whether that is a mistake to
-// put right rather than a node without a GPU.
-func (a *Announcer) Nothing() (why string, mistake bool) {
-	o, _ := a.offers.Now()
-	return o.Why, o.Refused
-}
-
 // Announce logs when what is there cannot be offered, and says so on the node.
 // It returns when the context is done.
 func (a *Announcer) Announce(ctx context.Context) error {

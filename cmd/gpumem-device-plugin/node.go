@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/event"
+	"github.com/gpumem/gpumem/pkg/node/cdi"
+	"github.com/gpumem/gpumem/pkg/node/coexist"
+	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
+	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/nri"
+	"github.com/gpumem/gpumem/pkg/node/nvml"
+	"github.com/gpumem/gpumem/pkg/node/usage"
+	"github.com/gpumem/gpumem/pkg/process/serve"
+	"github.com/gpumem/gpumem/pkg/report/metrics"
+)
+
+// How NVML is probed, where no flag says it.
+const (
+	probeRetry    = 10 * time.Second // while there is no driver, or no GPU
+	probeTimeout  = 5 * time.Second
+	probeRecovery = 3
+)
+
+// levelInterval is the time between two looks at who enforces limits.
+const levelInterval = 2 * time.Second
+
+// usersInterval is the time between two looks at who else uses GPUs.
+const usersInterval = 5 * time.Second
+
+// kubelet lists the devices that it has given to containers, of our resources and of others.
+type kubelet interface {
+	nodestate.Kubelet
+	coexist.Users
+}
+
+// node has the parts of the process that do not depend on the API by which GPUs are allocated, and an allocator.
+type node struct {
+	config
+	log      *zap.Logger
+	client   kubernetes.Interface
+	kubelet  kubelet
+	events   event.Events
+	registry *prometheus.Registry
+
+	prober *nvml.Prober
+	cdi    *cdi.Writer   // nil where others describe the GPUs to the runtime
+	ours   *coexist.Node // the prober's GPUs without those of others
+	level  *enforcement.Node
+	pods   *nodepods.Pods
+	object *nodepods.Node
+	nri    *nri.Plugin // nil where the runtime is not to call us
+	usage  *usage.Watch
+
+	allocator
+}
+
+// allocator allocates the node's GPUs by one API: the extended resource, or claims.
+type allocator struct {
+	offers     *nodestate.Offers
+	inventory  func() (gpu.Inventory, <-chan struct{}) // the offer, as schedulers read it
+	account    func() (given []gpu.PodAllocation, known bool, changed <-chan struct{})
+	allocated  func() (int, <-chan struct{}) // the number of pods or claims that hold GPU memory
+	retired    coexist.Retired
+	containers nri.Containers
+	holders    usage.Pods
+	grants     usage.Grants
+	listed     []<-chan struct{} // closed once schedulers may read the inventory
+	alive      func()
+	checks     []serve.Check
+	runs       []func(context.Context) error
+	leave      func(context.Context) // returns when the kubelet needs the process no longer
+}
+
+// newNode makes the parts, and has an allocator made from them.
+func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet kubelet, events event.Events, published func(context.Context) gpu.Inventory, allocate func(*node) allocator) *node {
+	n := &node{
+		config: cfg, log: log, client: client, kubelet: kubelet, events: events, registry: metrics.NewRegistry(version),
+		pods:   nodepods.NewPods(client, cfg.names, cfg.nodeName, log.Named("pods")),
+		object: nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node")),
+	}
+	n.prober = nvml.New(nvml.Config{
+		Open:    nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot),
+		UnitMiB: cfg.unitMiB, MIG: cfg.mig, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: published,
+		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
+		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
+		Host: nvml.Host{Sys: "/sys", Proc: "/proc"}, Resets: resetsFile(cfg.kubeletDir),
+	}, log.Named("nvml"))
+	var described inventory.Source = n.prober
+	if n.cdi = cfg.describer(log, n.prober); n.cdi != nil {
+		described = n.cdi
+	}
+	n.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, described, kubelet, events, log.Named("coexist"))
+	n.ours.Continue(published)
+	if cfg.claims {
+		n.ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
+	}
+	n.level = enforcement.NewNode(cfg.mode, levelInterval, n.ours, enforcement.Probes{
+		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
+		Driver:  nvml.NewLimits(nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot)),
+		NRI:     n.connected,
+		Late:    n.late,
+		MPS: func(ctx context.Context, devices []gpu.Device) ([]int, error) {
+			return mps.Check(ctx, cfg.mpsDir, devices)
+		},
+	}, log.Named("enforcement"))
+	n.allocator = allocate(n)
+	n.ours.Retire(n.retired)
+	if cfg.nriSocket != "" {
+		n.nri = nri.New(cfg.nriSocket, n.containers, log.Named("nri"))
+	}
+	n.usage = usage.New(cfg.toleranceMiB, n.prober, usage.Proc{Root: "/proc"}, n.holders, n.grants, events, cfg.evictor(client, n.pods), log.Named("usage"))
+	n.usage.Record(nodepods.NewUses(client, cfg.names))
+	n.usage.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })
+	metrics.RegisterGPUs(n.registry, gpus{n.level, n.prober})
+	metrics.RegisterContainers(n.registry, n.usage.Samples, n.usage.ServerMemory)
+	return n
+}
+
+// resetsFile returns the file with the GPUs that need a reset. It goes with the kubelet's checkpoint.
+func resetsFile(kubeletDir string) string {
+	return filepath.Join(kubeletDir, "device-plugins", "gpumem-resets.json")
+}
+
+// gpus are the node's, with how much they are in use.
+type gpus struct {
+	*enforcement.Node
+	prober *nvml.Prober
+}
+
+func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { return g.prober.Usage(id) }
+
+// connected returns the reason why the container runtime does not call the plugin, or nil.
+func (n *node) connected() error {
+	if n.nri == nil {
+		return errors.New("the container runtime is not asked to call the plugin")
+	}
+	return n.nri.Connected()
+}
+
+// late names a container that runs without its limit.
+func (n *node) late() error {
+	if n.nri == nil {
+		return nil
+	}
+	return n.nri.Late()
+}
+
+// start returns the functions to run, each until its context is done. The GPUs must be probed, and their level known,
+// before any part publishes them. Schedulers read the inventory after the kubelet has read its devices: the kubelet would
+// fail their pods.
+func (n *node) start(probes net.Listener) []func(context.Context) error {
+	looked := n.level.Looked()
+	runs := []func(context.Context) error{
+		n.prober.Run,
+		n.pods.Run,
+		after(n.ours.Run, n.prober.Probed()),
+		after(n.level.Run, n.ours.Looked()),
+		n.usage.Run,
+		func(ctx context.Context) error { return serve.Run(ctx, probes, n.probes()) },
+		after(func(ctx context.Context) error { return n.object.Run(ctx, n.inventory, n.account) }, n.listed...),
+	}
+	if n.cdi != nil {
+		runs = append(runs, n.cdi.Run)
+	}
+	if n.nri != nil {
+		runs = append(runs, after(n.nri.Run, looked))
+	}
+	return append(runs, n.runs...)
+}
+
+// after returns a function that waits for the channels before it runs another.
+func after(run func(context.Context) error, closed ...<-chan struct{}) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, c := range closed {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c:
+			}
+		}
+		return run(ctx)
+	}
+}
+
+// end returns when the process may end: after it was told to and has left in order, or when a part has failed.
+func (n *node) end(ctx context.Context, told <-chan struct{}) {
+	select {
+	case <-told:
+		n.leave(ctx)
+	case <-ctx.Done():
+	}
+}
+
+// until returns a channel that is closed when the process is to end: with the context, or when the node is to serve
+// something else and nothing is allocated.
+func (n *node) until(ctx context.Context, other func(label string) bool) <-chan struct{} {
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.object.Read():
+		}
+		asked := func() (bool, <-chan struct{}) {
+			said, changed := n.object.Said()
+			return other(said.API), changed
+		}
+		if replaced(ctx, asked, n.allocated) {
+			n.log.Info("the process ends for the node to serve something else: no pod and no claim is left")
+		}
+	}()
+	return end
+}
+
+// probes answers the kubelet's probes, and Prometheus. A node without a GPU is ready, and says
+// why it offers nothing.
+func (n *node) probes() http.Handler {
+	measured := metrics.Handler(n.registry)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		checks := append([]serve.Check{n.found(), {Name: "pods", Missing: n.pods.Missing}, {Name: "inventory", Missing: n.object.Missing}}, n.checks...)
+		serve.Probes(version, measured, n.alive, checks...).ServeHTTP(w, r)
+	})
+}
+
+// found checks that the node offers its GPUs, or has none.
+func (n *node) found() serve.Check {
+	name, missing := "gpus", ""
+	switch o, _ := n.offers.Now(); {
+	case o.Refused:
+		missing = o.Why
+	case o.Why != "":
+		select {
+		case <-n.level.Looked():
+			name = "gpus (none: " + o.Why + ")"
+		default:
+			missing = o.Why
+		}
+	}
+	return serve.Check{Name: name, Missing: func() string { return missing }}
+}
