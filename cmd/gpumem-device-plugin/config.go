@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
-
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/cdi"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
@@ -109,9 +107,9 @@ func parseXIDs(list string) ([]uint64, error) {
 }
 
 // evictor returns what evicts pods that use too much; nil when nothing does.
-func (c config) evictor(client kubernetes.Interface, pods *nodepods.Pods) usage.Evictor {
+func (c config) evictor(pods *nodepods.Pods) usage.Evictor {
 	if c.onOveruse != overuseEvict {
 		return nil
 	}
-	return nodepods.NewEvictor(client, pods)
+	return pods
 }

@@ -202,7 +202,7 @@ func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, seen
 func recoverClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk) (prepared map[types.UID]claims.Claim, ok bool) {
 	return retry(ctx, stepRetry, log, "prepared claims are not known yet", func(ctx context.Context) (map[types.UID]claims.Claim, error) {
 		return claims.Recover(ctx, disk, func(ctx context.Context) ([]*resourceapi.ResourceClaim, error) {
-			return nodepods.ReadClaims(ctx, client, cfg.names, cfg.nodeName)
+			return nodepods.ReadClaims(ctx, client, cfg.nodeName)
 		}, cfg.names.Domain(), cfg.nodeName, cfg.unitMiB, log)
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // ClaimUser is a pod with the names of the ResourceClaims that each of its containers uses.
@@ -61,13 +60,13 @@ func trimClaims(out, pod *v1.Pod) {
 	}
 }
 
-// ReadClaims asks the API server for the ResourceClaims of a node's pods.
-func ReadClaims(ctx context.Context, client kubernetes.Interface, names api.Names, node string) (claims []*resourceapi.ResourceClaim, err error) {
+// ReadClaims reads the ResourceClaims of a node's pods from the API server.
+func ReadClaims(ctx context.Context, client kubernetes.Interface, node string) (claims []*resourceapi.ResourceClaim, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: NewPods(client, names, node, nil).selector()})
+	pods, err := listPods(ctx, client, node)
 	if err != nil {
-		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+		return nil, err
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]

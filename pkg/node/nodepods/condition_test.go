@@ -38,7 +38,7 @@ func TestConditionSaysWhichGPUsHaveFailed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.ensureCondition(t.Context(), node, inv); err != nil {
+		if err := n.writeCondition(t.Context(), node, inv); err != nil {
 			t.Fatal(err)
 		}
 		if node, err = client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); err != nil {
@@ -85,7 +85,7 @@ func TestTransitionTimeIsThatOfTheStatus(t *testing.T) {
 		inv  gpu.Inventory
 		kept bool
 	}{{inventory(failed(gpu0, "XID 48")), true}, {inventory(gpu0), false}} {
-		if err := n.ensureCondition(t.Context(), node, tc.inv); err != nil {
+		if err := n.writeCondition(t.Context(), node, tc.inv); err != nil {
 			t.Fatal(err)
 		}
 		got, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -12,33 +14,33 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Seen is what is on a node at one moment.
+// Seen is the state of a node at one moment.
 type Seen struct {
 	UID     types.UID // of the node's object
 	Labels  map[string]string
-	Holders []string // pods that hold amounts of memory and have not ended, as namespace/name
-	Sharers []string // the same of those that hold shares
+	Holders []string // pods with amounts of memory that have not ended, as namespace/name
+	Sharers []string // such pods with shares
 
-	Offered gpu.Inventory // what its device plugin has written last
+	Offered gpu.Inventory // by its annotation
 }
 
-// Look asks the API server what is on a node. An answer is whole, or an error.
+// Look reads a node and its pods from the API server.
 func Look(ctx context.Context, client kubernetes.Interface, names api.Names, node string) (s Seen, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: NewNode(client, names, node, nil).selector()})
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: nodeSelector(node)})
 	if err != nil {
 		return s, fmt.Errorf("read node %s: %w", node, err)
 	}
 	if len(nodes.Items) != 1 || nodes.Items[0].Name != node {
 		return s, fmt.Errorf("node %s is not there yet", node)
 	}
-	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: NewPods(client, names, node, nil).selector()})
+	pods, err := listPods(ctx, client, node)
 	if err != nil {
-		return s, fmt.Errorf("list the pods of node %s: %w", node, err)
+		return s, err
 	}
 	s = Seen{UID: nodes.Items[0].UID, Labels: nodes.Items[0].Labels}
-	s.Offered, _ = names.InventoryOf(&nodes.Items[0]) // one that cannot be read says nothing
+	s.Offered, _ = names.InventoryOf(&nodes.Items[0]) // unreadable: empty
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if names.HoldsHere(pod, false) {
@@ -49,4 +51,25 @@ func Look(ctx context.Context, client kubernetes.Interface, names api.Names, nod
 		}
 	}
 	return s, nil
+}
+
+func nodeSelector(node string) string {
+	return fields.OneTermEqualSelector("metadata.name", node).String()
+}
+
+// podSelector selects the pods of a node that have not ended.
+func podSelector(node string) string {
+	return fields.AndSelectors(
+		fields.OneTermEqualSelector("spec.nodeName", node),
+		fields.OneTermNotEqualSelector("status.phase", string(v1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(v1.PodFailed)),
+	).String()
+}
+
+func listPods(ctx context.Context, client kubernetes.Interface, node string) (*v1.PodList, error) {
+	list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: podSelector(node)})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	return list, nil
 }

@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // How long to wait after a write that failed: twice as long each time.
@@ -34,7 +36,7 @@ const (
 	lookTimeout = 5 * time.Second
 )
 
-// Node keeps the inventory annotation of a node what it should be.
+// Node writes the inventory annotation and the condition of a node, and reads the wishes of people.
 type Node struct {
 	client kubernetes.Interface
 	names  api.Names
@@ -49,7 +51,7 @@ type Node struct {
 	withdrawn chan struct{} // closed when Run has
 
 	mu      sync.Mutex // guards the rest
-	missing string     // why the annotation is not what it should be
+	missing string     // why the annotation differs from the node's offer
 	said    Said
 	heard   chan struct{} // closed and replaced when something else is said
 	read    chan struct{} // closed when the node was read
@@ -71,18 +73,18 @@ func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap
 	}
 }
 
-// Serve has Run write that no GPU takes new pods while the node's label says that its GPUs are to be
-// handed out by another API than this: one of those that are on. It is called before Run.
+// Serve lets Run write that no GPU takes new pods while the node's label names another API than this: one of those that are on.
+// Call it before Run.
 func (n *Node) Serve(api string, on []string) { n.api, n.apis = api, on }
 
-// Missing says why the annotation is not what it should be.
+// Missing returns why the annotation differs from the node's offer.
 func (n *Node) Missing() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.missing
 }
 
-// Cordoned returns the GPUs that people want to take no new pods.
+// Cordoned returns the GPUs that people have closed to new pods.
 func (n *Node) Cordoned() []gpu.UUID {
 	said, _ := n.Said()
 	return said.Cordoned
@@ -95,12 +97,8 @@ func (n *Node) Said() (Said, <-chan struct{}) {
 	return n.said, n.heard
 }
 
-// Read is closed once Run knows what people say.
+// Read is closed once Run has read the node.
 func (n *Node) Read() <-chan struct{} { return n.read }
-
-func (n *Node) selector() string {
-	return fields.OneTermEqualSelector("metadata.name", n.name).String()
-}
 
 // Run writes until the context is done, or Withdraw is called. The source tells
 // what the node offers, and has a channel that is closed when it offers something
@@ -109,7 +107,7 @@ func (n *Node) selector() string {
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = n.selector()
+			o.FieldSelector = nodeSelector(n.name)
 		}),
 		informers.WithTransform(n.trim),
 	)
@@ -165,8 +163,7 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 	}
 }
 
-// changesOf returns a channel that has something in it once an object of the informer has come or
-// changed.
+// changesOf returns a channel that gets a value when an object of the informer has come or changed.
 func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
 	touched := make(chan struct{}, 1)
 	touch := func(any) {
@@ -185,8 +182,7 @@ func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
 // errAccount says that pods may count for less by the new inventory than the kubelet has given them.
 var errAccount = errors.New("the kubelet has not listed yet what it has given to the pods of the node")
 
-// ensure writes the annotation and the condition, if they are not what they
-// should be, once the account in the inventory is known.
+// ensure writes the annotation and the condition if they differ, once the account in the inventory is known.
 func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory, known bool) error {
 	obj, ok, err := store.GetByKey(n.name)
 	if err != nil || !ok {
@@ -203,38 +199,41 @@ func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory,
 	if !known {
 		return errAccount
 	}
+	return errors.Join(n.writeInventory(ctx, node.Annotations[n.names.Inventory()], inv), n.writeCondition(ctx, node, healthy), n.removeStartupTaint(ctx, node))
+}
+
+// writeInventory writes the annotation if its value differs.
+func (n *Node) writeInventory(ctx context.Context, was string, inv gpu.Inventory) error {
 	value, err := api.EncodeInventory(inv)
 	if err != nil {
 		return fmt.Errorf("encode the inventory: %w", err)
 	}
-	return errors.Join(n.ensureAnnotation(ctx, node, value, inv), n.ensureCondition(ctx, node, healthy), n.removeStartupTaint(ctx, node))
-}
-
-func (n *Node) ensureAnnotation(ctx context.Context, node *v1.Node, value string, inv gpu.Inventory) error {
-	if node.Annotations[n.names.Inventory()] == value {
+	if value == was {
 		return nil
 	}
-	return n.writeAnnotation(ctx, value, inv)
-}
-
-func (n *Node) writeAnnotation(ctx context.Context, value string, inv gpu.Inventory) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{n.names.Inventory(): value}},
-	})
-	if err != nil {
-		return fmt.Errorf("encode the inventory: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	if _, err := n.client.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if err := n.patch(ctx, types.MergePatchType, object{"metadata": object{"annotations": object{n.names.Inventory(): value}}}); err != nil {
 		return fmt.Errorf("write the inventory of node %s: %w", n.name, err)
 	}
 	n.log.Info("inventory written", zap.String("node", n.name), zap.Int("devices", len(inv.Devices)), zap.Int64("units", int64(inv.Allocatable())))
 	return nil
 }
 
-// settle remembers how a write went, and logs it when it went otherwise than
-// the one before.
+// object is a JSON object.
+type object map[string]any
+
+// patch changes the node's object.
+func (n *Node) patch(ctx context.Context, kind types.PatchType, change any, subresources ...string) error {
+	data, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	_, err = n.client.CoreV1().Nodes().Patch(ctx, n.name, kind, data, metav1.PatchOptions{}, subresources...)
+	return err
+}
+
+// settle records the outcome of a write, and logs a new error.
 func (n *Node) settle(err error) {
 	missing := ""
 	if err != nil {
@@ -248,7 +247,7 @@ func (n *Node) settle(err error) {
 	n.missing = missing
 }
 
-// trim keeps of a node what is read here.
+// trim drops the fields of a node that Node does not read.
 func (n *Node) trim(obj any) (any, error) {
 	node, ok := obj.(*v1.Node)
 	if !ok {
@@ -272,4 +271,155 @@ func (n *Node) trim(obj any) (any, error) {
 		out.Status.Allocatable[name] = node.Status.Allocatable[name]
 	}
 	return out, nil
+}
+
+// heed records the wishes of people on the node's object.
+func (n *Node) heed(node *v1.Node) Said {
+	said := Said{Cordoned: n.names.CordonedGPUs(node)}
+	if label := node.Labels[n.names.API()]; slices.Contains(n.apis, label) {
+		said.API = label
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if said.API != n.said.API || !slices.Equal(said.Cordoned, n.said.Cordoned) {
+		n.said = said
+		close(n.heard)
+		n.heard = make(chan struct{})
+	}
+	select {
+	case <-n.read:
+	default:
+		close(n.read)
+	}
+	return said
+}
+
+func conditionOf(node *v1.Node) *v1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == api.GPUsHealthy {
+			return c
+		}
+	}
+	return nil
+}
+
+// writeCondition writes whether the node's GPUs are healthy, if the condition differs. A node that never had a GPU gets none.
+func (n *Node) writeCondition(ctx context.Context, node *v1.Node, inv gpu.Inventory) error {
+	want, has := condition(inv), conditionOf(node)
+	if has == nil && len(inv.Devices) == 0 || has != nil && has.Status == want.Status && has.Reason == want.Reason && has.Message == want.Message {
+		return nil
+	}
+	want.LastHeartbeatTime, want.LastTransitionTime = metav1.Now(), metav1.Now()
+	if has != nil && has.Status == want.Status {
+		want.LastTransitionTime = has.LastTransitionTime
+	}
+	change := object{"status": object{"conditions": []v1.NodeCondition{want}}}
+	if err := n.patch(ctx, types.StrategicMergePatchType, change, "status"); err != nil {
+		return fmt.Errorf("write condition %s of node %s: %w", api.GPUsHealthy, n.name, err)
+	}
+	n.log.Info("condition written", zap.String("node", n.name), zap.String("status", string(want.Status)), zap.String("message", want.Message))
+	return nil
+}
+
+func condition(inv gpu.Inventory) v1.NodeCondition {
+	var failed []string
+	for _, d := range inv.Devices {
+		if !d.Status.Works() {
+			failed = append(failed, fmt.Sprintf("GPU %d (%s): %s", d.Index, d.UUID, reasons.Causes(d.Status)))
+		}
+	}
+	switch {
+	case len(inv.Devices) == 0:
+		return v1.NodeCondition{Type: api.GPUsHealthy, Status: v1.ConditionUnknown, Reason: "NoGPU", Message: "no GPU is offered"}
+	case len(failed) > 0:
+		return v1.NodeCondition{Type: api.GPUsHealthy, Status: v1.ConditionFalse, Reason: "GPUUnhealthy", Message: strings.Join(failed, "; ")}
+	default:
+		return v1.NodeCondition{Type: api.GPUsHealthy, Status: v1.ConditionTrue, Reason: "GPUsHealthy", Message: fmt.Sprintf("all %d GPUs are healthy", len(inv.Devices))}
+	}
+}
+
+// removeStartupTaint removes the startup taint once the node offers GPU memory: the kubelet
+// advertises it, or the node hands out its GPUs by claims. Until then a cluster autoscaler
+// would add another node for a pod that waits for this one.
+func (n *Node) removeStartupTaint(ctx context.Context, node *v1.Node) error {
+	i := slices.IndexFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == api.StartupTaint })
+	if i < 0 || n.api != api.ByClaims && !n.advertised(node) {
+		return nil
+	}
+	path := fmt.Sprintf("/spec/taints/%d", i)
+	err := n.patch(ctx, types.JSONPatchType, []object{
+		{"op": "test", "path": path + "/key", "value": api.StartupTaint}, // another taint may have come before it
+		{"op": "remove", "path": path},
+	})
+	if err != nil {
+		return fmt.Errorf("remove taint %s of node %s: %w", api.StartupTaint, n.name, err)
+	}
+	n.log.Info("startup taint removed", zap.String("node", n.name))
+	return nil
+}
+
+// advertised reports whether the kubelet advertises the resource that the node offers.
+func (n *Node) advertised(node *v1.Node) bool {
+	units := node.Status.Allocatable[n.names.Offered(n.api == api.InShares)]
+	return !units.IsZero()
+}
+
+// Withdraw lets Run write that no GPU takes new pods, and end. It returns once Run has written, or the context is done.
+//
+// Run writes, and not Withdraw, so that this is the last write. The next plugin starts when this one has ended (a DaemonSet's
+// maxSurge is 0). If the API server applies a write so late that the next plugin has written already, that plugin sees the change
+// on its watch, and writes again.
+func (n *Node) Withdraw(ctx context.Context) error {
+	n.leave()
+	select {
+	case <-n.withdrawn:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("withdraw the inventory of node %s: %w", n.name, ctx.Err())
+	}
+}
+
+// withdraw retries until the write succeeds, or the context is done. The condition stays, because no GPU has failed.
+func (n *Node) withdraw(ctx context.Context, inv gpu.Inventory) error {
+	for {
+		err := n.writeInventory(ctx, "", closed(inv))
+		if err == nil {
+			close(n.withdrawn)
+			return nil
+		}
+		n.settle(err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(minRetry):
+		}
+	}
+}
+
+// closed returns the inventory with no GPU taking new pods.
+func closed(inv gpu.Inventory) gpu.Inventory {
+	inv.Devices = slices.Clone(inv.Devices)
+	for i := range inv.Devices {
+		if d := &inv.Devices[i]; d.Status.Works() {
+			d.Status.Stopped = true
+		}
+	}
+	return inv
+}
+
+// stopGrace is the time for watches to end. One that waits for its next try, while the API server is away, does not check its
+// context for up to half a minute.
+const stopGrace = time.Second
+
+// shutdown waits for the watches of a factory whose context is done, at most for stopGrace.
+func shutdown(factory informers.SharedInformerFactory) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		factory.Shutdown()
+	}()
+	select {
+	case <-done:
+	case <-time.After(stopGrace):
+	}
 }

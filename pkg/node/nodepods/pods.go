@@ -4,16 +4,17 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/informers"
@@ -24,8 +25,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/evict"
 	"github.com/gpumem/gpumem/pkg/kube/podlabels"
 	"github.com/gpumem/gpumem/pkg/kube/trim"
+	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
 // Pods are the pods of one node that hold GPU memory, or name ResourceClaims, and have not ended.
@@ -36,8 +39,8 @@ type Pods struct {
 	log    *zap.Logger
 
 	trimmer  *trim.Trimmer
-	inShares bool // those count that hold shares
-	byClaims bool // those count that name ResourceClaims, and no others
+	inShares bool
+	byClaims bool
 
 	mu      sync.Mutex // guards the rest
 	synced  bool
@@ -48,11 +51,11 @@ type Pods struct {
 	gone   map[string]bool // UIDs that the watch has taken away meanwhile
 }
 
-// entry is one pod as last seen.
+// entry is the last state of a pod.
 type entry struct {
 	pod     allocation.Pod
 	version string // resource version
-	problem string // what of it cannot be read
+	problem string // why a part cannot be read
 
 	containers map[string]string // names by ID
 	static     string            // the kubelet's UID of the static pod that this one mirrors
@@ -69,14 +72,13 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 	}
 }
 
-// InShares has those count, where it is so, that hold shares of GPUs, and not those that hold amounts of memory: of what a
-// node does not offer, the kubelet gives nothing. It is called before Run.
+// InShares selects pods with shares of GPUs instead of pods with amounts of memory: the kubelet gives nothing of a resource that
+// the node does not offer. Call it before Run.
 func (p *Pods) InShares(is bool) { p.inShares = is }
 
-// ByClaims makes the pods count that name ResourceClaims, and no others. It is called before Run.
+// ByClaims selects pods that name ResourceClaims, and no others. Call it before Run.
 func (p *Pods) ByClaims() { p.byClaims = true }
 
-// counts reports whether a pod counts on this node.
 func (p *Pods) counts(pod *v1.Pod) bool {
 	if p.byClaims {
 		return len(pod.Spec.ResourceClaims) > 0
@@ -84,19 +86,10 @@ func (p *Pods) counts(pod *v1.Pod) bool {
 	return p.names.HoldsHere(pod, p.inShares)
 }
 
-// selector is of the node's pods that have not ended.
-func (p *Pods) selector() string {
-	return fields.AndSelectors(
-		fields.OneTermEqualSelector("spec.nodeName", p.node),
-		fields.OneTermNotEqualSelector("status.phase", string(v1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(v1.PodFailed)),
-	).String()
-}
-
 // Run watches until the context is done.
 func (p *Pods) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = p.selector() }),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = podSelector(p.node) }),
 		informers.WithTransform(p.trim),
 	)
 	handler, err := factory.Core().V1().Pods().Informer().AddEventHandler(p.Handler())
@@ -115,7 +108,7 @@ func (p *Pods) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handler takes in what a watch tells of pods.
+// Handler returns the handler for the events of a watch.
 func (p *Pods) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    p.put,
@@ -124,7 +117,7 @@ func (p *Pods) Handler() cache.ResourceEventHandler {
 	}
 }
 
-// Missing says what is missing before the pods can be relied on.
+// Missing returns why the list of pods is not complete.
 func (p *Pods) Missing() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,8 +127,8 @@ func (p *Pods) Missing() string {
 	return "the pods of node " + p.node + " have not been listed yet"
 }
 
-// Pods returns the pods, by namespace and name, whether they are all of them,
-// and a channel that is closed when something of this has changed.
+// Pods returns the pods in the order of namespace and name, whether the list is complete, and a channel that is closed when
+// either has changed.
 func (p *Pods) Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +141,7 @@ func (p *Pods) Pods() (pods []allocation.Pod, complete bool, changed <-chan stru
 	return pods, p.synced, p.changed
 }
 
-// trim keeps of a pod what is read here: the watch holds every pod of the node.
+// trim drops the fields of a pod that nobody here reads: the watch stores every pod of the node.
 func (p *Pods) trim(obj any) (any, error) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
@@ -182,7 +175,7 @@ func key(pod *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// put takes in a pod as the API server has it.
+// put stores a pod of the API server.
 func (p *Pods) put(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
@@ -211,7 +204,7 @@ func (p *Pods) put(obj any) {
 	}
 	p.mu.Lock()
 	was, known := p.pods[key(pod)]
-	if known && was.newer(now) || p.gone[string(pod.UID)] {
+	if known && was.pod.Pod.UID == now.pod.Pod.UID && later(was.version, now.version, false) || p.gone[string(pod.UID)] {
 		p.mu.Unlock()
 		return
 	}
@@ -263,51 +256,25 @@ func staticUID(pod *v1.Pod) string {
 
 // Container returns the pod and the name of a container by its ID.
 func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, e := range p.pods {
-		if name, ok := e.containers[id]; ok {
-			return e.pod.Pod, name, true
-		}
-	}
-	return placement.PodRef{}, "", false
+	e, ok := p.find(func(e entry) bool { return e.containers[id] != "" })
+	return e.pod.Pod, e.containers[id], ok
 }
 
-// isStatic reports whether a pod mirrors a static pod of the kubelet.
-func (p *Pods) isStatic(uid string) bool {
-	if p == nil {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, e := range p.pods {
-		if e.pod.Pod.UID == uid {
-			return e.static != ""
-		}
-	}
-	return false
-}
-
-// Holds reports whether the pod with that UID, or the static pod to which the kubelet gave it,
-// holds GPU memory.
+// Holds reports whether the pod with that UID, or the static pod to which the kubelet gave it, has GPU memory.
 func (p *Pods) Holds(uid string) bool {
+	_, ok := p.find(func(e entry) bool { return e.pod.Pod.UID == uid || e.static != "" && e.static == uid })
+	return ok
+}
+
+func (p *Pods) find(match func(entry) bool) (e entry, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.pods {
-		if e.pod.Pod.UID == uid || e.static != "" && e.static == uid {
-			return true
+		if match(e) {
+			return e, true
 		}
 	}
-	return false
-}
-
-// newer reports whether e is the same pod at a later time than another entry.
-func (e entry) newer(than entry) bool {
-	if e.pod.Pod.UID != than.pod.Pod.UID {
-		return false
-	}
-	order, err := resourceversion.CompareResourceVersion(e.version, than.version)
-	return err == nil && order > 0
+	return entry{}, false
 }
 
 func (p *Pods) remove(obj any) {
@@ -319,8 +286,7 @@ func (p *Pods) remove(obj any) {
 	}
 }
 
-// ask begins a call whose answer has pods: the watch may have taken them away by then. It returns
-// what ends it.
+// ask begins a call whose answer has pods: the watch may have removed them by then.
 func (p *Pods) ask() (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -338,9 +304,9 @@ func (p *Pods) ask() (end func()) {
 // waits for up to half a minute before it is made again.
 func (p *Pods) Refresh(ctx context.Context) error {
 	defer p.ask()()
-	list, err := p.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
+	list, err := listPods(ctx, p.client, p.node)
 	if err != nil {
-		return fmt.Errorf("list the pods of node %s: %w", p.node, err)
+		return err
 	}
 	there := make(map[string]bool, len(list.Items))
 	for i := range list.Items {
@@ -357,17 +323,20 @@ func (p *Pods) dropBefore(version string, there map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, e := range p.pods {
-		if !there[e.pod.Pod.UID] && !e.after(version) {
+		if !there[e.pod.Pod.UID] && !later(e.version, version, true) {
 			delete(p.pods, name)
 			p.signal()
 		}
 	}
 }
 
-// after reports whether an entry is later than a list of that version.
-func (e entry) after(version string) bool {
-	order, err := resourceversion.CompareResourceVersion(e.version, version)
-	return err != nil || order > 0
+// later compares two resource versions. It returns unknown for those that have no order.
+func later(a, b string, unknown bool) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	if err != nil {
+		return unknown
+	}
+	return order > 0
 }
 
 // forget drops a pod, but not one that was made again under its name.
@@ -386,33 +355,67 @@ func (p *Pods) forget(pod *v1.Pod) {
 	}
 }
 
-// signal tells that something changed. The lock must be taken.
+// signal reports a change. The caller has the lock.
 func (p *Pods) signal() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// Correct writes which GPUs of an inventory a pod has. The API server refuses
-// it when the pod of that name is another by now.
+// Correct writes a pod's assignment to GPUs of an inventory.
 func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.Assignment, inv gpu.Inventory) error {
 	node := placement.NewNode(p.node, inv, nil)
 	annotations, err := p.names.AssignmentAnnotations(a, node)
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
-	metadata := map[string]any{"uid": ref.UID, "annotations": annotations}
+	metadata := object{"annotations": annotations}
 	if labels := podlabels.Of(p.names, a, node); labels != nil {
 		metadata["labels"] = labels
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": metadata})
-	if err != nil {
-		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
-	}
 	defer p.ask()()
-	pod, err := p.client.CoreV1().Pods(ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	pod, err := p.patch(ctx, ref, metadata)
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
-	p.put(pod) // the watch brings it too, but later
+	p.put(pod) // earlier than the watch
+	return nil
+}
+
+// RecordUse writes the GPU memory that a pod uses, and the most that it used.
+func (p *Pods) RecordUse(ctx context.Context, ref placement.PodRef, usedMiB, peakMiB int64) error {
+	value, err := api.EncodeUse(api.Use{UsedMiB: usedMiB, PeakMiB: peakMiB, Time: time.Now().UTC().Truncate(time.Second)})
+	if err == nil {
+		_, err = p.patch(ctx, ref, object{"annotations": object{p.names.Used(): value}})
+	}
+	if err != nil {
+		return fmt.Errorf("write the use of pod %s: %w", ref, err)
+	}
+	return nil
+}
+
+// patch changes the metadata of a pod. The API server refuses it when another pod has the name by now.
+func (p *Pods) patch(ctx context.Context, ref placement.PodRef, metadata object) (*v1.Pod, error) {
+	metadata["uid"] = ref.UID
+	data, err := json.Marshal(object{"metadata": metadata})
+	if err != nil {
+		return nil, err
+	}
+	return p.client.CoreV1().Pods(ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, data, metav1.PatchOptions{})
+}
+
+// Evict requests the eviction of this very pod, and not of one that has its name by now. If the pod is gone, it returns an error
+// (package evict). The eviction of a static pod would remove its mirror at the API server: the kubelet leaves the containers alone,
+// and creates another mirror.
+func (p *Pods) Evict(ctx context.Context, ref placement.PodRef) error {
+	if e, _ := p.find(func(e entry) bool { return e.pod.Pod.UID == ref.UID }); e.static != "" {
+		return fmt.Errorf("pod %s: %w", ref, usage.ErrStatic)
+	}
+	gone, err := evict.Pod(ctx, p.client, ref, nil)
+	if gone {
+		err = errors.New("it is gone")
+	}
+	if err != nil {
+		return fmt.Errorf("evict pod %s: %w", ref, err)
+	}
 	return nil
 }

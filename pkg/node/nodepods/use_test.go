@@ -3,6 +3,7 @@ package nodepods
 import (
 	"testing"
 
+	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -19,8 +20,9 @@ func TestRecordUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := fake.NewClientset(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "a", UID: "u1"}})
+	pods := NewPods(client, names, "n1", zap.NewNop())
 	ref := placement.PodRef{Namespace: "ml", Name: "a", UID: "u1"}
-	if err := NewUses(client, names).RecordUse(t.Context(), ref, 128, 512); err != nil {
+	if err := pods.RecordUse(t.Context(), ref, 128, 512); err != nil {
 		t.Fatal(err)
 	}
 	pod, err := client.CoreV1().Pods("ml").Get(t.Context(), "a", metav1.GetOptions{})
@@ -31,7 +33,7 @@ func TestRecordUse(t *testing.T) {
 		t.Errorf("recorded %+v, %t", use, ok)
 	}
 	ref.Name = "gone"
-	if err := NewUses(client, names).RecordUse(t.Context(), ref, 1, 1); !apierrors.IsNotFound(err) {
+	if err := pods.RecordUse(t.Context(), ref, 1, 1); !apierrors.IsNotFound(err) {
 		t.Errorf("of a pod that is gone: %v", err)
 	}
 	pod.Annotations[names.Used()] = `{"usedMiB":-1}`
