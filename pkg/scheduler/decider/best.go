@@ -10,8 +10,9 @@ const (
 	// pod: a sixteenth of all. If they refuse all of these, kube-scheduler evaluates all nodes, and
 	// the pod pays for both.
 	minTried, maxTried = 32, 256
-	// triedAgain is the same for a pod that was refused by all nodes the last time.
-	triedAgain = 16
+	// leastTried is the bound after several walks in a row that found no node: each of them halves
+	// it, and each that finds one doubles it.
+	leastTried = 16
 	// maxEqual is how many equal nodes kube-scheduler's scores choose from.
 	maxEqual = 16
 )
@@ -21,10 +22,9 @@ const (
 // chooses.
 func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(nodes []string) string) string {
 	_, nodes := d.Cache.Changes()
-	limit := min(max(minTried, nodes/16), maxTried)
-	if d.waker.WasRefused(c.Pod.UID) {
-		limit = triedAgain
-	}
+	most := min(max(minTried, nodes/16), maxTried)
+	halved := d.fruitless.Load()
+	limit := max(most>>halved, leastTried)
 	var equal []string
 	tried, of := 0, 0
 	fit := d.index.Walk(d.Cache, d.question(c), func(n *placement.Node, rank int) bool {
@@ -36,8 +36,14 @@ func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(node
 		}
 		return len(equal) < maxEqual && tried < limit
 	})
-	if len(equal) == 0 {
+	switch {
+	case len(equal) == 0 && tried == limit && limit > leastTried:
+		d.fruitless.Store(halved + 1)
 		return ""
+	case len(equal) == 0:
+		return ""
+	case halved > 0:
+		d.fruitless.Store(halved - 1)
 	}
 	best := equal[0]
 	if len(equal) > 1 {

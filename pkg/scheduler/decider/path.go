@@ -30,6 +30,8 @@ type Decider struct {
 	index  ranking.Index
 	agreed agreements
 	waker  waker.Waker
+
+	fruitless atomic.Int32 // walks of Best that found no node, less those that did since
 }
 
 // Node is a node of a question.

@@ -3,6 +3,7 @@ package decider
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -752,5 +753,29 @@ func TestRefusesForAPodOnAGPUThatIsGone(t *testing.T) {
 	w.heard(come)
 	if c := w.begin("waiting", "4"); w.fits(c) {
 		t.Error("it fits, after")
+	}
+}
+
+// Walks that find no node cost the next pods less, until one finds a node again.
+func TestBestTriesFewerNodesAfterFruitlessWalks(t *testing.T) {
+	w := newWorld(t)
+	for i := range 1000 {
+		w.Cache.SetNode(fmt.Sprintf("node-%04d", i), gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
+			{UUID: gpu.UUID(fmt.Sprintf("GPU-%04d", i)), Allocatable: 16, MemoryMiB: 16384},
+		}})
+	}
+	first := func(nodes []string) string { return nodes[0] }
+	var got []int
+	for i, pass := range []bool{false, false, false, true, true, false} {
+		tried := 0
+		w.Best(w.begin(fmt.Sprintf("pod-%d", i), "10"), func(string) bool {
+			tried++
+			return pass
+		}, first)
+		got = append(got, tried)
+	}
+	want := []int{1001 / 16, 1001 / 32, leastTried, maxEqual, maxEqual, 1001 / 16}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("nodes tried for each pod (-want +got):\n%s", diff)
 	}
 }

@@ -118,13 +118,6 @@ func (w *Waker) Answered(uid string) {
 	delete(w.refused, uid)
 }
 
-// WasRefused reports whether the last answer about a pod was a refusal by all nodes.
-func (w *Waker) WasRefused(uid string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.refused[uid] != nil
-}
-
 // inherited takes note of what another has answered, unless Refused was called since.
 func (w *Waker) inherited(r *Refusal) {
 	w.mu.Lock()
