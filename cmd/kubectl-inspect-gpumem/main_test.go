@@ -22,6 +22,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -79,12 +80,12 @@ func TestAgainstAServerInPages(t *testing.T) {
 	for name, forgets := range map[string]bool{"all pages": false, "a page has expired": true} {
 		t.Run(name, func(t *testing.T) {
 			s := &server{forgets: forgets}
-			s.nodes = append(s.nodes, clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 80, 80)))
+			s.nodes = append(s.nodes, kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 80, 80)))
 			for i := range 1200 {
-				s.pods = append(s.pods, clitest.Pod(t, fmt.Sprintf("ml/p%d", i), "", 1))
+				s.pods = append(s.pods, kubetest.Pod(t, fmt.Sprintf("ml/p%d", i), "", 1))
 			}
 			for i := range 70 {
-				s.pods = append(s.pods, clitest.Pod(t, fmt.Sprintf("ml/r%d", i), "gpu-a", 1, clitest.UUID("gpu-a", i%2)))
+				s.pods = append(s.pods, kubetest.Pod(t, fmt.Sprintf("ml/r%d", i), "gpu-a", 1, kubetest.UUID("gpu-a", i%2)))
 			}
 			web := httptest.NewServer(s)
 			defer web.Close()
@@ -135,7 +136,7 @@ func TestStderrIsWithoutTheLogOfClientGo(t *testing.T) {
 		"/api/v1/namespaces/gpumem-system/pods": v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{*starting}},
 		"/apis/apps/v1/namespaces/gpumem-system/deployments": appsv1.DeploymentList{TypeMeta: metav1.TypeMeta{Kind: "DeploymentList", APIVersion: "apps/v1"}, Items: []appsv1.Deployment{*deployment}},
 		"/apis/apps/v1/namespaces/gpumem-system/replicasets": appsv1.ReplicaSetList{TypeMeta: metav1.TypeMeta{Kind: "ReplicaSetList", APIVersion: "apps/v1"}, Items: []appsv1.ReplicaSet{*set}},
-		"/api/v1/namespaces/ml/pods/waits":                   clitest.With(clitest.Pod(t, "ml/waits", "", 3), func(p *v1.Pod) { p.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"} }),
+		"/api/v1/namespaces/ml/pods/waits":                   kubetest.With(kubetest.Pod(t, "ml/waits", "", 3), func(p *v1.Pod) { p.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"} }),
 	}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

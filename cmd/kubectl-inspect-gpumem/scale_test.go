@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // BenchmarkLargeCluster is the whole command with 5,000 nodes and 50,000 pods,
@@ -18,13 +18,13 @@ func BenchmarkLargeCluster(b *testing.B) {
 	s := &server{}
 	for i := range 5000 {
 		name := fmt.Sprintf("gpu-%04d", i)
-		s.nodes = append(s.nodes, clitest.Node(b, name, clitest.Inventory(name, 80, 80, 80, 80, 80, 80, 80, 80)))
+		s.nodes = append(s.nodes, kubetest.Node(b, name, kubetest.Inventory(name, 80, 80, 80, 80, 80, 80, 80, 80)))
 		for j := range 10 {
-			s.pods = append(s.pods, clitest.Pod(b, fmt.Sprintf("ml/p-%d-%d", i, j), name, 10, clitest.UUID(name, j%8)))
+			s.pods = append(s.pods, kubetest.Pod(b, fmt.Sprintf("ml/p-%d-%d", i, j), name, 10, kubetest.UUID(name, j%8)))
 		}
 	}
 	for i := range 500 {
-		s.pods = append(s.pods, clitest.Pod(b, fmt.Sprintf("ml/w-%d", i), "", int64(81+i%10)))
+		s.pods = append(s.pods, kubetest.Pod(b, fmt.Sprintf("ml/w-%d", i), "", int64(81+i%10)))
 	}
 	web := httptest.NewServer(s)
 	defer web.Close()

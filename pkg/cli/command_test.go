@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -34,7 +35,7 @@ func TestNothingIsChanged(t *testing.T) {
 
 func TestForbidden(t *testing.T) {
 	forbid := func(what string) *fake.Clientset {
-		client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
+		client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)))
 		clitest.Forbid(client, what)
 		return client
 	}
@@ -111,7 +112,7 @@ func TestCompletion(t *testing.T) {
 		"pods, misspelt ones too":    {[]string{"explain", "-n", "ml", "odd"}, []string{"odd-resource"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			misspelt := clitest.With(clitest.Pod(t, "ml/odd-resource", "", 0), func(p *v1.Pod) {
+			misspelt := kubetest.With(kubetest.Pod(t, "ml/odd-resource", "", 0), func(p *v1.Pod) {
 				p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
 			})
 			objects := append(clitest.OddCluster(t), misspelt, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml"}}, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
@@ -166,13 +167,13 @@ func FuzzRun(f *testing.F) {
 		`{"v":1,"enforcement":"mps","gpus":[{"uuid":"GPU-1","index":5,"units":3}]}`, "2", int64(3))
 	f.Add(`{"v":1,"unitMiB":9223372036854775807,"gpus":[]}`, `[]`, "", int64(-1))
 	f.Fuzz(func(t *testing.T, inventory, assignment, count string, units int64) {
-		names := clitest.Names(t)
-		node := clitest.Node(t, "n", gpu.Inventory{})
+		names := kubetest.Names(t)
+		node := kubetest.Node(t, "n", gpu.Inventory{})
 		node.Annotations = map[string]string{names.Inventory(): inventory}
 		annotations := map[string]string{names.Assignment(): assignment, names.Count(): count}
 		client := fake.NewClientset(node,
-			clitest.With(clitest.Pod(t, "a/bound", "n", units), func(p *v1.Pod) { p.Annotations = annotations }),
-			clitest.With(clitest.Pod(t, "a/waits", "", units), func(p *v1.Pod) { p.Annotations = annotations }))
+			kubetest.With(kubetest.Pod(t, "a/bound", "n", units), func(p *v1.Pod) { p.Annotations = annotations }),
+			kubetest.With(kubetest.Pod(t, "a/waits", "", units), func(p *v1.Pod) { p.Annotations = annotations }))
 		for _, args := range [][]string{{"-o", "wide"}, {"-d", "-o", "wide"}, {"-o", "json"}, {"-o", "yaml"}} {
 			_, _, _ = clirun.Inspect(client, args...)
 		}
@@ -189,7 +190,7 @@ func FuzzArguments(f *testing.F) {
 	f.Add("--selector ,, -o= node/n")
 	f.Add("__complete -n")
 	f.Fuzz(func(t *testing.T, line string) {
-		stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "n", gpu.Inventory{})), strings.Fields(line)...)
+		stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "n", gpu.Inventory{})), strings.Fields(line)...)
 		if err != nil && err.Error() == "" {
 			t.Errorf("%q: an error that says nothing", line)
 		}
@@ -200,7 +201,7 @@ func FuzzArguments(f *testing.F) {
 }
 
 func TestAMisspeltCommand(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "tops", gpu.Inventory{}))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "tops", gpu.Inventory{}))
 	for _, tc := range []struct {
 		args []string
 		want string // empty: nothing of the kind
@@ -228,7 +229,7 @@ func TestHelpOfTheNamespace(t *testing.T) {
 			t.Errorf("%s: error %v, want %q in:\n%s", command, err, want, stdout)
 		}
 	}
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/waits", "", 3))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/waits", "", 3))
 	for _, args := range [][]string{{"explain", "-n", "ml", "waits"}, {"-n", "ml", "explain", "waits"}} {
 		if stdout, _, err := clirun.Inspect(client, args...); err != nil || !strings.HasPrefix(stdout, "Pod ml/waits ") {
 			t.Errorf("%q: error %v, got:\n%s", args, err, stdout)

@@ -17,10 +17,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cordon"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestCordonAndUncordon(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 80)), clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80)), kubetest.Node(t, "gpu-b", kubetest.Inventory("gpu-b", 16)))
 	for _, tc := range []struct {
 		args         []string
 		says, listed string
@@ -48,7 +49,7 @@ func TestCordonAndUncordon(t *testing.T) {
 
 // What another has cordoned since is not said to have been changed, whatever comes of the next try.
 func TestACordonOfAnotherIsNoChange(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)))
 	gets := 0
 	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		gets++
@@ -57,7 +58,7 @@ func TestACordonOfAnotherIsNoChange(t *testing.T) {
 	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "gpu-a", errors.New("written by another"))
 	})
-	r := &cluster.Reader{Client: client, Names: clitest.Names(t)}
+	r := &cluster.Reader{Client: client, Names: kubetest.Names(t)}
 	if _, changed, err := cordon.Write(t.Context(), r, "gpu-a", "0", true, ""); err == nil || changed {
 		t.Errorf("error %v, changed: %t", err, changed)
 	}
@@ -72,7 +73,7 @@ func logIn(client *fake.Clientset, name string, err error) {
 
 // Who has cordoned a GPU and why is written next to that, and shown to those who meet the cordon.
 func TestWhoCordonedAGPU(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 80, 80)), clitest.Pod(t, "ml/waits", "", 40))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80, 80)), kubetest.Pod(t, "ml/waits", "", 40))
 	reasons := func() string {
 		t.Helper()
 		node, err := client.CoreV1().Nodes().Get(t.Context(), "gpu-a", metav1.GetOptions{})

@@ -23,6 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // fragmented is two nodes with 10 GiB free on three GPUs, on none of them 8, and
@@ -31,12 +32,12 @@ func fragmented(t *testing.T) map[string]runtime.Object {
 	return map[string]runtime.Object{
 		"extender": clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"),
 
-		"gpu-a": clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 10, 10)),
-		"gpu-b": clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16)),
-		"x":     clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/x", "gpu-a", 4, clitest.UUID("gpu-a", 0))),
-		"y":     clitest.OwnedBy("Job", clitest.Pod(t, "ml/y", "gpu-a", 5, clitest.UUID("gpu-a", 1))),
-		"z":     clitest.OwnedBy("StatefulSet", clitest.Pod(t, "ml/z", "gpu-b", 10, clitest.UUID("gpu-b", 0))),
-		"waits": clitest.Pod(t, "ml/waits", "", 8),
+		"gpu-a": kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 10, 10)),
+		"gpu-b": kubetest.Node(t, "gpu-b", kubetest.Inventory("gpu-b", 16)),
+		"x":     kubetest.With(kubetest.Pod(t, "ml/x", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("ReplicaSet")),
+		"y":     kubetest.With(kubetest.Pod(t, "ml/y", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), kubetest.OwnedBy("Job")),
+		"z":     kubetest.With(kubetest.Pod(t, "ml/z", "gpu-b", 10, kubetest.UUID("gpu-b", 0)), kubetest.OwnedBy("StatefulSet")),
+		"waits": kubetest.Pod(t, "ml/waits", "", 8),
 	}
 }
 
@@ -68,7 +69,7 @@ func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
 		units      int64
 		gpu        int
 	}{{"w", "gpu-a", 3, 0}, {"x", "gpu-a", 3, 0}, {"y", "gpu-a", 5, 1}, {"z", "gpu-b", 14, 0}} { // only one of w and x finds room elsewhere
-		cluster[o.name] = clitest.Pod(t, "ml/"+o.name, o.node, o.units, clitest.UUID(o.node, o.gpu))
+		cluster[o.name] = kubetest.Pod(t, "ml/"+o.name, o.node, o.units, kubetest.UUID(o.node, o.gpu))
 	}
 	for _, tc := range []struct{ args, want string }{
 		{"ml/waits", "no evictions are enough for pod ml/waits; pods that were left in peace: 4 without a controller"},
@@ -83,7 +84,7 @@ func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
 func TestDefrag(t *testing.T) {
 	one := int32(1)
 	half := func(c map[string]runtime.Object) { // GPU0 of gpu-a is out of use, and GPU1 free
-		node := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16))
+		node := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16))
 		clitest.Sicken(t, node, 0)
 		c["gpu-a"] = node
 		delete(c, "y")
@@ -125,8 +126,8 @@ func TestDefrag(t *testing.T) {
 		},
 		"a DaemonSet, and a node that takes no pods": {
 			change: func(c map[string]runtime.Object) {
-				clitest.OwnedBy("DaemonSet", c["x"].(*v1.Pod))
-				clitest.OwnedBy("DaemonSet", c["z"].(*v1.Pod))
+				kubetest.With(c["x"].(*v1.Pod), kubetest.OwnedBy("DaemonSet"))
+				kubetest.With(c["z"].(*v1.Pod), kubetest.OwnedBy("DaemonSet"))
 				c["gpu-a"].(*v1.Node).Spec.Unschedulable = true
 			},
 			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
@@ -136,7 +137,7 @@ func TestDefrag(t *testing.T) {
 				half(c)
 				delete(c, "z")
 				delete(c, "gpu-b")
-				c["x"] = clitest.Pod(t, "ml/x", "gpu-a", 10, clitest.UUID("gpu-a", 0))
+				c["x"] = kubetest.Pod(t, "ml/x", "gpu-a", 10, kubetest.UUID("gpu-a", 0))
 				c["x"].(*v1.Pod).DeletionTimestamp, c["x"].(*v1.Pod).Finalizers = new(metav1.Now()), []string{"x/y"}
 			},
 			args: []string{"ml/waits"}, want: "Plan for pod ml/waits: GPU1 of node gpu-a\nNo pod has to be evicted once ml/x, which ends already, is gone.\n",
@@ -144,15 +145,15 @@ func TestDefrag(t *testing.T) {
 		"a free GPU beside one that is out of use": {
 			change: func(c map[string]runtime.Object) {
 				half(c)
-				c["x"] = clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/x", "gpu-a", 16, clitest.UUID("gpu-a", 0)))
+				c["x"] = kubetest.With(kubetest.Pod(t, "ml/x", "gpu-a", 16, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("ReplicaSet"))
 			},
 			want: "Plan for a GPU without pods: GPU1 of node gpu-a\nNo pod has to be evicted as it is.\n",
 		},
 		"a GPU that is over-committed": {
 			change: func(c map[string]runtime.Object) {
 				delete(c, "y")
-				c["x"] = clitest.OwnedBy("DaemonSet", clitest.Pod(t, "ml/x", "gpu-a", 14, clitest.UUID("gpu-a", 0)))
-				clitest.OwnedBy("DaemonSet", c["z"].(*v1.Pod))
+				c["x"] = kubetest.With(kubetest.Pod(t, "ml/x", "gpu-a", 14, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("DaemonSet"))
+				kubetest.With(c["z"].(*v1.Pod), kubetest.OwnedBy("DaemonSet"))
 			},
 			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; node gpu-a: kube-scheduler counts 4 GiB of pods on GPU0 (over-committed) " +
 				"against the node's other GPUs: kubectl inspect gpumem drain gpu-a 0; pods that were left in peace: 2 of a DaemonSet",
@@ -226,13 +227,13 @@ func TestDefrag(t *testing.T) {
 		"a pod that ends already, and one that is evicted": {
 			change: func(c map[string]runtime.Object) {
 				c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
-				c["more"] = clitest.Pod(t, "ml/more", "gpu-a", 3, clitest.UUID("gpu-a", 1)) // without a controller
+				c["more"] = kubetest.Pod(t, "ml/more", "gpu-a", 3, kubetest.UUID("gpu-a", 1)) // without a controller
 			},
 			args: []string{"ml/waits"}, want: strings.Replace(planForWaits, "gpu-a   gpu-a", "gpu-a   gpu-b", 1) + "Nothing was evicted: --apply does it.\n",
 		},
 		"a node whose kubelet offers nothing": {
 			change: func(c map[string]runtime.Object) {
-				free := clitest.Node(t, "gpu-c", clitest.Inventory("gpu-c", 16))
+				free := kubetest.Node(t, "gpu-c", kubetest.Inventory("gpu-c", 16))
 				free.Status.Allocatable = nil
 				c["gpu-c"] = free
 			},
@@ -284,13 +285,13 @@ func replace(t *testing.T, client *fake.Clientset, waits string) clienttesting.R
 		if err != nil {
 			return true, nil, err
 		}
-		again := clitest.Pod(t, a.GetNamespace()+"/"+name+"-again", "gpu-b", 4, clitest.UUID("gpu-b", 0))
+		again := kubetest.Pod(t, a.GetNamespace()+"/"+name+"-again", "gpu-b", 4, kubetest.UUID("gpu-b", 0))
 		again.OwnerReferences = old.(*v1.Pod).OwnerReferences
 		if err := client.Tracker().Add(again); err != nil {
 			return true, nil, err
 		}
 		if waits != "" {
-			placed := clitest.Pod(t, a.GetNamespace()+"/"+waits, "gpu-a", 10, clitest.UUID("gpu-a", 0))
+			placed := kubetest.Pod(t, a.GetNamespace()+"/"+waits, "gpu-a", 10, kubetest.UUID("gpu-a", 0))
 			if err := client.Tracker().Update(resource, placed, placed.Namespace); err != nil {
 				return true, nil, err
 			}
@@ -328,7 +329,7 @@ func TestDefragReservesAndRenews(t *testing.T) {
 			_, at, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}, time.Now())
 			return at.Devices()
 		}
-		want := []gpu.UUID{clitest.UUID("gpu-a", 0)}
+		want := []gpu.UUID{kubetest.UUID("gpu-a", 0)}
 		client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if diff := cmp.Diff(want, reserved()); diff != "" {
 				t.Errorf("reserved when a pod is evicted (-want +got):\n%s", diff)
@@ -352,8 +353,8 @@ func TestDefragReservesAndRenews(t *testing.T) {
 
 // keptFor is a pod that waits, for which defrag keeps GPU0 of gpu-a.
 func keptFor(t *testing.T, name string) *v1.Pod {
-	pod := clitest.Pod(t, "ml/"+name, "", 8)
-	pod.Status.Conditions = []v1.PodCondition{api.Reservation{Node: "gpu-a", GPUs: []gpu.UUID{clitest.UUID("gpu-a", 0)}}.Condition(time.Now())}
+	pod := kubetest.Pod(t, "ml/"+name, "", 8)
+	pod.Status.Conditions = []v1.PodCondition{api.Reservation{Node: "gpu-a", GPUs: []gpu.UUID{kubetest.UUID("gpu-a", 0)}}.Condition(time.Now())}
 	return pod
 }
 
@@ -393,7 +394,7 @@ func testWaitsForWhoEndsAlready(t *testing.T) {
 	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		pods := v1.SchemeGroupVersion.WithResource("pods")
 		if gone { // the reservation was renewed
-			return false, nil, client.Tracker().Update(pods, clitest.Pod(t, "ml/waits", "gpu-a", 8, clitest.UUID("gpu-a", 0)), "ml")
+			return false, nil, client.Tracker().Update(pods, kubetest.Pod(t, "ml/waits", "gpu-a", 8, kubetest.UUID("gpu-a", 0)), "ml")
 		}
 		gone = true
 		return false, nil, client.Tracker().Delete(pods, "ml", "x")
@@ -479,7 +480,7 @@ func TestDefragStopsAtARefusal(t *testing.T) {
 }
 
 func TestDefragNeedsToKnowAllPods(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", gpu.Inventory{}))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", gpu.Inventory{}))
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(v1.Resource("pods"), "", nil)
 	})
@@ -519,13 +520,13 @@ func TestDefragTakesBackACordonThatItMayHaveWritten(t *testing.T) {
 func TestDefragLeavesTheCordonOfAnother(t *testing.T) {
 	client := clientOf(fragmented(t))
 	client.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
-		inv := clitest.Inventory("gpu-a", 10, 10)
+		inv := kubetest.Inventory("gpu-a", 10, 10)
 		inv.Devices[0].Status.Cordoned = true
-		return false, nil, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("nodes"), clitest.Node(t, "gpu-a", inv), "")
+		return false, nil, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("nodes"), kubetest.Node(t, "gpu-a", inv), "")
 	})
 	client.PrependReactor("create", "pods", replace(t, client, ""))
 	stdout, _, err := clirun.Inspect(client, "defrag", "--apply")
-	if err != nil || !strings.HasSuffix(stdout, "pod/x evicted\n") || clitest.CordonedOn(t, client, "gpu-a") != string(clitest.UUID("gpu-a", 0)) {
+	if err != nil || !strings.HasSuffix(stdout, "pod/x evicted\n") || clitest.CordonedOn(t, client, "gpu-a") != string(kubetest.UUID("gpu-a", 0)) {
 		t.Errorf("error %v, cordoned %q; output:\n%s", err, clitest.CordonedOn(t, client, "gpu-a"), stdout)
 	}
 }

@@ -20,12 +20,13 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 func TestDoctor(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)))
 	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(v1.Resource("configmaps"), "", errors.New("not for you"))
 	})
@@ -61,7 +62,7 @@ func TestDoctor(t *testing.T) {
 // What claims need is looked for in the control plane's own pods.
 func TestDoctorOfClaims(t *testing.T) {
 	client := installed(t, time.Now().Add(-time.Hour))
-	node := clitest.Node(t, "claims", clitest.Inventory("claims", 16))
+	node := kubetest.Node(t, "claims", kubetest.Inventory("claims", 16))
 	node.Labels = map[string]string{"gpumem.dev/api": "claims"}
 	scheduler := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-scheduler-a", Labels: map[string]string{"component": "kube-scheduler", "tier": "control-plane"}},
@@ -82,7 +83,7 @@ func TestDoctorOfClaims(t *testing.T) {
 func TestDoctorOfManyNodesThatAreDown(t *testing.T) {
 	client := installed(t, time.Now().Add(-time.Hour))
 	for _, name := range []string{"down-a", "down-b", "down-c", "down-d", "down-e"} {
-		node := clitest.Node(t, name, clitest.Inventory(name, 16))
+		node := kubetest.Node(t, name, kubetest.Inventory(name, 16))
 		node.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "no word of it"}}
 		if err := client.Tracker().Add(node); err != nil {
 			t.Fatal(err)
@@ -104,7 +105,7 @@ func TestDoctorOfManyNodesThatAreDown(t *testing.T) {
 func TestDoctorListsRejectedPods(t *testing.T) {
 	client := installed(t, time.Now().Add(-time.Hour))
 	client.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		pod := clitest.With(clitest.Pod(t, "ml/dead", "gpu-a", 2), func(p *v1.Pod) {
+		pod := kubetest.With(kubetest.Pod(t, "ml/dead", "gpu-a", 2), func(p *v1.Pod) {
 			p.Annotations = nil
 			p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError"}
 		})
@@ -146,7 +147,7 @@ func installed(t *testing.T, at time.Time) *fake.Clientset {
 	}
 	config := clitest.SchedulerConfig()
 	config.Name = "gpumem-scheduler"
-	return fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), config,
+	return fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), config,
 		&appsv1.DaemonSet{
 			ObjectMeta: meta("device-plugin"), Spec: appsv1.DaemonSetSpec{Selector: selector("device-plugin"), Template: program("gpumem-device-plugin")},
 			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, NumberReady: 1},

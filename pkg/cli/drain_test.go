@@ -18,6 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func setOf(names []string) map[string]bool {
@@ -29,13 +30,13 @@ func setOf(names []string) map[string]bool {
 }
 
 func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
-	here, there := clitest.UUID("gpu-a", 0), clitest.UUID("gpu-a", 1)
+	here, there := kubetest.UUID("gpu-a", 0), kubetest.UUID("gpu-a", 1)
 	client := fake.NewClientset(
-		clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 80)),
-		clitest.With(clitest.Pod(t, "ml/on-it", "gpu-a", 4, here), clitest.Controlled("ReplicaSet")),
-		clitest.With(clitest.Pod(t, "ml/on-both", "gpu-a", 4, here, there), clitest.Controlled("ReplicaSet")),
-		clitest.With(clitest.Pod(t, "ml/beside", "gpu-a", 4, there), clitest.Controlled("ReplicaSet")),
-		clitest.With(clitest.Pod(t, "ml/done", "gpu-a", 4, here), func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }),
+		kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80)),
+		kubetest.With(kubetest.Pod(t, "ml/on-it", "gpu-a", 4, here), kubetest.OwnedBy("ReplicaSet")),
+		kubetest.With(kubetest.Pod(t, "ml/on-both", "gpu-a", 4, here, there), kubetest.OwnedBy("ReplicaSet")),
+		kubetest.With(kubetest.Pod(t, "ml/beside", "gpu-a", 4, there), kubetest.OwnedBy("ReplicaSet")),
+		kubetest.With(kubetest.Pod(t, "ml/done", "gpu-a", 4, here), func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }),
 	)
 	evicted := clitest.Evicting(client)
 	stdout, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0")
@@ -53,8 +54,8 @@ func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
 
 // A budget may hold a pod for long: who interrupts the command is told what has not gone.
 func TestDrainIsInterrupted(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
-		clitest.With(clitest.Pod(t, "ml/held", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("ReplicaSet")), clitest.With(clitest.Pod(t, "ml/left", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("ReplicaSet")))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
+		kubetest.With(kubetest.Pod(t, "ml/held", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("ReplicaSet")), kubetest.With(kubetest.Pod(t, "ml/left", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("ReplicaSet")))
 	clitest.Evicting(client)
 	ctx, interrupt := context.WithCancel(t.Context())
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -75,7 +76,7 @@ func TestDrainIsInterrupted(t *testing.T) {
 }
 
 func TestDrainRefusesPodsThatNothingMakesAgain(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/alone", "gpu-a", 4, clitest.UUID("gpu-a", 0)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/alone", "gpu-a", 4, kubetest.UUID("gpu-a", 0)))
 	evicted := clitest.Evicting(client)
 	const undo = "The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
 	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err == nil || !strings.HasPrefix(err.Error(), "nothing was evicted") ||
@@ -90,9 +91,9 @@ func TestDrainRefusesPodsThatNothingMakesAgain(t *testing.T) {
 func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	objects := func() []runtime.Object {
 		return []runtime.Object{
-			clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)),
-			clitest.With(clitest.Pod(t, "ml/agent", "gpu-a", 1, clitest.UUID("gpu-a", 0)), clitest.Controlled("DaemonSet")),
-			clitest.With(clitest.Pod(t, "ml/elsewhere", "gpu-a", 1, clitest.UUID("gpu-a", 1)), clitest.Controlled("DaemonSet")),
+			kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)),
+			kubetest.With(kubetest.Pod(t, "ml/agent", "gpu-a", 1, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("DaemonSet")),
+			kubetest.With(kubetest.Pod(t, "ml/elsewhere", "gpu-a", 1, kubetest.UUID("gpu-a", 1)), kubetest.OwnedBy("DaemonSet")),
 			clitest.PluginPod("gpu-a"), // without GPU memory: nobody's concern
 		}
 	}
@@ -112,18 +113,18 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 // What is written of a pod its owner can change. What the kubelet has given it shows as well, by
 // claims too. Where neither says anything, the user gets a warning.
 func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
-	here, there := clitest.UUID("gpu-a", 0), clitest.UUID("gpu-a", 1)
-	inv := clitest.Inventory("gpu-a", 16, 16)
+	here, there := kubetest.UUID("gpu-a", 0), kubetest.UUID("gpu-a", 1)
+	inv := kubetest.Inventory("gpu-a", 16, 16)
 	inv.Allocated = []gpu.PodAllocation{
 		{UID: "uid-ml/claim", Namespace: "ml", Name: "claim", Shares: []gpu.Share{{Device: here, Units: 4}}},
 		{UID: "uid-ml/liar", Shares: []gpu.Share{{Device: here, Units: 4}}},
 	}
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", inv),
-		clitest.With(clitest.Pod(t, "ml/liar", "gpu-a", 4, there), clitest.Controlled("ReplicaSet")),
-		clitest.With(clitest.Pod(t, "ml/claim", "gpu-a", 0), clitest.Controlled("ReplicaSet")),
-		clitest.With(clitest.Pod(t, "ml/zero", "gpu-a", 0, here), clitest.Controlled("ReplicaSet")),
-		clitest.With(clitest.Pod(t, "ml/broken", "gpu-a", 4), clitest.Controlled("ReplicaSet")),
-		clitest.With(clitest.Pod(t, "ml/moved", "gpu-a", 4, "GPU-gone"), clitest.Controlled("ReplicaSet")),
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", inv),
+		kubetest.With(kubetest.Pod(t, "ml/liar", "gpu-a", 4, there), kubetest.OwnedBy("ReplicaSet")),
+		kubetest.With(kubetest.Pod(t, "ml/claim", "gpu-a", 0), kubetest.OwnedBy("ReplicaSet")),
+		kubetest.With(kubetest.Pod(t, "ml/zero", "gpu-a", 0, here), kubetest.OwnedBy("ReplicaSet")),
+		kubetest.With(kubetest.Pod(t, "ml/broken", "gpu-a", 4), kubetest.OwnedBy("ReplicaSet")),
+		kubetest.With(kubetest.Pod(t, "ml/moved", "gpu-a", 4, "GPU-gone"), kubetest.OwnedBy("ReplicaSet")),
 	)
 	evicted := clitest.Evicting(client)
 	_, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0")
@@ -139,9 +140,9 @@ func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
 
 // To evict the pod that mirrors a static one ends nothing: the kubelet makes it again.
 func TestDrainLeavesStaticPods(t *testing.T) {
-	pod := clitest.With(clitest.Pod(t, "ml/static", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("Node"))
+	pod := kubetest.With(kubetest.Pod(t, "ml/static", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("Node"))
 	pod.Annotations[v1.MirrorPodAnnotationKey] = "hash"
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod)
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod)
 	evicted := clitest.Evicting(client)
 	_, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--force")
 	if err != nil || len(*evicted) > 0 || !strings.Contains(stderr, "warning: pod ml/static is static, which its node alone can end, and is left\n") {
@@ -173,8 +174,8 @@ func TestDrainAsksAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
-					clitest.With(clitest.Pod(t, "ml/kept", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("ReplicaSet")))
+				client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
+					kubetest.With(kubetest.Pod(t, "ml/kept", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("ReplicaSet")))
 				clitest.Evicting(client)
 				left := tc.refusals
 				client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -198,11 +199,11 @@ func TestDrainAsksAgain(t *testing.T) {
 
 // TestDrainEvictsAPodThatCameMeanwhile: its binding was under way when the GPU was cordoned.
 func TestDrainEvictsAPodThatCameMeanwhile(t *testing.T) {
-	here := clitest.UUID("gpu-a", 0)
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
-		clitest.With(clitest.Pod(t, "ml/first", "gpu-a", 4, here), clitest.Controlled("ReplicaSet")))
+	here := kubetest.UUID("gpu-a", 0)
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
+		kubetest.With(kubetest.Pod(t, "ml/first", "gpu-a", 4, here), kubetest.OwnedBy("ReplicaSet")))
 	evicted := clitest.Evicting(client)
-	late := clitest.With(clitest.Pod(t, "ml/late", "gpu-a", 4, here), clitest.Controlled("ReplicaSet"))
+	late := kubetest.With(kubetest.Pod(t, "ml/late", "gpu-a", 4, here), kubetest.OwnedBy("ReplicaSet"))
 	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if err := client.Tracker().Add(late); err != nil && !apierrors.IsAlreadyExists(err) {
 			t.Error(err)
@@ -220,10 +221,10 @@ func TestDrainEvictsAPodThatCameMeanwhile(t *testing.T) {
 // TestDrainWarnsOfTheNeighbours where they are clients of the same MPS server.
 func TestDrainWarnsOfTheNeighbours(t *testing.T) {
 	for _, served := range []bool{false, true} {
-		inv := clitest.Inventory("gpu-a", 16)
+		inv := kubetest.Inventory("gpu-a", 16)
 		inv.MPS = served
-		client := fake.NewClientset(clitest.Node(t, "gpu-a", inv),
-			clitest.With(clitest.Pod(t, "ml/on-it", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("ReplicaSet")))
+		client := fake.NewClientset(kubetest.Node(t, "gpu-a", inv),
+			kubetest.With(kubetest.Pod(t, "ml/on-it", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("ReplicaSet")))
 		clitest.Evicting(client)
 		if _, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err != nil || strings.Count(stderr, "use MPS") != map[bool]int{true: 1}[served] {
 			t.Errorf("with MPS %t: %v\n%s", served, err, stderr)

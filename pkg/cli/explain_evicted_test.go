@@ -15,7 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
-	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // preempted is what kube-scheduler writes on a pod that it evicts for another.
@@ -32,7 +32,7 @@ func preempted(victim, reason string, by types.UID, ago time.Duration) *v1.Event
 // Whom preemption evicted for a pod is said from the Events on them that the user may read.
 func TestExplainNamesWhomPreemptionEvicted(t *testing.T) {
 	const unseen = "pods of other namespaces, if any, are not shown: you may not read Events there"
-	vip := clitest.Pod(t, "ml/vip", "", 8)
+	vip := kubetest.Pod(t, "ml/vip", "", 8)
 	events := []runtime.Object{
 		preempted("ml/low-b", "Preempted", vip.UID, 90*time.Minute), preempted("ml/low-b", "Killing", vip.UID, 80*time.Minute),
 		preempted("ml/of-another", "Preempted", "another", time.Second),
@@ -57,7 +57,7 @@ func TestExplainNamesWhomPreemptionEvicted(t *testing.T) {
 			if tc.nominated {
 				pod.Status.NominatedNodeName = "gpu-a"
 			}
-			client := fake.NewClientset(append(tc.events, clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 80)), pod)...)
+			client := fake.NewClientset(append(tc.events, kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80)), pod)...)
 			client.PrependReactor("list", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				for _, namespace := range tc.forbidden {
 					if a.GetNamespace() == namespace {

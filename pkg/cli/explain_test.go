@@ -13,10 +13,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestExplainWhereNothingIsOffered(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "cpu-1", gpu.Inventory{}), clitest.Pod(t, "ml/waits", "", 3))
+	client := fake.NewClientset(kubetest.Node(t, "cpu-1", gpu.Inventory{}), kubetest.Pod(t, "ml/waits", "", 3))
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
 	if want := "no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"; err != nil || !strings.Contains(stdout, want) {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
@@ -25,10 +26,10 @@ func TestExplainWhereNothingIsOffered(t *testing.T) {
 
 // Nobody refuses an annotation that is misspelt: it is another annotation.
 func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
-	pod := clitest.With(clitest.Pod(t, "ml/waits", "", 2), func(p *v1.Pod) {
+	pod := kubetest.With(kubetest.Pod(t, "ml/waits", "", 2), func(p *v1.Pod) {
 		p.Annotations = map[string]string{"gpumem.dev/gpu-core": "50", "gpumem.dev/gpu-cuont": "2", "gpumem.dev/policy": "spread", "example.com/gpu-cuont": "2"}
 	})
-	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod)
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod)
 	_, stderr, err := clirun.Inspect(client, "explain", "ml/waits")
 	const want = "warning: annotation gpumem.dev/gpu-core has no effect, because gpumem does not know it: it is a resource: request it in the limits of a container, and remove the annotation\n" +
 		"warning: annotation gpumem.dev/gpu-cuont has no effect, because gpumem does not know it: did you mean gpumem.dev/gpu-count?\n"
@@ -38,12 +39,12 @@ func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
 }
 
 func TestExplainOfPodsThatHoldNothing(t *testing.T) {
-	refused := clitest.With(clitest.Pod(t, "ml/refused", "gpu-a", 3), func(p *v1.Pod) {
+	refused := kubetest.With(kubetest.Pod(t, "ml/refused", "gpu-a", 3), func(p *v1.Pod) {
 		p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: requested number of devices unavailable"}
 	})
-	unread := func(p *v1.Pod) { p.Annotations[clitest.Names(t).Policy()] = "best" }
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), refused,
-		clitest.With(clitest.Pod(t, "ml/ended", "gpu-a", 3), func(p *v1.Pod) { unread(p); p.Status.Phase = v1.PodFailed }), clitest.With(clitest.Pod(t, "ml/there", "gpu-a", 3), unread))
+	unread := func(p *v1.Pod) { p.Annotations[kubetest.Names(t).Policy()] = "best" }
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), refused,
+		kubetest.With(kubetest.Pod(t, "ml/ended", "gpu-a", 3), func(p *v1.Pod) { unread(p); p.Status.Phase = v1.PodFailed }), kubetest.With(kubetest.Pod(t, "ml/there", "gpu-a", 3), unread))
 	for pod, want := range map[string]string{
 		"ml/refused": "Pod ml/refused has ended, and holds nothing any more: UnexpectedAdmissionError: Pod was rejected: requested number of devices unavailable\n" +
 			"Asks for:  3 GiB on one GPU\nNode:      gpu-a\n" +
@@ -94,8 +95,8 @@ func TestExplainSaysWhatKeepsAPodFromRunning(t *testing.T) {
 			"container main has ended: Error, exit code 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := clitest.With(clitest.Pod(t, "ml/there", "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status = tc.status })
-			stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), "explain", "ml/there")
+			pod := kubetest.With(kubetest.Pod(t, "ml/there", "gpu-a", 3, kubetest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status = tc.status })
+			stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), "explain", "ml/there")
 			want := "GPU:       0\n"
 			if tc.want != "" {
 				want += "State:     " + tc.want + "\n"
@@ -112,7 +113,7 @@ func TestExplainSaysWhatKeepsAPodFromRunning(t *testing.T) {
 
 func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 	asks := func(name string, resources ...v1.ResourceName) *v1.Pod {
-		return clitest.With(clitest.Pod(t, name, "", 0), func(p *v1.Pod) {
+		return kubetest.With(kubetest.Pod(t, name, "", 0), func(p *v1.Pod) {
 			limits := v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
 			for _, r := range resources {
 				limits[r] = resource.MustParse("3")
@@ -120,9 +121,9 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 			p.Spec.Containers[0].Resources.Limits = limits
 		})
 	}
-	offers := clitest.Node(t, "cpu-1", gpu.Inventory{})
+	offers := kubetest.Node(t, "cpu-1", gpu.Inventory{})
 	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")} // somebody else's
-	client := fake.NewClientset(offers, clitest.Pod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/offered", "gpumem.dev/gpu-memory"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
+	client := fake.NewClientset(offers, kubetest.Pod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/offered", "gpumem.dev/gpu-memory"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
 	for arg, want := range map[string]string{
 		"web/zero":            "pod web/zero asks for no gpumem.dev/gpu-mem: it asks for 0 of it",
 		"web/plain":           "pod web/plain asks for no gpumem.dev/gpu-mem",
@@ -156,23 +157,23 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 	const t4, a100, h100 = "Tesla T4", "NVIDIA A100", "NVIDIA H100"
 	node := func(name string, models ...string) *v1.Node {
-		inv := clitest.Inventory(name)
+		inv := kubetest.Inventory(name)
 		for i, model := range models {
 			d := map[string]gpu.Device{t4: {Speed: 21, Allocatable: 14}, a100: {Speed: 100, Allocatable: 79}, h100: {Speed: 317, Allocatable: 79}}[model]
-			d.UUID, d.Index, d.Model, d.MemoryMiB, d.NUMANode = clitest.UUID(name, i), i, model, int64(d.Allocatable)*1024, -1
+			d.UUID, d.Index, d.Model, d.MemoryMiB, d.NUMANode = kubetest.UUID(name, i), i, model, int64(d.Allocatable)*1024, -1
 			inv.Devices = append(inv.Devices, d)
 		}
-		return clitest.Node(t, name, inv)
+		return kubetest.Node(t, name, inv)
 	}
 	pod := func(preference string, units int64, change func(*v1.Pod), on ...gpu.UUID) *v1.Pod {
-		return clitest.With(clitest.Pod(t, "ml/p", "gpu-a", units, on...), func(p *v1.Pod) {
+		return kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", units, on...), func(p *v1.Pod) {
 			p.Annotations["gpumem.dev/gpu-model-preference"] = preference
 			change(p)
 		})
 	}
-	plain, on0 := func(*v1.Pod) {}, clitest.UUID("gpu-a", 0)
+	plain, on0 := func(*v1.Pod) {}, kubetest.UUID("gpu-a", 0)
 	holds := func(units int64, on gpu.UUID) *v1.Pod {
-		return clitest.Pod(t, "ml/other-"+string(on), "gpu-b", units, on)
+		return kubetest.Pod(t, "ml/other-"+string(on), "gpu-b", units, on)
 	}
 	cluster := fake.NewClientset
 	const room = "it would fit; a pod that is placed is not moved"
@@ -180,28 +181,28 @@ func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 		client *fake.Clientset
 		want   []string
 	}{
-		"full": {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, plain, on0), holds(76, clitest.UUID("gpu-b", 0))),
+		"full": {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, plain, on0), holds(76, kubetest.UUID("gpu-b", 0))),
 			[]string{"NVIDIA A100 on gpu-b; now: needs 5 GiB on one GPU that matches NVIDIA A100; free: GPU0 3 (3 GiB in all)"}},
 		"room": {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, plain, on0)), []string{"NVIDIA A100 on gpu-b; now: " + room}},
-		"the node with room of several": {cluster(node("gpu-a", t4), node("gpu-b", a100), node("gpu-c", a100), pod("fastest", 5, plain, on0), holds(76, clitest.UUID("gpu-b", 0))),
+		"the node with room of several": {cluster(node("gpu-a", t4), node("gpu-b", a100), node("gpu-c", a100), pod("fastest", 5, plain, on0), holds(76, kubetest.UUID("gpu-b", 0))),
 			[]string{"NVIDIA A100 on gpu-c; now: " + room}},
-		"each model, the best first": {cluster(node("gpu-a", t4), node("gpu-b", a100, h100), pod("fastest", 5, plain, on0), holds(76, clitest.UUID("gpu-b", 0))),
+		"each model, the best first": {cluster(node("gpu-a", t4), node("gpu-b", a100, h100), pod("fastest", 5, plain, on0), holds(76, kubetest.UUID("gpu-b", 0))),
 			[]string{"NVIDIA H100 on gpu-b; now: " + room, "NVIDIA A100 on gpu-b; now: needs 5 GiB on one GPU that matches NVIDIA A100; free: GPU0 3 (3 GiB in all)"}},
 		"one on the same node": {cluster(node("gpu-a", t4, a100), pod("fastest", 5, plain, on0)), []string{"NVIDIA A100 on gpu-a; now: " + room}},
-		"cordoned": {cluster(node("gpu-a", t4), clitest.Changed(node("gpu-b", a100), func(n *v1.Node) { n.Spec.Unschedulable = true }), pod("fastest", 5, plain, on0)),
+		"cordoned": {cluster(node("gpu-a", t4), kubetest.With(node("gpu-b", a100), func(n *v1.Node) { n.Spec.Unschedulable = true }), pod("fastest", 5, plain, on0)),
 			[]string{"NVIDIA A100 on gpu-b; now: the node is cordoned"}},
-		"the kubelet's sum": {cluster(node("gpu-a", t4), clitest.Changed(node("gpu-b", a100, t4), func(n *v1.Node) { clitest.Sicken(t, n, 1) }), pod("fastest", 75, plain, on0), holds(14, clitest.UUID("gpu-b", 1))),
+		"the kubelet's sum": {cluster(node("gpu-a", t4), kubetest.With(node("gpu-b", a100, t4), func(n *v1.Node) { clitest.Sicken(t, n, 1) }), pod("fastest", 75, plain, on0), holds(14, kubetest.UUID("gpu-b", 1))),
 			[]string{"NVIDIA A100 on gpu-b; now: kube-scheduler counts 14 GiB of pods on GPU1 (out of use) against the node's other GPUs: kubectl inspect gpumem drain gpu-b 1"}},
-		"a node that is not for it": {cluster(node("gpu-a", t4), clitest.Changed(node("gpu-b", a100), func(n *v1.Node) {
+		"a node that is not for it": {cluster(node("gpu-a", t4), kubetest.With(node("gpu-b", a100), func(n *v1.Node) {
 			n.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
 		}), pod("fastest", 5, plain, on0)), nil},
 		"a model that it excludes":     {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model"] = "*T4" }, on0)), nil},
 		"a model that is too small":    {cluster(node("gpu-a", a100), node("gpu-b", t4), pod("cheapest", 40, plain, on0)), nil},
-		"too few of the model":         {cluster(node("gpu-a", t4, t4), node("gpu-b", h100), pod("fastest", 4, plain, on0, clitest.UUID("gpu-a", 1))), nil},
-		"its own GPUs count as free":   {cluster(node("gpu-a", h100, a100, a100), pod("cheapest", 140, plain, on0, clitest.UUID("gpu-a", 1))), []string{"NVIDIA A100 on gpu-a; now: " + room}},
+		"too few of the model":         {cluster(node("gpu-a", t4, t4), node("gpu-b", h100), pod("fastest", 4, plain, on0, kubetest.UUID("gpu-a", 1))), nil},
+		"its own GPUs count as free":   {cluster(node("gpu-a", h100, a100, a100), pod("cheapest", 140, plain, on0, kubetest.UUID("gpu-a", 1))), []string{"NVIDIA A100 on gpu-a; now: " + room}},
 		"it has the best":              {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("cheapest", 5, plain, on0)), nil},
 		"beside what it does not have": {cluster(node("gpu-a", a100, t4), node("gpu-b", a100), pod("fastest", 5, plain, on0)), nil},
-		"no opinion":                   {cluster(node("gpu-a", t4), node("gpu-b", a100), clitest.Pod(t, "ml/p", "gpu-a", 5, on0)), nil},
+		"no opinion":                   {cluster(node("gpu-a", t4), node("gpu-b", a100), kubetest.Pod(t, "ml/p", "gpu-a", 5, on0)), nil},
 	} {
 		stdout, _, err := clirun.Inspect(tc.client, "explain", "ml/p")
 		var got []string
@@ -230,13 +231,13 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 		"plugin stopped": {gpu.Status{Stopped: true}, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; those that are there go on\n"},
 		"cordoned":       {gpu.Status{Cordoned: true}, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
 	} {
-		inv := clitest.Inventory("gpu-a", 16, 16)
+		inv := kubetest.Inventory("gpu-a", 16, 16)
 		inv.Devices[1].Status = tc.status
-		pod := clitest.With(clitest.Pod(t, "ml/p", "gpu-a", 5, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "7" })
+		pod := kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "7" })
 		if tc.owner != "" {
-			pod = clitest.OwnedBy(tc.owner, pod)
+			pod = kubetest.With(pod, kubetest.OwnedBy(tc.owner))
 		}
-		stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", inv), pod), "explain", "ml/p")
+		stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "gpu-a", inv), pod), "explain", "ml/p")
 		if err != nil || strings.Contains(stdout, "Health:") != (tc.want != "") || !strings.Contains(stdout, tc.want) || !strings.Contains(stdout, "GPU:       1\n") {
 			t.Errorf("%s: error %v, want %q and GPU 1 in:\n%s", name, err, tc.want, stdout)
 		}
@@ -245,8 +246,8 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 
 // The GPU that has its index now is another.
 func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
-	pod := clitest.With(clitest.Pod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
-	stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), "explain", "ml/p")
+	pod := kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
+	stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), "explain", "ml/p")
 	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node does not offer any more: if that is gone for good, delete the pod to have it placed on another GPU, if it fits on one\n"
 	if err != nil || !strings.Contains(stdout, want) {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
@@ -255,10 +256,10 @@ func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
 
 // Without the pods, all GPUs would look empty.
 func TestExplainOfAPlacedPodWhereNotAllPodsMayBeRead(t *testing.T) {
-	pod := clitest.With(clitest.Pod(t, "ml/p", "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model-preference"] = "fastest" })
-	quick := clitest.Inventory("gpu-b", 80)
+	pod := kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 3, kubetest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model-preference"] = "fastest" })
+	quick := kubetest.Inventory("gpu-b", 80)
 	quick.Devices[0].Speed = 100
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", quick), pod)
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "gpu-b", quick), pod)
 	clitest.Forbid(client, "pods")
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/p")
 	if want := "has put it; the state of its GPUs is not known without knowing all pods: "; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "Preferred") || strings.Contains(stdout, "VERDICT") {
@@ -274,11 +275,11 @@ func byNode(p *v1.Pod) {
 
 func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 	place := func(name, scheduler string) *v1.Pod {
-		return clitest.With(clitest.Pod(t, name, "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Spec.SchedulerName = scheduler })
+		return kubetest.With(kubetest.Pod(t, name, "gpu-a", 3, kubetest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Spec.SchedulerName = scheduler })
 	}
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/renamed", "old-name"),
-		clitest.With(place("ml/theirs", "default-scheduler"), byNode), clitest.With(place("ml/pinned", "gpumem-scheduler"), byNode),
-		clitest.With(place("ml/two", "gpumem-scheduler"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-count"] = "3" }))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/renamed", "old-name"),
+		kubetest.With(place("ml/theirs", "default-scheduler"), byNode), kubetest.With(place("ml/pinned", "gpumem-scheduler"), byNode),
+		kubetest.With(place("ml/two", "gpumem-scheduler"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-count"] = "3" }))
 	for pod, want := range map[string]string{
 		"ml/ours":    "is on a node, where scheduler gpumem-scheduler has put it\n",
 		"ml/pinned":  "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
@@ -294,13 +295,13 @@ func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 
 func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
 	refuse := func(name, scheduler string, on ...gpu.UUID) *v1.Pod {
-		return clitest.With(clitest.Pod(t, name, "gpu-a", 3, on...), func(p *v1.Pod) {
+		return kubetest.With(kubetest.Pod(t, name, "gpu-a", 3, on...), func(p *v1.Pod) {
 			p.Spec.SchedulerName, p.Status = scheduler, v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected"}
 		})
 	}
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(),
-		refuse("ml/ours", "gpumem-scheduler", clitest.UUID("gpu-a", 0)), refuse("ml/pinned", "gpumem-scheduler"), refuse("ml/theirs", "default-scheduler"),
-		clitest.With(refuse("ml/evicted", "gpumem-scheduler", clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Reason = "Evicted" }))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(),
+		refuse("ml/ours", "gpumem-scheduler", kubetest.UUID("gpu-a", 0)), refuse("ml/pinned", "gpumem-scheduler"), refuse("ml/theirs", "default-scheduler"),
+		kubetest.With(refuse("ml/evicted", "gpumem-scheduler", kubetest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Reason = "Evicted" }))
 	const again = "create the pod again without nodeName, its schedulerName being gpumem-scheduler; docs/troubleshooting.md#"
 	for pod, want := range map[string]string{
 		"ml/ours":    "GPU:       0\nTo do:     scheduler gpumem-scheduler had chosen the node and the GPU: delete the pod, and create it again where no controller does; docs/troubleshooting.md#",
@@ -316,8 +317,8 @@ func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
 }
 
 func TestExplainSaysByWhichPolicy(t *testing.T) {
-	exclusive := clitest.With(clitest.Pod(t, "ml/alone", "", 3), func(p *v1.Pod) { p.Annotations[clitest.Names(t).Policy()] = "exclusive" })
-	objects := []runtime.Object{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), exclusive, clitest.Pod(t, "ml/any", "", 3)}
+	exclusive := kubetest.With(kubetest.Pod(t, "ml/alone", "", 3), func(p *v1.Pod) { p.Annotations[kubetest.Names(t).Policy()] = "exclusive" })
+	objects := []runtime.Object{kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), exclusive, kubetest.Pod(t, "ml/any", "", 3)}
 	other := clitest.ExtenderDeployment("gpumem-system", "aliyun.com", "binpack")
 	other.Name = "another"
 	installed := append([]runtime.Object{
@@ -351,19 +352,19 @@ func TestExplainSaysByWhichPolicy(t *testing.T) {
 }
 
 func TestExplainShowsCoresWhereTheyAreOffered(t *testing.T) {
-	offering := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16))
-	offering.Status.Allocatable[clitest.Names(t).GPUCore()] = resource.MustParse("100")
-	holds := clitest.With(clitest.Pod(t, "ml/holds", "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) {
-		p.Spec.Containers[0].Resources.Limits[clitest.Names(t).GPUCore()] = resource.MustParse("30")
+	offering := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16))
+	offering.Status.Allocatable[kubetest.Names(t).GPUCore()] = resource.MustParse("100")
+	holds := kubetest.With(kubetest.Pod(t, "ml/holds", "gpu-a", 3, kubetest.UUID("gpu-a", 0)), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits[kubetest.Names(t).GPUCore()] = resource.MustParse("30")
 	})
-	waits := clitest.Pod(t, "ml/waits", "", 3)
+	waits := kubetest.Pod(t, "ml/waits", "", 3)
 	for _, tc := range []struct {
 		node *v1.Node
 		want string
 	}{
 		{offering, "NODE   GPU  MODEL        TAKEN/TOTAL  FREE    FREE-CORE(%)  VERDICT\n" +
 			"gpu-a  0    NVIDIA A100  3/16 GiB     13 GiB  70            fits\n"},
-		{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), "NODE   GPU  MODEL        TAKEN/TOTAL  FREE    VERDICT\n"},
+		{kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), "NODE   GPU  MODEL        TAKEN/TOTAL  FREE    VERDICT\n"},
 	} {
 		stdout, _, err := clirun.Inspect(fake.NewClientset(tc.node, holds, waits), "explain", "ml/waits")
 		if err != nil || !strings.Contains(stdout, tc.want) {
@@ -381,13 +382,13 @@ func TestExplainSaysAllThatAPodAsksFor(t *testing.T) {
 			"gpu-model-preference": "cheapest", "gpu-group": "a", "exclusive-group": "b", "enforcement": "mps",
 		},
 	} {
-		pod := clitest.With(clitest.Pod(t, "ml/waits", "", 4), func(p *v1.Pod) {
+		pod := kubetest.With(kubetest.Pod(t, "ml/waits", "", 4), func(p *v1.Pod) {
 			p.Annotations = make(map[string]string)
 			for key, value := range annotations {
 				p.Annotations["gpumem.dev/"+key] = value
 			}
 		})
-		stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), "explain", "ml/waits")
+		stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), "explain", "ml/waits")
 		if err != nil || !strings.Contains(stdout, " "+want+"\n") {
 			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 		}
@@ -395,7 +396,7 @@ func TestExplainSaysAllThatAPodAsksFor(t *testing.T) {
 }
 
 func TestAPodWhoseNodeIsGone(t *testing.T) {
-	stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16)), clitest.Pod(t, "ml/there", "gpu-a", 3, clitest.UUID("gpu-a", 0))), "explain", "ml/there")
+	stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "gpu-b", kubetest.Inventory("gpu-b", 16)), kubetest.Pod(t, "ml/there", "gpu-a", 3, kubetest.UUID("gpu-a", 0))), "explain", "ml/there")
 	if want := "State:     its node is gone"; err != nil || !strings.Contains(stdout, want) {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
@@ -403,7 +404,7 @@ func TestAPodWhoseNodeIsGone(t *testing.T) {
 
 // Without knowing what pods hold, nothing fits for certain.
 func TestExplainWithoutTheOtherPods(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/waits", "", 3))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/waits", "", 3))
 	clitest.Forbid(client, "pods")
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
 	if want := "waits, and its scheduler has not said why"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would fit") {

@@ -11,12 +11,13 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 	of := func(set, hash string) func(*v1.Pod) {
 		return func(p *v1.Pod) {
-			clitest.Controlled("ReplicaSet")(p)
+			kubetest.OwnedBy("ReplicaSet")(p)
 			p.OwnerReferences[0].Name = set
 			p.Labels = map[string]string{"pod-template-hash": hash}
 		}
@@ -25,7 +26,7 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 		now := metav1.NewTime(time.Unix(1700000000, 0))
 		p.DeletionTimestamp, p.Finalizers = &now, []string{"x/y"}
 	}
-	on := clitest.UUID("gpu-a", 0)
+	on := kubetest.UUID("gpu-a", 0)
 	const hint = "They are of the revision before of Deployment web, which ends them only when the new pod runs: with spec.strategy.rollingUpdate.maxSurge: 0"
 	for name, tc := range map[string]struct {
 		asks   int64
@@ -36,18 +37,18 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 		"is not enough":                  {17, []func(*v1.Pod){of("web-1", "1")}, []string{"Replaces:  ml/there on gpu-a: 10 GiB, which is not enough. " + hint}},
 		"another Deployment":             {12, []func(*v1.Pod){of("other-1", "1")}, nil},
 		"the same revision":              {12, []func(*v1.Pod){of("web-2", "2")}, nil},
-		"no Deployment":                  {12, []func(*v1.Pod){clitest.Controlled("ReplicaSet")}, nil},
+		"no Deployment":                  {12, []func(*v1.Pod){kubetest.OwnedBy("ReplicaSet")}, nil},
 		"terminating, and it fits now":   {2, []func(*v1.Pod){leaves}, nil},
 		"terminating":                    {12, []func(*v1.Pod){leaves}, []string{"Leaving:   ml/there on gpu-a: 10 GiB; the pod fits once they are gone\n"}},
 		"the revision before is leaving": {12, []func(*v1.Pod){leaves, of("web-1", "1")}, []string{"Leaving:   ml/there on gpu-a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			there := clitest.Pod(t, "ml/there", "gpu-a", 10, on)
+			there := kubetest.Pod(t, "ml/there", "gpu-a", 10, on)
 			for _, change := range tc.change {
 				change(there)
 			}
-			client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
-				there, clitest.With(clitest.Pod(t, "ml/waits", "", tc.asks), of("web-2", "2")))
+			client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
+				there, kubetest.With(kubetest.Pod(t, "ml/waits", "", tc.asks), of("web-2", "2")))
 			stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
 			if err != nil {
 				t.Fatal(err)
@@ -69,8 +70,8 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 func TestExplainOfWhatIsFragmented(t *testing.T) {
 	const todo = "To do:     kubectl inspect gpumem defrag ml/waits plans which pods to move: a node has enough free in all\n"
 	for asks, want := range map[int64]bool{3: false, 6: true, 7: false} { // 3 are free on each of two GPUs
-		client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 8, 8)),
-			clitest.Pod(t, "ml/a", "gpu-a", 5, clitest.UUID("gpu-a", 0)), clitest.Pod(t, "ml/b", "gpu-a", 5, clitest.UUID("gpu-a", 1)), clitest.Pod(t, "ml/waits", "", asks))
+		client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 8, 8)),
+			kubetest.Pod(t, "ml/a", "gpu-a", 5, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/b", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), kubetest.Pod(t, "ml/waits", "", asks))
 		if stdout, _, err := clirun.Inspect(client, "explain", "ml/waits"); err != nil || strings.Contains(stdout, todo) != want {
 			t.Errorf("of %d GiB: error %v, want %t for %q in:\n%s", asks, err, want, todo, stdout)
 		}

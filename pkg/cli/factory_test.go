@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestNamespaceOfFlag(t *testing.T) {
@@ -40,10 +41,10 @@ func TestNamespaceOfFlag(t *testing.T) {
 // Each command counts a nominated pod on the GPU on which the extender counts it, which depends
 // on the cluster's policy.
 func TestCommandsAskByTheClustersPolicy(t *testing.T) {
-	a := clitest.Inventory("gpu-a", 14, 14)
-	there := clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/there", "gpu-a", 4, a.Devices[1].UUID))
-	comes := clitest.With(clitest.Pod(t, "ml/comes", "", 3), func(p *v1.Pod) { p.Status.NominatedNodeName = "gpu-a" })
-	objects := []runtime.Object{clitest.Node(t, "gpu-a", a), there, comes, clitest.Pod(t, "ml/waits", "", 12)}
+	a := kubetest.Inventory("gpu-a", 14, 14)
+	there := kubetest.With(kubetest.Pod(t, "ml/there", "gpu-a", 4, a.Devices[1].UUID), kubetest.OwnedBy("ReplicaSet"))
+	comes := kubetest.With(kubetest.Pod(t, "ml/comes", "", 3), func(p *v1.Pod) { p.Status.NominatedNodeName = "gpu-a" })
+	objects := []runtime.Object{kubetest.Node(t, "gpu-a", a), there, comes, kubetest.Pod(t, "ml/waits", "", 12)}
 	const kept = "needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented); kept for pods that are nominated to this node: 1"
 	for _, tc := range []struct{ args, packed, spread string }{
 		{"fit --mem 12", "Fits once in all.", kept},

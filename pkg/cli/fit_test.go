@@ -11,13 +11,14 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // A pod writes a whole number of units, and misreads what people write elsewhere.
 func TestFitSaysHowAPodAsksForIt(t *testing.T) {
-	small := clitest.Inventory("gpu-b", 64)
+	small := kubetest.Inventory("gpu-b", 64)
 	small.UnitMiB = 256
-	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", small), clitest.Node(t, "gpu-c", clitest.Inventory("gpu-c", 16)))
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "gpu-b", small), kubetest.Node(t, "gpu-c", kubetest.Inventory("gpu-c", 16)))
 	note := func(amount, unit string) string {
 		return "note: a pod asks for it as gpumem.dev/gpu-mem: " + amount + ", a whole number of units of " + unit + "\n"
 	}
@@ -41,7 +42,7 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 
 // A mistake in the flags is reported in one sentence.
 func TestFlagsOfFit(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)))
 	for want, args := range map[string][]string{
 		"say --mem SIZE or --share N, not both": {"--cores", "3"}, "--count is 0, want a number of GPUs from 1": {"--mem", "3", "--count", "0"},
 	} {
@@ -59,7 +60,7 @@ func TestFitSaysWhatTheQuotasLeave(t *testing.T) {
 	scoped := quota.DeepCopy() // it limits only some pods
 	scoped.Name, scoped.Spec.Scopes = "scoped", []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
 	scoped.Status.Hard = v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("1")}
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), quota, scoped)
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), quota, scoped)
 	for size, want := range map[string]string{"12": "", "13": "it fits nowhere: ResourceQuota gpus refuses it"} {
 		stdout, _, err := clirun.Inspect(client, "fit", "-n", "ml", "--mem", size)
 		if !strings.Contains(stdout, "Fits once in all.\nResourceQuota ml/gpus leaves 12 of 12 ") || (err == nil) != (want == "") || err != nil && err.Error() != want {
@@ -69,8 +70,8 @@ func TestFitSaysWhatTheQuotasLeave(t *testing.T) {
 }
 
 func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
-	names := clitest.Names(t)
-	a, b := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16))
+	names := kubetest.Names(t)
+	a, b := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "gpu-b", kubetest.Inventory("gpu-b", 16))
 	a.Status.Allocatable[names.GPUMem()] = resource.MustParse("0")
 	client := fake.NewClientset(a, b)
 	for want, args := range map[string][]string{
@@ -91,14 +92,14 @@ func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
 
 // Nodes of both kinds are asked in what they offer.
 func TestFitInShares(t *testing.T) {
-	sharing := clitest.Inventory("gpu-b", 10, 10)
+	sharing := kubetest.Inventory("gpu-b", 10, 10)
 	sharing.UnitMiB = 0
 	for i := range sharing.Devices {
 		sharing.Devices[i].ShareMiB, sharing.Devices[i].MemoryMiB = 1400, 15360
 	}
-	b := clitest.Node(t, "gpu-b", sharing)
-	b.Status.Allocatable = v1.ResourceList{clitest.Names(t).GPUShares(): resource.MustParse("20")}
-	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), b)
+	b := kubetest.Node(t, "gpu-b", sharing)
+	b.Status.Allocatable = v1.ResourceList{kubetest.Names(t).GPUShares(): resource.MustParse("20")}
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), b)
 	for want, args := range map[string][]string{
 		"gpu-a  0      asks for shares of GPUs (gpu-share); this node offers amounts of GPU memory (gpu-mem)\ngpu-b  6      <none>\n\nFits 6 times in all.": {"--share", "3"},
 		"gpu-a  1      <none>\ngpu-b  0      asks for amounts of GPU memory (gpu-mem); this node offers shares of GPUs (gpu-share)\n":                       {"--mem", "12"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // Every verb that shows something has kubectl's formats, for one shape of object.
@@ -57,7 +58,7 @@ func TestFormatsOfKubectl(t *testing.T) {
 
 // Numbers are printed as they are, however large.
 func TestLargeNumbersInTemplates(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 8000)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 8000)))
 	for _, format := range []string{"jsonpath={.total.capacityMiB}", "go-template={{.total.capacityMiB}}"} {
 		if stdout, _, err := clirun.Inspect(client, "-o", format); err != nil || stdout != "8192000" {
 			t.Errorf("%s: error %v, got %s", format, err, stdout)

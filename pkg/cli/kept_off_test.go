@@ -6,17 +6,17 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // The pods of a template are looked at once.
 func TestPodsThatSayTheSameOfNodesShareTheAnswer(t *testing.T) {
 	where := cluster.NewPlaces()
-	inv := clitest.Inventory("gpu-a", 16)
-	where.Add(clitest.Node(t, "gpu-a", inv), inv)
-	one, same := clitest.Pod(t, "ml/one", "", 3), clitest.Pod(t, "ml/same", "", 3)
-	other := clitest.With(clitest.Pod(t, "ml/other", "", 3), func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-b"} })
+	inv := kubetest.Inventory("gpu-a", 16)
+	where.Add(kubetest.Node(t, "gpu-a", inv), inv)
+	one, same := kubetest.Pod(t, "ml/one", "", 3), kubetest.Pod(t, "ml/same", "", 3)
+	other := kubetest.With(kubetest.Pod(t, "ml/other", "", 3), func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-b"} })
 	address := func(p *v1.Pod) string { return fmt.Sprintf("%p", where.KeptOff(p)) }
 	if address(one) != address(same) || address(one) == address(other) || len(where.KeptOff(other)) != 1 {
 		t.Errorf("%s, %s and another %s with %v", address(one), address(same), address(other), where.KeptOff(other))

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
@@ -27,7 +28,7 @@ gpumem_device_plugin_gpu_memory_used_bytes{gpu="0",uuid="GPU-gpu-a-0",model="x"}
 # TYPE gpumem_device_plugin_container_memory_used_bytes gauge
 gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",container="main",uuid="GPU-gpu-a-0"} 9.0e+10
 `
-	change := func(change func(*v1.Pod)) *v1.Pod { return clitest.With(clitest.PluginPod("gpu-a"), change) }
+	change := func(change func(*v1.Pod)) *v1.Pod { return kubetest.With(clitest.PluginPod("gpu-a"), change) }
 	replaced := clitest.PluginSet()
 	replaced.UID = "uid-of-the-one-before"
 	elsewhere := clitest.PluginSet()
@@ -64,19 +65,19 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",cont
 }
 
 func TestListsShowCoresWhereTheyAreOffered(t *testing.T) {
-	offering, plain := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16))
-	offering.Status.Allocatable[clitest.Names(t).GPUCore()] = resource.MustParse("100")
-	askCores := clitest.With(clitest.Pod(t, "ml/cores", "", 3), func(p *v1.Pod) {
-		p.Spec.Containers[0].Resources.Limits[clitest.Names(t).GPUCore()] = resource.MustParse("30")
+	offering, plain := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16))
+	offering.Status.Allocatable[kubetest.Names(t).GPUCore()] = resource.MustParse("100")
+	askCores := kubetest.With(kubetest.Pod(t, "ml/cores", "", 3), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits[kubetest.Names(t).GPUCore()] = resource.MustParse("30")
 	})
 	for name, tc := range map[string]struct {
 		node *v1.Node
 		pod  *v1.Pod
 		want bool
 	}{
-		"offered":                   {offering, clitest.Pod(t, "ml/waits", "", 3), true},
+		"offered":                   {offering, kubetest.Pod(t, "ml/waits", "", 3), true},
 		"asked for and not offered": {plain, askCores, true},
-		"not offered":               {plain, clitest.Pod(t, "ml/waits", "", 3), false},
+		"not offered":               {plain, kubetest.Pod(t, "ml/waits", "", 3), false},
 	} {
 		for _, list := range []string{"gpus", "pods"} {
 			stdout, _, err := clirun.Inspect(fake.NewClientset(tc.node, tc.pod), list, "-o", "wide")
@@ -108,7 +109,7 @@ func TestAPodThatWaitsIsGrantedNothing(t *testing.T) {
 
 // What is not known of any row yet is no mistake to sort by.
 func TestSortingByWhatIsNotKnown(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/p", "gpu-a", 5, clitest.UUID("gpu-a", 0)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/p", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	if stdout, _, err := clirun.Inspect(client, "top", "--sort-by=.usage.usedMiB"); err != nil || !strings.Contains(stdout, "ml ") {
 		t.Errorf("error %v, got:\n%s", err, stdout)
 	}
@@ -119,7 +120,7 @@ func TestWhereNothingWasFound(t *testing.T) {
 		"Nothing found\n":                   "gpus -n ml",
 		"Nothing found in namespace none\n": "pods -n none",
 	} {
-		if _, stderr, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "cpu-1", gpu.Inventory{})), strings.Fields(args)...); err != nil || stderr != want {
+		if _, stderr, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "cpu-1", gpu.Inventory{})), strings.Fields(args)...); err != nil || stderr != want {
 			t.Errorf("%s: error %v, want %q, got %q", args, err, want, stderr)
 		}
 	}
@@ -158,17 +159,17 @@ func TestListsAreJSON(t *testing.T) {
 
 // A pod that has its memory by a claim is listed as any other.
 func TestPodsWithClaims(t *testing.T) {
-	inv := clitest.Inventory("gpu-c", 16)
+	inv := kubetest.Inventory("gpu-c", 16)
 	inv.Devices[0].Status.ByClaims = true
 	inv.Allocated = []gpu.PodAllocation{
 		{UID: "uid-ml/claims", Namespace: "ml", Name: "claims", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: 5}}},
 		{UID: "uid-of-a-claim", Namespace: "ml", Name: "of-no-pod", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: 2}}},
 	}
-	claims := clitest.With(clitest.Pod(t, "ml/claims", "gpu-c", 0), func(p *v1.Pod) {
+	claims := kubetest.With(kubetest.Pod(t, "ml/claims", "gpu-c", 0), func(p *v1.Pod) {
 		p.Spec.Containers[0].Resources, p.Labels = v1.ResourceRequirements{}, map[string]string{"app": "web"}
 	})
-	other := clitest.With(claims.DeepCopy(), func(p *v1.Pod) { p.Name, p.UID = "other", "uid-of-other" })
-	client := fake.NewClientset(clitest.Node(t, "gpu-c", inv), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), claims, other)
+	other := kubetest.With(claims.DeepCopy(), func(p *v1.Pod) { p.Name, p.UID = "other", "uid-of-other" })
+	client := fake.NewClientset(kubetest.Node(t, "gpu-c", inv), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), claims, other)
 	for name, tc := range map[string]struct {
 		args []string
 		want int // rows

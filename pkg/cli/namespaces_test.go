@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestNamespaces(t *testing.T) {
@@ -19,10 +20,10 @@ func TestNamespaces(t *testing.T) {
 		return func(p *v1.Pod) { p.CreationTimestamp = metav1.NewTime(time.Now().Add(-d)) }
 	}
 	client := func() *fake.Clientset {
-		return fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)),
-			clitest.Pod(t, "web/one", "gpu-a", 2, clitest.UUID("gpu-a", 0)), clitest.Pod(t, "ml/a", "gpu-a", 4, clitest.UUID("gpu-a", 0)),
-			clitest.Pod(t, "ml/pair", "gpu-a", 8, clitest.UUID("gpu-a", 0), clitest.UUID("gpu-a", 1)),
-			clitest.With(clitest.Pod(t, "ml/young", "", 20), since(time.Minute+time.Second)), clitest.With(clitest.Pod(t, "ml/old", "", 30), since(2*time.Hour+time.Second)))
+		return fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)),
+			kubetest.Pod(t, "web/one", "gpu-a", 2, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/a", "gpu-a", 4, kubetest.UUID("gpu-a", 0)),
+			kubetest.Pod(t, "ml/pair", "gpu-a", 8, kubetest.UUID("gpu-a", 0), kubetest.UUID("gpu-a", 1)),
+			kubetest.With(kubetest.Pod(t, "ml/young", "", 20), since(time.Minute+time.Second)), kubetest.With(kubetest.Pod(t, "ml/old", "", 30), since(2*time.Hour+time.Second)))
 	}
 	for line, want := range map[string]string{
 		"namespaces --no-headers": "ml 2 12 37.5% ? 2 50 120m\nweb 1 2 6.2% ? 0 <none> <none>\n",

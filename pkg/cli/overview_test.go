@@ -25,6 +25,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/listing"
 	"github.com/gpumem/gpumem/pkg/cli/overview"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -62,7 +63,7 @@ func TestYAMLSaysWhatJSONSays(t *testing.T) {
 }
 
 func TestEmptyCluster(t *testing.T) {
-	stdout, stderr, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "cpu-1", gpu.Inventory{})))
+	stdout, stderr, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "cpu-1", gpu.Inventory{})))
 	if err != nil || stdout != "" || stderr != "No nodes found that offer gpumem.dev/gpu-mem (1 without it)\n" {
 		t.Errorf("error %v, stdout %q, stderr %q", err, stdout, stderr)
 	}
@@ -75,8 +76,8 @@ func TestEmptyCluster(t *testing.T) {
 func TestManyProblemsAreToldInShort(t *testing.T) {
 	var objects []runtime.Object
 	for i := range 50 {
-		node := clitest.Node(t, fmt.Sprintf("bad-%02d", i), gpu.Inventory{})
-		node.Annotations = map[string]string{clitest.Names(t).Inventory(): "\x1b[2J"}
+		node := kubetest.Node(t, fmt.Sprintf("bad-%02d", i), gpu.Inventory{})
+		node.Annotations = map[string]string{kubetest.Names(t).Inventory(): "\x1b[2J"}
 		objects = append(objects, node)
 	}
 	_, stderr, err := clirun.Inspect(fake.NewClientset(objects...))
@@ -92,7 +93,7 @@ func TestManyProblemsAreToldInShort(t *testing.T) {
 func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
 	var out bytes.Buffer
 	o := &overview.Options{Flags: listing.Flags{Factory: cmdutil.NewFactory(genericiooptions.IOStreams{Out: &out, ErrOut: &out}, "dev")}}
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)))
 	o.Client = client
 	if err := o.Complete(nil); err != nil {
 		t.Fatal(err)
@@ -108,7 +109,7 @@ func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
 		t.Errorf("%v bytes are out after each look, want something, and nothing more", lengths)
 	}
 	first := out.String()
-	pod := clitest.Pod(t, "ml/there", "gpu-a", 3, clitest.UUID("gpu-a", 0))
+	pod := kubetest.Pod(t, "ml/there", "gpu-a", 3, kubetest.UUID("gpu-a", 0))
 	if _, err := client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -122,9 +123,9 @@ func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
 
 // While the plugin of a node is not registered, its kubelet offers nothing.
 func TestANodeWhoseKubeletOffersNothingIsMarked(t *testing.T) {
-	node := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 14, 14))
-	node.Status.Allocatable[clitest.Names(t).GPUMem()] = resource.MustParse("0")
-	client := fake.NewClientset(node, clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16)), clitest.Pod(t, "ml/runs", "gpu-a", 8, clitest.UUID("gpu-a", 0)))
+	node := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 14, 14))
+	node.Status.Allocatable[kubetest.Names(t).GPUMem()] = resource.MustParse("0")
+	client := fake.NewClientset(node, kubetest.Node(t, "gpu-b", kubetest.Inventory("gpu-b", 16)), kubetest.Pod(t, "ml/runs", "gpu-a", 8, kubetest.UUID("gpu-a", 0)))
 	for _, tc := range []struct {
 		args  []string
 		wants []string
@@ -146,7 +147,7 @@ func TestAWatchGoesOnWhereSomethingCannotBeRead(t *testing.T) {
 	client := fake.NewClientset(clitest.OddCluster(t)...)
 	out, stop := clirun.Watch(t, client, "nodes", "-w", "--no-headers")
 	out.Until(t, "warning: node gpu-bad: ")
-	if _, err := client.CoreV1().Nodes().Create(t.Context(), clitest.Node(t, "gpu-new", clitest.Inventory("gpu-new", 16)), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), kubetest.Node(t, "gpu-new", kubetest.Inventory("gpu-new", 16)), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	out.Until(t, "gpu-new")

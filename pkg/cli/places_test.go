@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
-	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/page"
 	"github.com/gpumem/gpumem/pkg/report/reach"
@@ -43,7 +43,7 @@ func lineOf(table, word string) string {
 
 // A pod does not fit where it cannot go, however much is free there.
 func TestNodesThatAPodCannotGoTo(t *testing.T) {
-	names := clitest.Names(t)
+	names := kubetest.Names(t)
 	withhold := func(n *v1.Node) { n.Status.Allocatable[names.GPUMem()] = resource.MustParse("0") }
 	cordon := func(n *v1.Node) {
 		n.Spec.Unschedulable = true
@@ -122,15 +122,15 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16))
+			a, b := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "gpu-b", kubetest.Inventory("gpu-b", 16))
 			for change, node := range map[*func(*v1.Node)]*v1.Node{&tc.a: a, &tc.b: b} {
 				if *change != nil {
 					(*change)(node)
 				}
 			}
-			objects := []runtime.Object{a, b, clitest.With(clitest.Pod(t, "ml/waits", "", 3), tc.pod)}
+			objects := []runtime.Object{a, b, kubetest.With(kubetest.Pod(t, "ml/waits", "", 3), tc.pod)}
 			if tc.full {
-				objects = append(objects, clitest.Pod(t, "ml/beside", "gpu-b", 15, clitest.UUID("gpu-b", 0)))
+				objects = append(objects, kubetest.Pod(t, "ml/beside", "gpu-b", 15, kubetest.UUID("gpu-b", 0)))
 			}
 			client := fake.NewClientset(objects...)
 
@@ -169,7 +169,7 @@ func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		books := cache.New()
-		watch, err := watches.New(zaptest.NewLogger(t), fake.NewClientset(objects...), clitest.Names(t), books)
+		watch, err := watches.New(zaptest.NewLogger(t), fake.NewClientset(objects...), kubetest.Names(t), books)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) 
 		go func() { defer close(done); watch.Run(ctx) }()
 		synctest.Wait()
 		fleet := page.NewFleet(page.Source{Nodes: books.Nodes, Missing: watch.Missing, Used: func() map[gpu.UUID]int64 { return nil }, Facts: func(nodes []placement.Node) inspect.Facts {
-			return reach.Facts(clitest.Names(t), nodes, watch.Node, watch.Waiting())
+			return reach.Facts(kubetest.Names(t), nodes, watch.Node, watch.Waiting())
 		}})
 		for _, w := range fleet.Waiting {
 			if w.Namespace == namespace && w.Name == name {
@@ -193,10 +193,10 @@ func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) 
 
 // What a node has whose kubelet is not well is for nobody, and what its pods do is old news.
 func TestANodeThatIsNotReady(t *testing.T) {
-	a := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16))
+	a := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16))
 	a.Status.Conditions[0].Status = v1.ConditionUnknown
-	there := clitest.With(clitest.Pod(t, "ml/there", "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Phase = v1.PodRunning })
-	team := clitest.Node(t, "gpu-team", clitest.Inventory("gpu-team", 16))
+	there := kubetest.With(kubetest.Pod(t, "ml/there", "gpu-a", 3, kubetest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Phase = v1.PodRunning })
+	team := kubetest.Node(t, "gpu-team", kubetest.Inventory("gpu-team", 16))
 	team.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
 	client := fake.NewClientset(a, there, team)
 	for want, args := range map[string][]string{
@@ -247,19 +247,19 @@ func TestGPUsThatAreOutOfUse(t *testing.T) {
 		"too small in any case": {gpus: []int{8}, out: []func([]gpu.Device){out(gpu.Unhealthy("XID 79"), 0)}, units: 9, want: full, verdicts: []string{"too small even when empty"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inv := clitest.Inventory("gpu-b", tc.gpus...)
+			inv := kubetest.Inventory("gpu-b", tc.gpus...)
 			for _, change := range tc.out {
 				change(inv.Devices)
 			}
-			b := clitest.Node(t, "gpu-b", inv)
+			b := kubetest.Node(t, "gpu-b", inv)
 			if tc.node != nil {
 				tc.node(b)
 			}
-			client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)), b,
-				clitest.Pod(t, "ml/x", "gpu-a", 15, clitest.UUID("gpu-a", 0)), clitest.Pod(t, "ml/y", "gpu-a", 8, clitest.UUID("gpu-a", 1)),
-				clitest.With(clitest.Pod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
+			client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)), b,
+				kubetest.Pod(t, "ml/x", "gpu-a", 15, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/y", "gpu-a", 8, kubetest.UUID("gpu-a", 1)),
+				kubetest.With(kubetest.Pod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
 					if tc.count != "" {
-						p.Annotations[clitest.Names(t).Count()] = tc.count
+						p.Annotations[kubetest.Names(t).Count()] = tc.count
 					}
 				}))
 			explained, _, err := clirun.Inspect(client, "explain", "ml/waits")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func quota(name, used, hard string, resources ...v1.ResourceName) *v1.ResourceQuota {
@@ -31,8 +32,8 @@ func quota(name, used, hard string, resources ...v1.ResourceName) *v1.ResourceQu
 
 // limited is a cluster whose namespaces ml and web have pods, and ml quotas.
 func limited(t *testing.T, quotas ...*v1.ResourceQuota) *fake.Clientset {
-	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)),
-		clitest.Pod(t, "web/one", "gpu-a", 2, clitest.UUID("gpu-a", 0)), clitest.Pod(t, "ml/a", "gpu-a", 4, clitest.UUID("gpu-a", 0)))
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)),
+		kubetest.Pod(t, "web/one", "gpu-a", 2, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/a", "gpu-a", 4, kubetest.UUID("gpu-a", 0)))
 	for _, q := range quotas {
 		if err := client.Tracker().Add(q); err != nil {
 			t.Fatal(err)

@@ -16,27 +16,28 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // tenants is a cluster of two namespaces, of which the user may read ml.
 func tenants(t *testing.T) *fake.Clientset {
 	t.Helper()
-	waits := clitest.With(clitest.Pod(t, "ml/waits", "", 30), func(p *v1.Pod) {
+	waits := kubetest.With(kubetest.Pod(t, "ml/waits", "", 30), func(p *v1.Pod) {
 		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "0/1 nodes are available: 1 needs 30 GiB on one GPU; free: GPU0 9"}}
 	})
-	runs := clitest.With(clitest.Pod(t, "ml/runs", "gpu-a", 5, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" })
+	runs := kubetest.With(kubetest.Pod(t, "ml/runs", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" })
 	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "gpus"}, Status: v1.ResourceQuotaStatus{
 		Hard: v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("12")},
 		Used: v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("5")},
 	}}
-	misspelt := clitest.With(clitest.Pod(t, "ml/misspelt", "", 3), func(p *v1.Pod) {
+	misspelt := kubetest.With(kubetest.Pod(t, "ml/misspelt", "", 3), func(p *v1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
 	})
-	typo := clitest.With(clitest.Pod(t, "ml/typo", "", 3), func(p *v1.Pod) {
+	typo := kubetest.With(kubetest.Pod(t, "ml/typo", "", 3), func(p *v1.Pod) {
 		p.Spec.SchedulerName, p.Status.Conditions = "gpumem-schedular", nil
 	})
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)), runs, waits, misspelt, typo, quota,
-		clitest.Pod(t, "secret/other", "gpu-a", 5, clitest.UUID("gpu-a", 0)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)), runs, waits, misspelt, typo, quota,
+		kubetest.Pod(t, "secret/other", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	clitest.OnlyIn(client, "ml")
 	return client
 }
@@ -106,7 +107,7 @@ func TestTheUseOfATenantsPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod.Annotations[clitest.Names(t).Used()] = `{"usedMiB":1024,"peakMiB":2048,"time":"2026-11-01T12:00:00Z"}`
+	pod.Annotations[kubetest.Names(t).Used()] = `{"usedMiB":1024,"peakMiB":2048,"time":"2026-11-01T12:00:00Z"}`
 	if _, err := client.CoreV1().Pods("ml").Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func TestAWatchOfOneNamespace(t *testing.T) {
 	out, stop := clirun.Watch(t, client, "pods", "-n", "ml", "-w", "--no-headers")
 	out.Until(t, "waits")
 	pods := client.CoreV1().Pods("ml")
-	if _, err := pods.Create(t.Context(), clitest.With(clitest.Pod(t, "ml/new", "gpu-a", 3, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), metav1.CreateOptions{}); err != nil {
+	if _, err := pods.Create(t.Context(), kubetest.With(kubetest.Pod(t, "ml/new", "gpu-a", 3, kubetest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	out.Until(t, "new")
@@ -150,7 +151,7 @@ func TestWhatIsInTheWayOfATenant(t *testing.T) {
 		return pod
 	}
 	old := func(name, node string, units int64) *v1.Pod {
-		return of(clitest.With(clitest.Pod(t, name, node, units, clitest.UUID(node, 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), "old")
+		return of(kubetest.With(kubetest.Pod(t, name, node, units, kubetest.UUID(node, 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), "old")
 	}
 	const said = "Replaces:  ml/web-a on gpu-a: 9 units; ml/web-b on gpu-b: 2 units; whether the pod fits without them is not known"
 	for name, tc := range map[string]struct {
@@ -162,7 +163,7 @@ func TestWhatIsInTheWayOfATenant(t *testing.T) {
 		"they have less":    {asks: 10, want: said + "\n", not: "maxSurge"},
 	} {
 		client := tenants(t)
-		for _, pod := range []*v1.Pod{old("ml/web-a", "gpu-a", 9), old("ml/web-b", "gpu-b", 2), of(clitest.Pod(t, "ml/web-new", "", tc.asks), "new")} {
+		for _, pod := range []*v1.Pod{old("ml/web-a", "gpu-a", 9), old("ml/web-b", "gpu-b", 2), of(kubetest.Pod(t, "ml/web-new", "", tc.asks), "new")} {
 			if _, err := client.CoreV1().Pods("ml").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -222,8 +223,8 @@ func TestAQuotaThatIsExceeded(t *testing.T) {
 // A tenant gets the check of the pods in their own namespace, and one line about the others.
 func TestDoctorOfOneNamespace(t *testing.T) {
 	client := tenants(t)
-	pod := clitest.With(clitest.Pod(t, "ml/past", "gpu-a", 2, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) {
-		key := clitest.Names(t).Assignment()
+	pod := kubetest.With(kubetest.Pod(t, "ml/past", "gpu-a", 2, kubetest.UUID("gpu-a", 1)), func(p *v1.Pod) {
+		key := kubetest.Names(t).Assignment()
 		p.Annotations[key] = strings.Replace(p.Annotations[key], "{", `{"byNode":true,`, 1)
 	})
 	if err := client.Tracker().Add(pod); err != nil {
@@ -243,11 +244,11 @@ func TestDoctorOfOneNamespace(t *testing.T) {
 
 // Pods of one Job that wait for the same are one row.
 func TestPodsThatWaitAlikeAreOneRow(t *testing.T) {
-	objects := []runtime.Object{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16))}
+	objects := []runtime.Object{kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16))}
 	for i := range 40 {
-		objects = append(objects, clitest.OwnedBy("Job", clitest.Pod(t, fmt.Sprintf("ml/burst-%d", i), "", 20)))
+		objects = append(objects, kubetest.With(kubetest.Pod(t, fmt.Sprintf("ml/burst-%d", i), "", 20), kubetest.OwnedBy("Job")))
 	}
-	objects = append(objects, clitest.Pod(t, "ml/other", "", 20))
+	objects = append(objects, kubetest.Pod(t, "ml/other", "", 20))
 	client := fake.NewClientset(objects...)
 	for name, args := range map[string][]string{"pods": {"pods", "--waiting", "--no-headers"}, "details": {"-d", "--no-headers"}} {
 		stdout, _, err := clirun.Inspect(client, args...)
@@ -263,8 +264,8 @@ func TestPodsThatWaitAlikeAreOneRow(t *testing.T) {
 
 // Several GPUs of a node are drained by one command, which can also only say what it would do.
 func TestDrainOfSeveralGPUs(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)),
-		clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/p", "gpu-a", 5, clitest.UUID("gpu-a", 1))))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)),
+		kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), kubetest.OwnedBy("ReplicaSet")))
 	stdout, _, err := clirun.Inspect(client, "drain", "gpu-a/0", "gpu/gpu-a/1", "--dry-run")
 	want := "gpu/gpu-a/0 cordoned (dry run)\ngpu/gpu-a/1 cordoned (dry run)\nevicting pod ml/p (dry run)\n"
 	if err != nil || stdout != want {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // A rack that is down is one row, among hundreds of nodes that have no trouble.
@@ -20,7 +21,7 @@ func TestTrouble(t *testing.T) {
 	objects := []runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack")}
 	for i := range 30 {
 		name := fmt.Sprintf("gpu-%02d", i)
-		node := clitest.Node(t, name, clitest.Inventory(name, 80, 80))
+		node := kubetest.Node(t, name, kubetest.Inventory(name, 80, 80))
 		switch {
 		case i < 24:
 			node.Status.Conditions[0].Status = v1.ConditionUnknown
@@ -29,7 +30,7 @@ func TestTrouble(t *testing.T) {
 		}
 		objects = append(objects, node)
 	}
-	objects = append(objects, clitest.Pod(t, "ml/train", "gpu-03", 10, clitest.UUID("gpu-03", 0)))
+	objects = append(objects, kubetest.Pod(t, "ml/train", "gpu-03", 10, kubetest.UUID("gpu-03", 0)))
 	for line, want := range map[string]string{
 		"": "NODES  NAMES                     GPU-MEMORY(GiB)  TROUBLE\n" +
 			"24     gpu-00,gpu-01,gpu-02 +21  10/3840          the node is NotReady\n" +

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
@@ -39,7 +40,7 @@ func TestMetricsThatMayNotBeRead(t *testing.T) {
 		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"not for you","reason":"Forbidden","code":403}`)
 	}))
 	defer server.Close()
-	r := &cluster.Reader{Client: kubernetes.NewForConfigOrDie(&restclient.Config{Host: server.URL}), Names: clitest.Names(t), System: "gpumem-system"}
+	r := &cluster.Reader{Client: kubernetes.NewForConfigOrDie(&restclient.Config{Host: server.URL}), Names: kubetest.Names(t), System: "gpumem-system"}
 	want := []inspect.Problem{{Object: "usage on gpu-a", Message: "reading the metrics of device plugins takes the right to get pods/proxy in namespace gpumem-system"}}
 	if diff := cmp.Diff(want, r.Usage(t.Context()).Problems); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -64,7 +65,7 @@ func TestTimeOfAGPUIsASum(t *testing.T) {
 	client.AddProxyReactor("pods", func(clienttesting.Action) (bool, restclient.ResponseWrapper, error) {
 		return true, clitest.Answer{Text: text}, nil
 	})
-	u := (&cluster.Reader{Client: client, Names: clitest.Names(t), System: "gpumem-system"}).Usage(t.Context())
+	u := (&cluster.Reader{Client: client, Names: kubetest.Names(t), System: "gpumem-system"}).Usage(t.Context())
 	if len(u.Problems) > 0 {
 		t.Fatal(u.Problems)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestLists(t *testing.T) {
@@ -47,15 +48,15 @@ func TestLists(t *testing.T) {
 
 // What is kept for a pod that waits until others have left is in every view.
 func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
-	a := clitest.Inventory("gpu-a", 14, 14)
+	a := kubetest.Inventory("gpu-a", 14, 14)
 	now := metav1.NewTime(time.Unix(1700000000, 0))
-	low := clitest.With(clitest.Pod(t, "web/low", "gpu-a", 10, a.Devices[0].UUID), func(p *v1.Pod) { p.DeletionTimestamp, p.Finalizers = &now, []string{"x/y"} })
-	vip := clitest.With(clitest.Pod(t, "ml/vip", "", 12), func(p *v1.Pod) {
+	low := kubetest.With(kubetest.Pod(t, "web/low", "gpu-a", 10, a.Devices[0].UUID), func(p *v1.Pod) { p.DeletionTimestamp, p.Finalizers = &now, []string{"x/y"} })
+	vip := kubetest.With(kubetest.Pod(t, "ml/vip", "", 12), func(p *v1.Pod) {
 		p.Spec.Priority, p.Status.NominatedNodeName = new(int32(100)), "gpu-a"
 	})
-	beside := clitest.Pod(t, "web/beside", "gpu-a", 5, a.Devices[1].UUID)
-	late := clitest.Pod(t, "ml/late", "", 12)
-	objects := []runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", a), low, vip, beside, late}
+	beside := kubetest.Pod(t, "web/beside", "gpu-a", 5, a.Devices[1].UUID)
+	late := kubetest.Pod(t, "ml/late", "", 12)
+	objects := []runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", a), low, vip, beside, late}
 	for name, args := range map[string][]string{
 		"nominated-nodes":   {"nodes"},
 		"nominated-details": {"--details"},
@@ -72,9 +73,9 @@ func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
 
 // A GPU that a pod holds alone is free for nobody, and says so in every view.
 func TestAGPUThatIsHeldAlone(t *testing.T) {
-	a := clitest.Inventory("gpu-a", 14, 14)
-	alone := clitest.With(clitest.Pod(t, "ml/alone", "gpu-a", 4, a.Devices[0].UUID), func(p *v1.Pod) { p.Annotations[clitest.Names(t).Policy()] = "exclusive" })
-	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", a), alone, clitest.Pod(t, "ml/beside", "gpu-a", 9, a.Devices[1].UUID))
+	a := kubetest.Inventory("gpu-a", 14, 14)
+	alone := kubetest.With(kubetest.Pod(t, "ml/alone", "gpu-a", 4, a.Devices[0].UUID), func(p *v1.Pod) { p.Annotations[kubetest.Names(t).Policy()] = "exclusive" })
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", a), alone, kubetest.Pod(t, "ml/beside", "gpu-a", 9, a.Devices[1].UUID))
 	for name, args := range map[string][]string{
 		"alone-nodes":   {"nodes", "-o", "wide"},
 		"alone-details": {"--details"},
@@ -148,7 +149,7 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 		"another, not to be known":  {seen: true, units: 3, unread: true, want: "its events say what else it waits for"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := clitest.With(clitest.Pod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
+			pod := kubetest.With(kubetest.Pod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
 				p.Spec.SchedulerName = tc.scheduler
 				if tc.gated {
 					p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
@@ -157,7 +158,7 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 					p.Status.Conditions = nil
 				}
 			})
-			client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod, clitest.SchedulerConfig())
+			client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod, clitest.SchedulerConfig())
 			if tc.unread {
 				if err := client.CoreV1().ConfigMaps("gpumem-system").Delete(context.Background(), "gpumem-scheduler", metav1.DeleteOptions{}); err != nil {
 					t.Fatal(err)
@@ -180,10 +181,10 @@ func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
 		"gpumem.dev/gpu-core":   `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem too`,
 		"gpumem.dev/gpu-memory": "asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it (did you mean gpumem.dev/gpu-mem?)",
 	} {
-		pod := clitest.With(clitest.Pod(t, "ml/odd", "", 0), func(p *v1.Pod) {
+		pod := kubetest.With(kubetest.Pod(t, "ml/odd", "", 0), func(p *v1.Pod) {
 			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{resourceName: resource.MustParse("30")}
 		})
-		client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod)
+		client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod)
 		for _, args := range [][]string{{"explain", "ml/odd"}, {"pods", "--waiting"}, {"pods", "odd", "-o", "wide"}, {"-d"}} {
 			if stdout, _, err := clirun.Inspect(client, args...); err != nil || !strings.Contains(stdout, why+"\n") {
 				t.Errorf("%q: error %v, want %q in:\n%s", args, err, why, stdout)
@@ -194,13 +195,13 @@ func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
 
 // What else a pod asks for does not hide how much memory it does.
 func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
-	pod := clitest.With(clitest.Pod(t, "ml/odd", "", 5), func(p *v1.Pod) {
+	pod := kubetest.With(kubetest.Pod(t, "ml/odd", "", 5), func(p *v1.Pod) {
 		p.Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("30")
 		p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
 	})
-	others := clitest.Node(t, "cpu-1", gpu.Inventory{})
+	others := kubetest.Node(t, "cpu-1", gpu.Inventory{})
 	others.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("0")}
-	offers := clitest.Node(t, "cpu-0", gpu.Inventory{})
+	offers := kubetest.Node(t, "cpu-0", gpu.Inventory{})
 	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("3")}
 	const vain = "asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it (did you mean gpumem.dev/gpu-core?); it has scheduling gates: no scheduler looks at it before they are taken away"
 	for name, tc := range map[string]struct {
@@ -208,10 +209,10 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"pods":                     {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               " + vain},
-		"explain":                  {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"explain", "ml/odd"}, "waits: it " + vain + "\nAsks for:  5 GiB on one GPU\n"},
-		"another offers it":        {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               by GPU memory it fits on gpu-a; "},
-		"nodes that are not known": {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "by GPU memory it fits on gpu-a; "},
+		"pods":                     {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               " + vain},
+		"explain":                  {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), []string{"explain", "ml/odd"}, "waits: it " + vain + "\nAsks for:  5 GiB on one GPU\n"},
+		"another offers it":        {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               by GPU memory it fits on gpu-a; "},
+		"nodes that are not known": {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "by GPU memory it fits on gpu-a; "},
 	} {
 		if stdout, _, err := clirun.Inspect(tc.client, tc.args...); err != nil || !strings.Contains(stdout, tc.want) {
 			t.Errorf("%s: error %v, want %q in:\n%s", name, err, tc.want, stdout)
@@ -222,13 +223,13 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 // A pod that the kubelet could take for another fits nowhere until that is admitted, and each
 // command says so.
 func TestCommandsSayForWhichPodOneWaits(t *testing.T) {
-	a := clitest.Inventory("gpu-a", 14, 14)
-	first := clitest.Pod(t, "ml/first", "gpu-a", 4, a.Devices[1].UUID)
+	a := kubetest.Inventory("gpu-a", 14, 14)
+	first := kubetest.Pod(t, "ml/first", "gpu-a", 4, a.Devices[1].UUID)
 	asks := func(p *v1.Pod) {
-		p.Annotations[clitest.Names(t).UUID()] = string(a.Devices[0].UUID)
-		p.Annotations[clitest.Names(t).Policy()] = "binpack"
+		p.Annotations[kubetest.Names(t).UUID()] = string(a.Devices[0].UUID)
+		p.Annotations[kubetest.Names(t).Policy()] = "binpack"
 	}
-	second := clitest.With(clitest.Pod(t, "ml/second", "", 4), asks)
+	second := kubetest.With(kubetest.Pod(t, "ml/second", "", 4), asks)
 	const waits = "waits until pod ml/first has been admitted by the kubelet, which could take one for the other"
 	for _, tc := range []struct{ args, waits, admitted string }{
 		{"fit --mem 4 --policy spread", waits, "Fits 5 times in all."},
@@ -239,7 +240,7 @@ func TestCommandsSayForWhichPodOneWaits(t *testing.T) {
 		for want, started := range map[string]*metav1.Time{tc.waits: nil, tc.admitted: {Time: time.Unix(1700000000, 0)}} {
 			first := first.DeepCopy()
 			first.Status.StartTime = started
-			client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", a), first, second)
+			client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", a), first, second)
 			stdout, stderr, err := clirun.Inspect(client, strings.Fields(tc.args)...)
 			if said := stdout + fmt.Sprint(err); !strings.Contains(said, want) || stderr != "" || strings.Contains(said, waits) != (started == nil) {
 				t.Errorf("%s: want %q in:\n%s%s", tc.args, want, said, stderr)

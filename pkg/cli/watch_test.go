@@ -13,14 +13,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
-	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestWatchPrintsRowsThatChange(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 80)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80)))
 	out, stop := clirun.Watch(t, client, "gpus", "-w")
 	out.Until(t, "0/80")
-	if _, err := client.CoreV1().Pods("ml").Create(t.Context(), clitest.Pod(t, "ml/new", "gpu-a", 5, clitest.UUID("gpu-a", 1)), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Pods("ml").Create(t.Context(), kubetest.Pod(t, "ml/new", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	out.Until(t, "5/80")
@@ -31,11 +31,11 @@ func TestWatchPrintsRowsThatChange(t *testing.T) {
 }
 
 func TestWatchHeadsTheFirstRows(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 80)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80)))
 	out, stop := clirun.Watch(t, client, "pods", "-w")
 	out.Until(t, "Nothing found")
 	for i, name := range []string{"one", "two"} {
-		if _, err := client.CoreV1().Pods("ml").Create(t.Context(), clitest.Pod(t, "ml/"+name, "gpu-a", 5, clitest.UUID("gpu-a", i)), metav1.CreateOptions{}); err != nil {
+		if _, err := client.CoreV1().Pods("ml").Create(t.Context(), kubetest.Pod(t, "ml/"+name, "gpu-a", 5, kubetest.UUID("gpu-a", i)), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		out.Until(t, name)
@@ -48,11 +48,11 @@ func TestWatchHeadsTheFirstRows(t *testing.T) {
 
 // Who watches pods sees them go, and what is made anew under their name.
 func TestWatchPrintsPodsThatEnd(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
-		clitest.Pod(t, "ml/goes", "gpu-a", 5, clitest.UUID("gpu-a", 0)), clitest.Pod(t, "ml/stays", "gpu-a", 5, clitest.UUID("gpu-a", 0)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
+		kubetest.Pod(t, "ml/goes", "gpu-a", 5, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/stays", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	out, stop := clirun.Watch(t, client, "pods", "-w", "--no-headers")
 	out.Until(t, "stays")
-	again := clitest.Pod(t, "ml/goes", "gpu-a", 5, clitest.UUID("gpu-a", 0))
+	again := kubetest.Pod(t, "ml/goes", "gpu-a", 5, kubetest.UUID("gpu-a", 0))
 	again.UID = "again"
 	pods := client.CoreV1().Pods("ml")
 	if err := pods.Delete(t.Context(), "goes", metav1.DeleteOptions{}); err != nil {
@@ -76,7 +76,7 @@ func TestWatchPrintsPodsThatEnd(t *testing.T) {
 
 // That the pods cannot be read does not mean that they are gone.
 func TestWatchTellsWhatCannotBeRead(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/stays", "gpu-a", 5, clitest.UUID("gpu-a", 0)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/stays", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	var broken atomic.Bool
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return broken.Load(), nil, apierrors.NewServiceUnavailable("try later")
@@ -84,7 +84,7 @@ func TestWatchTellsWhatCannotBeRead(t *testing.T) {
 	out, stop := clirun.Watch(t, client, "pods", "-w")
 	out.Until(t, "stays")
 	broken.Store(true)
-	if _, err := client.CoreV1().Nodes().Create(t.Context(), clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16)), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), kubetest.Node(t, "gpu-b", kubetest.Inventory("gpu-b", 16)), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	out.Until(t, "warning: pods: try later")
@@ -96,10 +96,10 @@ func TestWatchTellsWhatCannotBeRead(t *testing.T) {
 
 // Rows that are printed later are in the columns of the first.
 func TestWatchKeepsItsColumns(t *testing.T) {
-	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/a-long-name-of-a-pod", "gpu-a", 5, clitest.UUID("gpu-a", 0)))
+	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/a-long-name-of-a-pod", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	out, stop := clirun.Watch(t, client, "pods", "-w")
 	out.Until(t, "a-long-name")
-	if _, err := client.CoreV1().Pods("ml").Create(t.Context(), clitest.Pod(t, "ml/b", "gpu-a", 5, clitest.UUID("gpu-a", 0)), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Pods("ml").Create(t.Context(), kubetest.Pod(t, "ml/b", "gpu-a", 5, kubetest.UUID("gpu-a", 0)), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	out.Until(t, "ml         b ")

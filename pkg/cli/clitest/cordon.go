@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 // CordonedOn returns the annotation of a node that names its cordoned GPUs.
@@ -18,7 +20,7 @@ func CordonedOn(t *testing.T, client *fake.Clientset, node string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n.Annotations[Names(t).Cordoned()]
+	return n.Annotations[kubetest.Names(t).Cordoned()]
 }
 
 // Evicting makes a fake cluster obey evictions, but for those of a pod that a

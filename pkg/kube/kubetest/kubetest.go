@@ -116,3 +116,16 @@ func Pod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *v1.P
 	}
 	return pod
 }
+
+// With returns an object after a change.
+func With[T any](object T, change func(T)) T {
+	change(object)
+	return object
+}
+
+// OwnedBy returns the change that gives a pod a controller of a kind.
+func OwnedBy(kind string) func(*v1.Pod) {
+	return func(pod *v1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "owner", UID: types.UID("uid-" + kind), Controller: new(true)}}
+	}
+}
