@@ -75,7 +75,7 @@ type Pods struct {
 	mu          sync.Mutex
 	list        []allocation.Pod
 	changed     chan struct{}
-	corrections []string
+	corrections recorded[string]
 }
 
 // NewPods returns pods that are known.
@@ -161,7 +161,7 @@ func (p *Pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assi
 			line += " held"
 			p.list[i].Request.Count = len(a.Shares)
 		}
-		p.corrections = append(p.corrections, line)
+		p.corrections.add(line)
 		p.list[i].Assignment, p.list[i].Index = a, indexes(a)
 		close(p.changed)
 		p.changed = make(chan struct{})
@@ -190,11 +190,7 @@ func (p *Pods) refuses(ref placement.PodRef, a placement.Assignment, inv gpu.Inv
 }
 
 // Corrected returns what was written, a line each.
-func (p *Pods) Corrected() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.corrections)
-}
+func (p *Pods) Corrected() []string { return p.corrections.All() }
 
 // Kubelet knows pods and what it gave them.
 type Kubelet struct {
@@ -298,11 +294,27 @@ func slots(ids []string) []gpu.SlotID {
 	return out
 }
 
-// Notes are the Events that were recorded.
-type Notes struct {
+// recorded are values that a test reads later.
+type recorded[T any] struct {
 	mu   sync.Mutex
-	list []string
+	list []T
 }
+
+func (r *recorded[T]) add(value T) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = append(r.list, value)
+}
+
+// All returns them.
+func (r *recorded[T]) All() []T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.list)
+}
+
+// Notes are the Events that were recorded.
+type Notes struct{ recorded[string] }
 
 // Pod records an event of a pod.
 func (n *Notes) Pod(ref placement.PodRef, e event.OnPod, _ string) {
@@ -312,45 +324,21 @@ func (n *Notes) Pod(ref placement.PodRef, e event.OnPod, _ string) {
 // Node records an event of the node.
 func (n *Notes) Node(e event.OnNode, note string) { n.add("node " + e.Row().Reason + ": " + note) }
 
-func (n *Notes) add(line string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.list = append(n.list, line)
-}
-
-// All returns them.
-func (n *Notes) All() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Clone(n.list)
-}
-
 // Counts are what the metrics got.
 type Counts struct {
-	mu          sync.Mutex
-	drifted     []int
-	corrections []string
+	drifted     recorded[int]
+	corrections recorded[string]
 }
 
 // Drifted implements reconcile.Metrics.
-func (c *Counts) Drifted(pods int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.drifted = append(c.drifted, pods)
-}
+func (c *Counts) Drifted(pods int) { c.drifted.add(pods) }
 
 // Corrected implements reconcile.Metrics.
-func (c *Counts) Corrected(reason string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.corrections = append(c.corrections, reason)
-}
+func (c *Counts) Corrected(reason string) { c.corrections.add(reason) }
 
 // Seen returns the drift at each look, and why each assignment was written.
 func (c *Counts) Seen() (drifted []int, corrections []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.drifted), slices.Clone(c.corrections)
+	return c.drifted.All(), c.corrections.All()
 }
 
 // Container is short for one of a request.
