@@ -274,6 +274,7 @@ func question[Out any](e *extenderProc, s *scheduler, path string, in any) (*Out
 	w.after(1*tick, e.process, s.name+" asks "+path, func() {
 		w.spawn(func() {
 			e.looked = false
+			e.books.Expire(time.Now()) // the time ends nominations, not the question
 			before, step := e.views(), w.steps
 			answer, status := post[Out](w, e.asked, path, in)
 			if status != http.StatusOK {

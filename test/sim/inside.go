@@ -99,6 +99,7 @@ func (s *scheduler) passes(c *decider.Cycle, p *spec, name string, on *info) (re
 // decide is one cycle, in a coroutine.
 func (s *scheduler) decide(pod *v1.Pod) {
 	w, e, uid := s.w, s.own, string(pod.UID)
+	e.books.Expire(time.Now()) // the time ends nominations, not the cycle
 	p, before := w.pods[uid], e.views()
 	var c *decider.Cycle
 	var unreadable *decide.Refusal
