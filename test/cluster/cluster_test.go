@@ -128,7 +128,7 @@ func testPods(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	deletePod(ctx, t, c, second.Name)
 }
 
-// testGPUs gives a node a driver and takes it away.
+// testGPUs gives one of two nodes a driver.
 func testGPUs(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	const description = `{"gpus": []}`
 	if err := c.SetGPUs("node2", []byte(description)); err != nil {
@@ -140,13 +140,8 @@ func testGPUs(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	if got, want := onNode(ctx, t, c, "node2", "find", cluster.DriverRoot, "-name", "*.so.1", "-type", "f"), cluster.DriverRoot+"/usr/lib64/libnvidia-ml.so.1\n"; got != want {
 		t.Errorf("the driver is %q, want %q", got, want)
 	}
-	if err := c.RemoveDriver("node2"); err != nil {
-		t.Fatal(err)
-	}
-	for _, node := range c.Nodes() {
-		if got := onNode(ctx, t, c, node, "find", cluster.DriverRoot, "-type", "f"); got != "" {
-			t.Errorf("node %s has %q without GPUs", node, got)
-		}
+	if got := onNode(ctx, t, c, "node1", "find", cluster.DriverRoot, "-type", "f"); got != "" {
+		t.Errorf("node1 has %q without GPUs", got)
 	}
 	if err := c.SetGPUs("node3", []byte(description)); err == nil {
 		t.Error("a node that is not there has GPUs")
@@ -246,36 +241,30 @@ func testRestartControlPlane(ctx context.Context, t *testing.T, c *cluster.Clust
 	deletePod(ctx, t, c, "fourth")
 }
 
-// testSecondCluster starts another cluster beside the first, adds a node to
-// it and takes it away.
+// testSecondCluster starts another cluster beside the first, and one whose kubelet refuses its configuration.
 func testSecondCluster(ctx context.Context, t *testing.T, c *cluster.Cluster) {
-	other, err := cluster.Start(ctx, cluster.Config{Name: testCluster + "-2", NoScheduler: true, Log: t.Output()})
+	config := cluster.Config{Name: testCluster + "-2", NoScheduler: true, Nodes: []cluster.Node{{Name: "node1"}}, Log: t.Output()}
+	other, err := cluster.Start(ctx, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if err := other.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-		checkNothingIsLeft(t, other)
-	}()
-	if err := other.AddNode(ctx, cluster.Node{Name: "node1"}); err != nil {
-		t.Fatal(err)
+	if err := c.WaitReady(ctx); err != nil {
+		t.Error(err)
 	}
-	if err := other.RemoveNode(ctx, "node1"); err != nil {
-		t.Fatal(err)
+	if err := other.Stop(ctx); err != nil {
+		t.Error(err)
 	}
-	// What a process says before it ends is in the error.
-	err = other.AddNode(ctx, cluster.Node{Name: "bad", Kubelet: []byte("maxPods: -1\n")})
+	checkNothingIsLeft(t, other)
+	// The error contains the last lines of a process that has ended.
+	config.Nodes = []cluster.Node{{Name: "bad", Kubelet: []byte("maxPods: -1\n")}}
+	_, err = cluster.Start(ctx, config)
 	if err == nil || !strings.Contains(err.Error(), "kubelet@bad has ended") || !strings.Contains(err.Error(), "maxPods") {
 		t.Errorf("a node with a bad configuration: %v", err)
 	}
-	if err := other.RemoveNode(ctx, "bad"); err != nil {
+	if err := cluster.Remove(ctx, other.Dir()); err != nil {
 		t.Error(err)
 	}
-	if err := other.WaitReady(ctx); err != nil {
-		t.Error(err)
-	}
+	checkNothingIsLeft(t, other)
 	if err := c.WaitReady(ctx); err != nil {
 		t.Error(err)
 	}

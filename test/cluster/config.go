@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Name tells clusters of one machine apart.
 	Name string
-	// Nodes may be empty: AddNode adds more at any time.
+	// Nodes may be empty.
 	Nodes []Node
 	// CacheDir keeps what is built once and used by all clusters. Empty means
 	// DefaultCacheDir.

@@ -18,7 +18,6 @@ import (
 	"text/template"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
@@ -93,59 +92,6 @@ func (c *Cluster) writeDriver(node string, description []byte) error {
 	return writeFileAtomic(filepath.Join(driver, "etc/fakenvml.json"), description)
 }
 
-// RemoveDriver takes the node's simulated driver away.
-func (c *Cluster) RemoveDriver(node string) error {
-	if _, err := c.nodeState(node); err != nil {
-		return err
-	}
-	// The folder itself is mounted in the node, and so is DriverState.
-	driver := filepath.Join(c.NodeDir(node), "driver")
-	return errors.Join(os.RemoveAll(filepath.Join(driver, "usr")), os.RemoveAll(filepath.Join(driver, "etc/fakenvml.json")))
-}
-
-// AddNode adds a node and waits until it is ready.
-func (c *Cluster) AddNode(ctx context.Context, n Node) error {
-	if err := n.validate(); err != nil {
-		return err
-	}
-	if err := c.makeNode(n); err != nil {
-		return fmt.Errorf("make node %s: %w", n.Name, err)
-	}
-	if err := c.startContainerd(ctx, n.Name); err != nil {
-		return err
-	}
-	return c.startKubelet(ctx, n.Name)
-}
-
-// RemoveNode kills everything on a node, as if it lost power, and takes away
-// the node and its files. With it goes its Node object.
-func (c *Cluster) RemoveNode(ctx context.Context, name string) error {
-	n, err := c.nodeState(name)
-	if err != nil {
-		return err
-	}
-	cgroup := c.NodeCgroup(name)
-	if err := linux.NewMembers(cgroup, n.Anchor).Kill(ctx); err != nil {
-		return fmt.Errorf("remove node %s: %w", name, err)
-	}
-	if err := linux.RemoveCgroup(ctx, cgroup); err != nil {
-		return fmt.Errorf("remove node %s: %w", name, err)
-	}
-	c.mu.Lock()
-	c.state.Nodes = slices.DeleteFunc(c.state.Nodes, func(n nodeState) bool { return n.Name == name })
-	maps.DeleteFunc(c.state.Processes, func(_ string, p *process) bool { return p.Where == name })
-	err = c.state.write(c.dir)
-	c.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	err = c.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) { // it may never have registered
-		return fmt.Errorf("remove node %s: %w", name, err)
-	}
-	return os.RemoveAll(c.NodeDir(name))
-}
-
 // StartBesideControlPlane starts a command in the control plane's network, where
 // kube-scheduler calls extenders on loopback. The file scheduler.kubeconfig in
 // Dir leads from there to the API server, with kube-scheduler's rights.
@@ -213,7 +159,7 @@ func (c *Cluster) LoadImage(ctx context.Context, archive string, nodes ...string
 	return nil
 }
 
-// Nodes returns the names of the nodes, in the order in which they were added.
+// Nodes returns the names of the nodes, in the order of the configuration.
 func (c *Cluster) Nodes() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
