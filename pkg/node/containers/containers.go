@@ -19,7 +19,6 @@ import (
 type State interface {
 	Look(ctx context.Context) (s allocation.State, podsChanged <-chan struct{}, err error)
 	LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
-	LevelOfContainer(h allocation.Allocated) gpu.Enforcement
 	Grants(h allocation.Allocated) (memory, cores *record.Grant)
 	InitGrants(pod allocation.Pod, container string, units gpu.Units) (memory, cores *record.Grant)
 }
@@ -61,26 +60,32 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 		nothing, err := c.asksForNothing(ctx, namespace, pod, container)
 		return nil, nothing, err
 	}
-	for _, d := range h.memory.Devices {
+	for _, d := range h.devices {
 		if !d.Advertised() {
 			return nil, false, &gpu.OutOfUse{Device: d}
 		}
 	}
-	rebuilt := c.cfg.as(given)
 	_, threads := given[mpsThreads]
-	env = make(map[string]string)
-	answer := func(recorded *record.Grant, r gpu.Resource, g allocation.Grant, withMPS bool) {
-		h.inventory.MPS = withMPS
-		switch {
-		case recorded != nil:
-			maps.Copy(env, recorded.Response.GetEnvs())
-		case g.Each > 0:
-			maps.Copy(env, rebuilt.Response(r, g, h.inventory).GetEnvs())
-		}
-	}
-	answer(h.recorded.memory, gpu.Memory, h.memory, c.cfg.servedBy(given[mpsPipeDirectory]))
-	answer(h.recorded.cores, gpu.Cores, h.cores, threads)
+	env = h.environment(h.memory, c.cfg.as(given), c.cfg.servedBy(given[mpsPipeDirectory]))
+	maps.Copy(env, h.environment(h.cores, c.cfg.as(given), threads))
 	return env, true, nil
+}
+
+// environment returns the variables of one grant: those of its response or, where that is unknown, of a response with these
+// settings.
+func (h *holding) environment(g *record.Grant, cfg Config, withMPS bool) map[string]string {
+	switch {
+	case g == nil:
+		return nil
+	case g.Response != nil:
+		return maps.Clone(g.Response.GetEnvs())
+	}
+	inv := h.inventory
+	inv.Enforcement, inv.MPS = h.level, withMPS
+	if g.GPUs[0].Cores > 0 {
+		return cfg.Response(gpu.Cores, allocation.Grant{Devices: h.devices, Each: g.GPUs[0].Cores}, inv).GetEnvs()
+	}
+	return cfg.Response(gpu.Memory, allocation.Grant{Devices: h.devices, Each: int(g.GPUs[0].Units)}, inv).GetEnvs()
 }
 
 // asksForNothing reports whether a container is known to ask for none of the GPU memory of its pod. It fails for a pod
@@ -113,14 +118,14 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 		return err
 	case h == nil && levelIn(given) == gpu.EnforcementKernel:
 		return errors.New("it was promised a limit of GPU memory, and neither the kubelet nor the API server tells of how much")
-	case h == nil || h.inventory.Enforcement != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel:
+	case h == nil || h.level != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel:
 		return nil
 	}
 	group, err := enforcement.GroupOf(cgroupsPath)
 	if err != nil {
 		return err
 	}
-	if err := c.kernel.Hold(ctx, group, h.memory.Devices, h.limitMiB()); err != nil {
+	if err := c.kernel.Hold(ctx, group, h.devices, h.memory.LimitMiB()); err != nil {
 		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 		if h.pod != nil {
 			c.events.Pod(h.pod.Pod, event.NotEnforced, fmt.Sprintf("container %s: %v", container, err))
@@ -153,22 +158,14 @@ func levelIn(given map[string]string) gpu.Enforcement {
 	return gpu.Enforcement(given[enforcementLevel])
 }
 
-// A holding is what one container was given.
+// A holding is the grant of one container.
 type holding struct {
 	pod           *allocation.Pod // nil: the watch has not shown it
-	memory, cores allocation.Grant
-	inventory     gpu.Inventory   // with the level at which it was given
+	memory, cores *record.Grant   // cores can be nil
+	devices       []gpu.Device    // of memory
+	level         gpu.Enforcement // at which the memory was given
 	ofPod         gpu.Enforcement // of an init container's pod: the other containers' level
-
-	recorded struct{ memory, cores *record.Grant } // nil where none is recorded
-}
-
-// limitMiB returns the limit on each GPU, as the container's environment has it.
-func (h *holding) limitMiB() int64 {
-	if h.recorded.memory != nil {
-		return h.recorded.memory.LimitMiB()
-	}
-	return LimitMiB(h.memory, h.inventory)
+	inventory     gpu.Inventory
 }
 
 // holding returns what a container was given; nil, where that is not known.
@@ -188,34 +185,31 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	case i >= 0 && slices.ContainsFunc(s.Allocated[i].Slots, gpu.SlotID.GPUShare):
 		return nil, nil // it keeps what gpushare's plugin gave it
 	case i >= 0:
-		h.recorded.memory, h.recorded.cores = c.state.Grants(s.Allocated[i])
-		h.inventory.Enforcement = c.levelOfHeld(s, h.pod, s.Allocated[i], given)
-		return h, h.resolve(s, s.Allocated[i].Only(gpu.Memory), s.Allocated[i].Only(gpu.Cores))
+		if h.memory, h.cores = c.state.Grants(s.Allocated[i]); h.memory == nil {
+			_, err := allocation.Resolve(s, gpu.Memory, s.Allocated[i].Only(gpu.Memory))
+			return nil, fmt.Errorf("its GPU memory is unknown: %w", err)
+		}
+		h.level = c.levelOfHeld(s, h.pod, *h.memory, given)
 	case h.pod == nil:
 		return nil, nil
 	default:
-		h.inventory.Enforcement, h.ofPod = levelIn(given), c.state.LevelOf(s, *h.pod)
-		return c.ofInit(h, s, container)
+		h.memory, h.cores, err = c.ofInit(s, *h.pod, container)
+		if h.memory == nil || err != nil {
+			return nil, err
+		}
+		h.level, h.ofPod = h.memory.Level, c.state.LevelOf(s, *h.pod)
+		if h.memory.Response == nil {
+			h.level = levelIn(given)
+		}
 	}
-}
-
-// resolve reads what the kubelet has given.
-func (h *holding) resolve(s allocation.State, memory, cores []gpu.SlotID) (err error) {
-	if h.memory, err = granted(s, gpu.Memory, memory); err != nil || len(cores) == 0 {
-		return err
+	for _, part := range h.memory.GPUs {
+		d, ok := s.Inventory.Device(part.UUID)
+		if !ok {
+			return nil, fmt.Errorf("GPU %s, whose memory it was given, is gone", part.UUID)
+		}
+		h.devices = append(h.devices, d)
 	}
-	h.cores, err = granted(s, gpu.Cores, cores)
-	return err
-}
-
-// granted is allocation.Resolve, also of GPUs that are offered no more: a container that runs there has
-// what it was given.
-func granted(s allocation.State, r gpu.Resource, ids []gpu.SlotID) (allocation.Grant, error) {
-	g, err := allocation.Resolve(s, r, ids)
-	if _, out := errors.AsType[*gpu.OutOfUse](err); out {
-		return g, nil
-	}
-	return g, err
+	return h, nil
 }
 
 // ofInit returns what a plain init container got, which the kubelet does not list. It is the recorded grant. Where
@@ -223,46 +217,42 @@ func granted(s allocation.State, r gpu.Resource, ids []gpu.SlotID) (allocation.G
 // have none, of the pod's annotation, at the level of the container's environment. A pod that has set another level
 // in that environment has variables of the true one next to it, and is not made. It returns nil for a container that
 // asks for nothing.
-func (c *Containers) ofInit(h *holding, s allocation.State, container string) (*holding, error) {
-	request := h.pod.Request
-	containers := request.Containers.All()
+func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string) (memory, cores *record.Grant, err error) {
+	containers := pod.Request.Containers.All()
 	i := slices.IndexFunc(containers, func(c placement.Container) bool {
 		return c.Name == container && c.Kind == placement.Init && c.Units > 0
 	})
 	if i < 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	if memory, cores := c.state.InitGrants(*h.pod, container, containers[i].Units); memory != nil {
-		h.recorded.memory, h.recorded.cores = memory, cores
-		h.inventory.Enforcement = memory.Level
-		var slots []gpu.SlotID
-		if cores != nil {
-			slots = cores.Slots
-		}
-		return h, h.resolve(s, memory.Slots, slots)
+	if memory, cores = c.state.InitGrants(pod, container, containers[i].Units); memory != nil {
+		return memory, cores, nil
 	}
-	has := allocation.Actual(s, *h.pod)
+	has := allocation.Actual(s, pod)
 	if has.None() {
-		has = h.pod.Assignment
+		has = pod.Assignment
 	}
-	for _, d := range h.inventory.Devices {
-		if slices.Contains(has.Devices(), d.UUID) {
-			h.memory.Devices = append(h.memory.Devices, d)
-		}
+	devices := slices.DeleteFunc(slices.Clone(s.Inventory.Devices), func(d gpu.Device) bool { return !slices.Contains(has.Devices(), d.UUID) })
+	gpus := pod.Request.GPUs()
+	if len(devices) != gpus {
+		return nil, nil, fmt.Errorf("pod %s has %d GPUs of this node and asks for %d", pod.Pod, len(devices), gpus)
 	}
-	if len(h.memory.Devices) != request.GPUs() {
-		return nil, fmt.Errorf("pod %s has %d GPUs of this node and asks for %d", h.pod.Pod, len(h.memory.Devices), request.GPUs())
+	rebuilt := func(r gpu.Resource) *record.Grant {
+		g := allocation.Grant{Resource: r, Devices: devices, Each: allocation.Amount(r, containers[i]) / gpus}
+		out := record.New(allocation.Attributed{Pod: pod.Pod, Container: containers[i]}, g, s.Inventory, nil)
+		return &out
 	}
-	h.memory.Each = int(containers[i].Units) / request.GPUs()
-	h.cores = allocation.Grant{Devices: h.memory.Devices, Each: containers[i].Cores / request.GPUs()}
-	return h, nil
+	if containers[i].Cores >= gpus {
+		cores = rebuilt(gpu.Cores)
+	}
+	return rebuilt(gpu.Memory), cores, nil
 }
 
 // levelOfHeld returns the level at which a container got its slots: the stronger one of its record and its environment,
 // which the kubelet keeps. Its image can have put another value before the kubelet's. CreateContainer finds that,
 // if the runtime calls then. Other containers of the pod can have a weaker level.
-func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, h allocation.Allocated, given map[string]string) gpu.Enforcement {
-	level, recorded := levelIn(given), c.state.LevelOfContainer(h)
+func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory record.Grant, given map[string]string) gpu.Enforcement {
+	level, recorded := levelIn(given), memory.Level
 	switch {
 	case recorded != "" && recorded.AtLeast(level):
 		return recorded

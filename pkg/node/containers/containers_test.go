@@ -358,3 +358,21 @@ func TestInitContainersHaveLimits(t *testing.T) {
 		})
 	}
 }
+
+// Without grants, the use of all containers would count as foreign or stay as it was.
+func TestGrantsAreKnownWhileTheKubeletIsSilent(t *testing.T) {
+	p := pod("a", 1, uuidB, app(3))
+	n := newNode(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond }, nil, p)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	n.Kubelet.Fail = errors.New("no answer")
+	want := []usage.Grant{{Namespace: "ns", Name: "a", Container: "main", Device: uuidB, Bytes: 3 << 30}}
+	if got, err := n.Containers.Grants(t.Context()); err != nil || !slices.Equal(got, want) {
+		t.Errorf("grants %v, %v; want %v", got, err, want)
+	}
+	n.begin(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond })
+	if got, err := n.Containers.Grants(t.Context()); err == nil {
+		t.Errorf("grants %v of a kubelet that has listed nothing yet", got)
+	}
+}

@@ -10,9 +10,9 @@
 //
 // # Decisions
 //
-// Without a record (a pod of version 0.2, a lost file) the grant of a listed container follows from its
-// slots, and its strategy and level from its environment, which is the kubelet's stored answer. The kubelet does not
-// list plain init containers. One without a record has the amount that its pod asks for it, of the GPUs of the pod's
+// A grant without a response (of version 0.2, or of a lost file) has its strategy and level from the container's
+// environment, which is the kubelet's stored answer. The kubelet does not
+// list plain init containers. One without a grant has the amount that its pod asks for it, of the GPUs of the pod's
 // other containers or, where these have none, of the pod's annotation.
 //
 // The answers about the two resources of a container are merged by the kubelet,

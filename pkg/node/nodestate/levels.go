@@ -68,22 +68,32 @@ func (n *State) LevelOfContainer(h allocation.Allocated) gpu.Enforcement { retur
 // nothing is recorded.
 func (n *State) MPSOf(h allocation.Allocated) (protocol int) { return n.levelOf(h).MPS }
 
-// RetiredClients returns the pods on each GPU that version 0.2 made clients of an MPS protocol which gpumem no longer
-// runs. The map has the kubelet's device IDs of the resource, each with its pod.
+// RetiredClients returns the pods on each GPU that are clients of an MPS protocol which gpumem no longer runs. The map has
+// the kubelet's device IDs of the resource, each with its pod.
 func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
 		return nil // nothing of such a node is offered
 	}
+	protocols := make(map[gpu.SlotID]int)
+	grants, _ := n.grants.Grants()
+	for _, g := range grants {
+		for _, id := range g.Slots {
+			protocols[id] = g.MPS
+		}
+	}
 	out := make(map[gpu.UUID][]string)
 	for id, pod := range held {
-		device, err := slots.Device(gpu.SlotID(id))
-		if err != nil || mps.CheckProtocol(n.grants.FormerLevel(gpu.SlotID(id)).MPS) == nil {
+		slot := gpu.SlotID(id)
+		protocol, granted := protocols[slot]
+		if !granted {
+			protocol = n.grants.FormerLevel(slot).MPS
+		}
+		device, err := slots.Device(slot)
+		if err != nil || mps.CheckProtocol(protocol) == nil || slices.Contains(out[device.UUID], pod) {
 			continue
 		}
-		if !slices.Contains(out[device.UUID], pod) {
-			out[device.UUID] = append(out[device.UUID], pod)
-		}
+		out[device.UUID] = append(out[device.UUID], pod)
 	}
 	return out
 }

@@ -122,7 +122,8 @@ func (n *State) Changed() (pods, offer <-chan struct{}) {
 // answer. Before is how many grants there were when the kubelet was asked.
 func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool, before int) allocation.State {
 	s := n.rules()
-	n.grants.MoveTo(held, before)
+	s.Pods, s.Allocated = pods, held
+	n.grants.Adopt(s, before)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.held, n.heard = held, true
@@ -181,7 +182,7 @@ func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 	for _, g := range grants {
 		a := g.Attributed()
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == a.Pod })
-		if i < 0 || pods[i].Admitted && !pods[i].Unlisted() && listedIn(n.held, a) {
+		if i < 0 || g.Container == "" || pods[i].Admitted && !pods[i].Unlisted() && listedIn(n.held, a) {
 			continue
 		}
 		a.Earlier = !recent(g)
@@ -228,5 +229,5 @@ func (n *State) Keep(here map[string]bool, all bool) {
 			listed[id] = true
 		}
 	}
-	n.grants.Keep(n.asked, func(g record.Grant) bool { return g.UID == "" || here[g.UID] || listed[g.Slots[0]] })
+	n.grants.Keep(n.asked, func(g record.Grant) bool { return here[g.UID] || listed[g.Slots[0]] })
 }

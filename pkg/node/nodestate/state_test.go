@@ -220,6 +220,10 @@ func TestRetiredClients(t *testing.T) {
 	if got := n.State.RetiredClients(inv, held); len(got) > 0 {
 		t.Errorf("clients after the slots were granted again: %v", got)
 	}
+	n.State.Record(record.Grant{Slots: []gpu.SlotID{"bbbbbbbb-1"}, Level: gpu.EnforcementMPS, MPS: 3})
+	if diff := cmp.Diff(map[gpu.UUID][]string{uuidB: {"ml/advisory"}}, n.State.RetiredClients(inv, held)); diff != "" {
+		t.Errorf("clients by a recorded grant (-want +got):\n%s", diff)
+	}
 }
 
 // A pod can arrive and get a grant after the reconciler listed the pods that are here.
@@ -245,6 +249,12 @@ func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 	n.State.Keep(nil, true)
 	if isRecorded() {
 		t.Error("the grant of the pod that is gone stays")
+	}
+	n.State.Record(record.Grant{Slots: []gpu.SlotID{slot}})
+	ask()
+	n.State.Keep(nil, true)
+	if isRecorded() {
+		t.Error("the grant of an unknown pod stays")
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 
 // Grant is one answer to Allocate: the part of one resource that a container got.
 type Grant struct {
-	// The container for which the kubelet most likely asked. All are empty for an unknown pod; UID and Container are empty
-	// where PodResources reported another pod than the plugin had assumed.
+	// The container for which the kubelet most likely asked. All are empty for an unknown pod. UID is empty where PodResources
+	// reported a pod that may not be admitted yet, and Container where it reported another pod than the plugin had assumed.
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	UID       string `json:"uid,omitempty"`
@@ -26,7 +26,7 @@ type Grant struct {
 	GPUs     []GPU                                `json:"gpus"`  // by index
 	Level    gpu.Enforcement                      `json:"level,omitempty"`
 	MPS      int                                  `json:"mps,omitempty"` // protocol of the daemon that the container is a client of; 0: none
-	Response *pluginapi.ContainerAllocateResponse `json:"response"`      // the answer that the kubelet stores
+	Response *pluginapi.ContainerAllocateResponse `json:"response"`      // the answer that the kubelet stores; nil: unknown
 
 	number int // of the grants of this process; 0: of an earlier one
 }
@@ -90,13 +90,13 @@ func (g Grant) overlaps(o Grant) bool {
 	return slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { _, has := slices.BinarySearch(o.Slots, id); return has })
 }
 
-// replaces reports whether a grant ends an older one.
-func (g Grant) replaces(o Grant, before int) bool {
+// replaces reports whether a grant ends an older one. The kubelet may have lost the older one.
+func (g Grant) replaces(o Grant, lost bool) bool {
 	ofPod := g.UID != "" && g.Namespace == o.Namespace && g.Pod == o.Pod && (g.UID == o.UID || o.UID == "")
 	switch {
 	case g.Resource() != o.Resource():
 		return false
-	case ofPod && g.Container == o.Container && o.number <= before:
+	case ofPod && g.Container == o.Container && lost:
 		return true // a kubelet that lost its records asks again
 	case ofPod && o.Init && g.Container != o.Container:
 		return false

@@ -3,6 +3,7 @@ package record
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -45,10 +46,11 @@ type Table struct {
 
 	mu     sync.Mutex // guards the rest
 	loaded bool
-	failed bool  // the last write failed
-	state  state // its slices and maps are replaced, not changed
-	count  int   // grants of this process
-	before int   // the grants up to this number were made before the kubelet registered the plugin last
+	failed bool                                 // the last write failed
+	state  state                                // its slices and maps are replaced, not changed
+	count  int                                  // grants of this process
+	before int                                  // the grants up to this number were made before the kubelet registered the plugin last
+	listed map[gpu.SlotID]*allocation.Allocated // by the kubelet's last list
 }
 
 // NewTable returns a table with the grants in the checkpoint, which Load reads again: the process before may add some. Former
@@ -168,7 +170,7 @@ func (t *Table) Put(g Grant) {
 	t.mu.Lock()
 	t.count++
 	g.number = t.count
-	old := func(o Grant) bool { return g.replaces(o, t.before) }
+	old := func(o Grant) bool { return g.replaces(o, o.number <= t.before && t.listed[o.Slots[0]] == nil) }
 	t.state.Grants = append(slices.DeleteFunc(slices.Clone(t.state.Grants), old), g)
 	t.state.Former = maps.Clone(t.state.Former)
 	for _, id := range g.Slots {
@@ -237,33 +239,61 @@ func (t *Table) FindInit(pod placement.PodRef, container string, units int) (mem
 	return memory, cores
 }
 
-// MoveTo records that slots of the first grants belong to other pods than assumed: PodResources listed them so when the
-// process had recorded that many grants.
-func (t *Table) MoveTo(held []allocation.Allocated, count int) {
+// Adopt makes the table agree with the kubelet's list of containers (s.Allocated), of the time when the process had recorded
+// that many grants. A grant whose slots are listed at another pod than assumed moves there. A listed container without a
+// grant, of version 0.2 or of a lost file, gets one without a response, at the level that version 0.2 recorded.
+func (t *Table) Adopt(s allocation.State, count int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	owner := make(map[gpu.SlotID]*allocation.Allocated)
-	for i := range held {
-		for _, id := range held[i].Slots {
-			owner[id] = &held[i]
+	t.listed = make(map[gpu.SlotID]*allocation.Allocated)
+	for i := range s.Allocated {
+		for _, id := range s.Allocated[i].Slots {
+			t.listed[id] = &s.Allocated[i]
 		}
 	}
-	moved := false
 	grants := slices.Clone(t.state.Grants)
 	for i, g := range grants {
-		h := owner[g.Slots[0]]
-		if h == nil || g.number > count || h.Namespace == g.Namespace && h.Name == g.Pod {
-			continue
+		h := t.listed[g.Slots[0]]
+		if h != nil && g.number <= count && (h.Namespace != g.Namespace || h.Name != g.Pod || g.UID == "") {
+			g.Namespace, g.Pod, g.UID, g.Container = h.Namespace, h.Name, admitted(s, *h), ""
+			if slices.Equal(g.Slots, slices.Sorted(slices.Values(h.Only(g.Resource())))) {
+				g.Container, g.Init = h.Container, false
+			}
+			grants[i] = g
 		}
-		grants[i].Namespace, grants[i].Pod, grants[i].UID, grants[i].Container = h.Namespace, h.Name, "", ""
-		if slices.Equal(g.Slots, slices.Sorted(slices.Values(h.Only(g.Resource())))) {
-			grants[i].Container, grants[i].Init = h.Container, false
+	}
+	for _, h := range s.Allocated {
+		for _, r := range []gpu.Resource{gpu.Memory, gpu.Cores} {
+			slots := slices.Sorted(slices.Values(h.Only(r)))
+			settled := func(g Grant) bool {
+				return slices.Equal(g.Slots, slots) || g.number > count && g.overlaps(Grant{Slots: slots})
+			}
+			if len(slots) == 0 || slices.ContainsFunc(grants, settled) {
+				continue
+			}
+			given, err := allocation.Resolve(s, r, slots)
+			if _, out := errors.AsType[*gpu.OutOfUse](err); err != nil && !out {
+				continue // its GPU is gone
+			}
+			to := placement.PodRef{Namespace: h.Namespace, Name: h.Name, UID: admitted(s, h)}
+			g := New(allocation.Attributed{Pod: to, Container: placement.Container{Name: h.Container, Kind: placement.App}}, given, s.Inventory, nil)
+			former := t.formerOf(slots)
+			g.Level, g.MPS = former.Level, former.MPS
+			grants = append(grants, g)
 		}
-		moved = true
 	}
-	if moved {
-		t.state.Grants = grants
+	t.state.Grants = grants
+}
+
+// admitted returns the UID of the pod with the name of a listed one. It is empty for a pod that the kubelet may not have
+// admitted: the listed pod may have had the same name before.
+func admitted(s allocation.State, h allocation.Allocated) string {
+	for _, pod := range s.Pods {
+		if h.Of(pod.Pod) && pod.Admitted {
+			return pod.Pod.UID
+		}
 	}
+	return ""
 }
 
 // Keep drops each of the first grants that fails the test. The pod of a later grant may be newer than the test.
@@ -278,6 +308,11 @@ func (t *Table) Keep(count int, has func(Grant) bool) {
 func (t *Table) FormerLevel(slots ...gpu.SlotID) (out Former) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.formerOf(slots)
+}
+
+// formerOf is FormerLevel. The caller holds mu.
+func (t *Table) formerOf(slots []gpu.SlotID) (out Former) {
 	for i, id := range slots {
 		one, ok := t.state.Former[id]
 		if !ok {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/zap"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -32,6 +33,16 @@ func initial(g Grant) Grant {
 
 func held(name, container string, slots ...gpu.SlotID) allocation.Allocated {
 	return allocation.Allocated{Namespace: "ns", Name: name, Container: container, Slots: slots}
+}
+
+// listing is the state of a node with two GPUs on which the kubelet lists containers.
+func listing(list ...allocation.Allocated) allocation.State {
+	inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-aaaaaaaa", Allocatable: 8}, {UUID: "GPU-bbbbbbbb", Index: 1, Allocatable: 8}}}
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		panic(err)
+	}
+	return allocation.State{Inventory: inv, Slots: slots, Allocated: list}
 }
 
 // loaded returns the table of a new process.
@@ -306,7 +317,14 @@ func TestGrantsMoveToThePodThatHasTheirSlots(t *testing.T) {
 	table.Put(grant("r", "main", gpu.EnforcementAdvisory, "c-0"))
 	before := table.Count()
 	table.Put(initial(grant("p", "late", gpu.EnforcementAdvisory, "d-0")))
-	table.MoveTo([]allocation.Allocated{held("q", "main", "a-0", "a-1"), held("s", "app", "b-0"), held("r", "main", "c-0"), held("t", "main", "d-0")}, before)
+	s := listing(held("q", "main", "a-0", "a-1"), held("s", "app", "b-0"), held("r", "main", "c-0"), held("t", "main", "d-0"))
+	s.Pods = []allocation.Pod{{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "q", UID: "uid-q"}}}}
+	table.Adopt(s, before)
+	if grants, _ := table.Grants(); grants[0].UID != "" {
+		t.Errorf("the grant moves to pod %s, which the kubelet may not have admitted", grants[0].UID)
+	}
+	s.Pods[0].Admitted = true
+	table.Adopt(s, before)
 	type owner struct {
 		Pod, UID, Container string
 		Init                bool
@@ -316,12 +334,49 @@ func TestGrantsMoveToThePodThatHasTheirSlots(t *testing.T) {
 	for _, g := range grants {
 		got = append(got, owner{g.Pod, g.UID, g.Container, g.Init})
 	}
-	want := []owner{{"q", "", "", true}, {"s", "", "app", false}, {"r", "uid-r", "main", false}, {"p", "uid-p", "late", true}}
+	want := []owner{{"q", "uid-q", "", true}, {"s", "", "app", false}, {"r", "uid-r", "main", false}, {"p", "uid-p", "late", true}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("owners (-want +got):\n%s", diff)
 	}
 	if memory, _ := table.FindInit(placement.PodRef{Namespace: "ns", Name: "q", UID: "uid-q"}, "prepare", 3); memory == nil || memory.Level != gpu.EnforcementKernel {
 		t.Errorf("the init container of pod q has %v", memory)
+	}
+}
+
+// Version 0.2 recorded levels alone, and a checkpoint can be lost: a listed container has a grant all the same.
+func TestAListedContainerHasAGrant(t *testing.T) {
+	former := filepath.Join(t.TempDir(), "levels.json")
+	if err := os.WriteFile(former, []byte(`{"aaaaaaaa-0":{"level":"kernel","mps":3},"aaaaaaaa-1":{"level":"mps","mps":2}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table := NewTable(nil, former, zap.NewNop())
+	s := listing(held("p", "main", "aaaaaaaa-1", "aaaaaaaa-0", "aaaaaaaa-c0"), held("q", "main", "aaaaaaaa-2"), held("r", "main", "bbbbbbbb-0", "gone"), held("s", "old", "bbbbbbbb-1"))
+	s.Pods = []allocation.Pod{{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "uid-p"}, Admitted: true}}}
+	table.Put(grant("new", "main", gpu.EnforcementAdvisory, "bbbbbbbb-1")) // since the kubelet listed pod s
+	for range 2 {
+		table.Adopt(s, 0)
+	}
+	grants, _ := table.Grants()
+	want := []Grant{
+		{Namespace: "ns", Pod: "p", UID: "uid-p", Container: "main", Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1"}, GPUs: []GPU{{UUID: "GPU-aaaaaaaa", Units: 2, MiB: 2048}}, Level: gpu.EnforcementMPS, MPS: 3},
+		{Namespace: "ns", Pod: "p", UID: "uid-p", Container: "main", Slots: []gpu.SlotID{"aaaaaaaa-c0"}, GPUs: []GPU{{UUID: "GPU-aaaaaaaa", Cores: 1}}},
+		{Namespace: "ns", Pod: "q", Container: "main", Slots: []gpu.SlotID{"aaaaaaaa-2"}, GPUs: []GPU{{UUID: "GPU-aaaaaaaa", Units: 1, MiB: 1024}}},
+	}
+	if diff := cmp.Diff(want, grants[1:], cmpopts.IgnoreUnexported(Grant{})); diff != "" {
+		t.Errorf("grants (-want +got):\n%s", diff)
+	}
+}
+
+// After a restart of the plugin alone, the kubelet still has the grants of the process before. A call for one of two equal pods
+// can be taken for the other.
+func TestAGrantThatTheKubeletListsStays(t *testing.T) {
+	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
+	loaded(store, "").Put(grant("p", "main", gpu.EnforcementKernel, "aaaaaaaa-0"))
+	table := loaded(store, "")
+	table.Adopt(listing(held("p", "main", "aaaaaaaa-0")), 0)
+	table.Put(grant("p", "main", gpu.EnforcementAdvisory, "aaaaaaaa-1"))
+	if got := levelOf(table, held("p", "main", "aaaaaaaa-0")); got != gpu.EnforcementKernel {
+		t.Errorf("level %q of a grant that the kubelet lists", got)
 	}
 }
 
