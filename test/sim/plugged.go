@@ -211,7 +211,7 @@ func (e *extenderProc) checkAlone(pod string) {
 	}
 }
 
-// Waiting and Wake are kube-scheduler's queue, as the waker has it.
+// Waiting and Wake are kube-scheduler's queue, as Decider.Wake has it.
 func (p *plugged) Waiting() []*v1.Pod { return cluster{p.extenderProc}.Waiting() }
 
 // Wake has a waiting pod tried again at once.

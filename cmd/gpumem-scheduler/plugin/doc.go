@@ -1,7 +1,6 @@
-// Package plugin is GPUMemory, a plugin of kube-scheduler's framework: it places pods that ask
-// for GPU memory, within kube-scheduler's own process. What is decided is decided by the same
-// core as in the extender, at each point by package decider; package binder binds, and package
-// waker wakes.
+// Package plugin is GPUMemory, a plugin of kube-scheduler's framework. It places pods that request
+// GPU memory within kube-scheduler's own process: package decider decides at each point, as it does
+// for the extender.
 //
 // # Invariants
 //

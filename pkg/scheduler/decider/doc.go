@@ -12,7 +12,7 @@
 //     away and puts back, and for those whose bindings no watch has shown. What kube-scheduler
 //     lacks is taken out of the cache only where the watch has stored that it is gone.
 //   - A pod that has begun to fit is tried again, by a hint (GoneHelps, ChangeHelps, NodeHelps)
-//     or, where the cache hears later than kube-scheduler, by the waker within about two seconds.
+//     or, where the cache hears later than kube-scheduler, by Wake within about two seconds.
 //
 // # Decisions
 //

@@ -19,7 +19,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/template"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
-	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
 
 // Decider decides about the pods that request GPU memory. Its fields are not changed once it is
@@ -27,9 +26,9 @@ import (
 type Decider struct {
 	*binder.Binder
 
-	index  ranking.Index
-	agreed agreements
-	waker  waker.Waker
+	index   ranking.Index
+	agreed  agreements
+	waiters waiters
 
 	fruitless atomic.Int32 // walks of Best that found no node, less those that did since
 }
@@ -86,7 +85,7 @@ func (d *Decider) Begin(pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error)
 	}
 	d.Cache.Expire(d.Now())
 	if err != nil {
-		d.waker.Answered(ref.UID)
+		d.waiters.remove(ref.UID)
 		d.Record(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error(), Asked: nodes})
 		return nil, unreadable(err), nil
 	}
@@ -217,9 +216,6 @@ func (d *Decider) Unreserve(c *Cycle) {
 
 // Bind writes the binding and with it the assignment.
 func (d *Decider) Bind(ctx context.Context, pod placement.PodRef, node string) error {
-	d.waker.Answered(pod.UID)
+	d.waiters.remove(pod.UID)
 	return d.Binder.Bind(ctx, pod, node)
 }
-
-// Wake has kube-scheduler try those waiting pods again that fit by now: see waker.Wake.
-func (d *Decider) Wake(ctx context.Context, queue waker.Queue) { d.waker.Wake(ctx, d.Binder, queue) }

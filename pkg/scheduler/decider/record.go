@@ -7,7 +7,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
-	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
 
 // RefusedNode is a node that has refused a pod.
@@ -23,7 +22,7 @@ const fewRefused = 2
 // Fits records on how many nodes the pod fits, of those that were asked about.
 func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	c.fitRecorded = true
-	d.waker.Answered(c.Pod.UID)
+	d.waiters.remove(c.Pod.UID)
 	d.Record(c.Pod, decisions.Decision{
 		Verb: decisions.Filter, Result: decisions.Fits, Asked: asked, Fit: fit, Sampled: c.Sampled,
 		Nodes: describe(refused[:min(len(refused), fewRefused)]),
@@ -48,9 +47,9 @@ func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
 			temporary = append(temporary, node.Name)
 		}
 	}
-	d.waker.Refused(&waker.Refusal{
-		Question: c.Question, At: d.Now(), Changes: c.changes, Count: len(names), Sampled: c.Sampled, Elsewhere: c.elsewhere != nil,
-		Asked: d.Cache.Set(slices.Values(names)), Temporary: temporary,
+	d.waiters.add(&waiting{
+		Question: c.Question, at: d.Now(), seen: c.changes, count: len(names), sampled: c.Sampled, elsewhere: c.elsewhere != nil,
+		asked: d.Cache.Set(slices.Values(names)), temporary: temporary,
 	})
 	return decision.Nodes
 }
@@ -78,7 +77,7 @@ const NoEviction = "no pod is evicted: the pod fits as soon as a node has admitt
 // MayEvict reports whether pods may be evicted for the pod, which kube-scheduler proposes for so many
 // nodes. It records why not: a node refuses the pod for a moment alone.
 func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
-	if !d.waker.Waits(c.Pod.UID, d.Now()) {
+	if !d.waiters.get(c.Pod.UID).isTemporary(d.Now()) {
 		return true
 	}
 	d.Record(c.Pod, decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Asked: proposed, Reason: decide.Confusable, Message: NoEviction})

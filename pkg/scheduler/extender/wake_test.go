@@ -14,7 +14,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/scheduler/waker"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // A pod of 14 units was refused on n0 to n2, of which each has 10 of 20 units taken by a
@@ -51,7 +51,7 @@ func TestWhichPodsAreWoken(t *testing.T) {
 			w.cluster.bindErr = errRefused
 			w.bind(w.cluster.pods["team/waits"], "n1")
 		}, false}, {second, nil, false}},
-		"no question about it comes any more": {{second, nil, false}, {waker.Remembered, gone, false}, {second, nil, false}},
+		"no question about it comes any more": {{second, nil, false}, {decider.Remembered, gone, false}, {second, nil, false}},
 		"another leads":                       {{second, gone, false}, {0, func(w *world) { w.Missing = func() string { return "another leads" } }, false}, {second, nil, false}},
 		"the API server refuses once": {
 			{second, gone, false},
@@ -107,7 +107,7 @@ func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
 		t.Fatalf("fits %v", got)
 	}
 	for range 3 {
-		w.now = w.now.Add(waker.After)
+		w.now = w.now.Add(decider.WakeAfter)
 		w.Wake(t.Context(), w.cluster)
 	}
 	if len(w.cluster.woken) > 0 {
@@ -116,7 +116,7 @@ func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
 	w.now = w.now.Add(30 * time.Second)
 	w.ReviewAssumed(t.Context(), 30*time.Second)
 	for range 3 {
-		w.now = w.now.Add(waker.After)
+		w.now = w.now.Add(decider.WakeAfter)
 		w.Wake(t.Context(), w.cluster)
 	}
 	if diff := cmp.Diff([]string{"pod"}, w.cluster.woken); diff != "" {
@@ -146,7 +146,7 @@ func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
 		for range 60 {
 			w.fits(pod, names[from:from+230]...)
 			for range 3 {
-				w.now = w.now.Add(waker.After)
+				w.now = w.now.Add(decider.WakeAfter)
 				w.cluster.woken = nil
 				w.Wake(context.Background(), w.cluster)
 				woken += len(w.cluster.woken)
@@ -200,7 +200,7 @@ func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
 				}
 				for range 3 {
 					w.Wake(context.Background(), w.cluster)
-					w.now = w.now.Add(waker.After)
+					w.now = w.now.Add(decider.WakeAfter)
 				}
 			}
 			look(tc.begin)
