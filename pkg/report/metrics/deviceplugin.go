@@ -21,27 +21,15 @@ type DevicePlugin struct {
 // NewDevicePlugin registers the metrics of gpumem-device-plugin. It panics when
 // they are registered already.
 func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
-	const subsystem = "device_plugin"
+	r := registry{to, "device_plugin"}
 	m := &DevicePlugin{
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "request_duration_seconds",
-			Help:    "Time to answer the kubelet, by call.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10), // 1 ms to 4 s
-		}, []string{"rpc"}),
-		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "request_errors_total",
-			Help: "Calls of the kubelet that were answered with an error, which ends the pod at GetPreferredAllocation and Allocate, by call.",
-		}, []string{"rpc"}),
-		drift: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "assignment_drift_pods",
-			Help: "Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.",
-		}),
-		corrections: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "assignment_corrections_total",
-			Help: "Assignment annotations written, by reason: placed (there was none, or somebody had changed it), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).",
-		}, []string{"reason"}),
+		took: r.histograms("request_duration_seconds", "Time to answer the kubelet, by call.", prometheus.ExponentialBuckets(0.001, 2.5, 10), "rpc"), // 1 ms to 4 s
+		failed: r.counters("request_errors_total", "Calls of the kubelet that were answered with an error, which ends the pod at GetPreferredAllocation and Allocate, by call.",
+			"rpc"),
+		drift: r.gauges("assignment_drift_pods", "Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.").WithLabelValues(),
+		corrections: r.counters("assignment_corrections_total", "Assignment annotations written, by reason: placed (there was none, or somebody had changed it), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).",
+			"reason"),
 	}
-	to.MustRegister(m.took, m.failed, m.drift, m.corrections)
 	for _, rpc := range []string{"GetPreferredAllocation", "Allocate", "PreStartContainer"} {
 		m.took.WithLabelValues(rpc)
 		m.failed.WithLabelValues(rpc)

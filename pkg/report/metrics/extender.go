@@ -42,39 +42,18 @@ func refusals() []string {
 // NewExtender registers the metrics of gpumem-extender. It panics when they are
 // registered already.
 func NewExtender(to prometheus.Registerer) *Extender {
-	const subsystem = "extender"
+	r := registry{to, "extender"}
 	m := &Extender{
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "request_duration_seconds",
-			Help:    "Time to answer kube-scheduler, by verb (filter, prioritize, preempt or bind).",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 14), // 0.1 ms to 15 s
-		}, []string{"verb"}),
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
-			Help: "Answers about pods, by verb, result (fits, bound, unfit, refused or failed) and the reason of what came closest.",
-		}, []string{"verb", "result", "reason"}),
-		sampled: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "sampled_questions_total",
-			Help: "Questions in which kube-scheduler left out nodes, as it does without percentageOfNodesToScore: 100 in its profile.",
-		}),
-		checked: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "cache_checked_timestamp_seconds",
-			Help: "When the cache was last compared with the API server; 0: not yet.",
-		}),
-		compared: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "cache_checks_total",
-			Help: "Comparisons of the cache with the API server.",
-		}),
-		wrong: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "cache_drift_objects",
-			Help: "Objects that the cache had wrong at the last check, by kind (pod or node).",
-		}, []string{"kind"}),
-		healed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "cache_healed_objects_total",
-			Help: "Objects that the cache had wrong and that checks have put right, by kind (pod or node).",
-		}, []string{"kind"}),
+		took: r.histograms("request_duration_seconds", "Time to answer kube-scheduler, by verb (filter, prioritize, preempt or bind).",
+			prometheus.ExponentialBuckets(0.0001, 2.5, 14), "verb"), // 0.1 ms to 15 s
+		decisions: r.counters("decisions_total", "Answers about pods, by verb, result (fits, bound, unfit, refused or failed) and the reason of what came closest.",
+			"verb", "result", "reason"),
+		sampled:  r.counters("sampled_questions_total", "Questions in which kube-scheduler left out nodes, as it does without percentageOfNodesToScore: 100 in its profile.").WithLabelValues(),
+		checked:  r.gauges("cache_checked_timestamp_seconds", "When the cache was last compared with the API server; 0: not yet.").WithLabelValues(),
+		compared: r.counters("cache_checks_total", "Comparisons of the cache with the API server.").WithLabelValues(),
+		wrong:    r.gauges("cache_drift_objects", "Objects that the cache had wrong at the last check, by kind (pod or node).", "kind"),
+		healed:   r.counters("cache_healed_objects_total", "Objects that the cache had wrong and that checks have put right, by kind (pod or node).", "kind"),
 	}
-	to.MustRegister(m.took, m.decisions, m.sampled, m.compared, m.checked, m.wrong, m.healed)
 	for verb, result := range outcomes() {
 		m.took.WithLabelValues(verb)
 		m.decisions.WithLabelValues(verb, result, "")

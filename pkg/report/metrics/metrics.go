@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 )
@@ -47,6 +48,24 @@ func NewRegistry(version string) *prometheus.Registry {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return registry
+}
+
+// registry registers the metrics of a subsystem. It panics if one is registered already.
+type registry struct {
+	prometheus.Registerer
+	subsystem string
+}
+
+func (r registry) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return promauto.With(r).NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: r.subsystem, Name: name, Help: help}, labels)
+}
+
+func (r registry) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: r.subsystem, Name: name, Help: help}, labels)
+}
+
+func (r registry) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Subsystem: r.subsystem, Name: name, Help: help, Buckets: buckets}, labels)
 }
 
 // Series are metrics in parts. Each part is made when it is asked for, so those of a large fleet need
