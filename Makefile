@@ -160,6 +160,7 @@ test-e2e: ## Run the core of the end-to-end tests on one real cluster; needs roo
 test-long: vet test-race test-render test-versions test-sim-long test-fuzz test-browser test-cluster ## Run all tests: nightly, and before a release (hours)
 	cd test/cluster/components/kueue && go vet ./... && go test -count=1 ./...
 	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
+	go test -count=1 -v -run TestDriverUpgrades ./cmd/gpumem-device-plugin -upgrades 50
 	cd test && go test -count=1 -timeout 40m -v -run TestUpgradeFromTheLastRelease ./e2e -long
 	cd test && go test -count=1 -v -timeout 60m ./claims -long
 	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m ./e2e -all

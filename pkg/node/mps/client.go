@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -109,6 +110,15 @@ func each(dir string, f func(*Client) error) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Running reports whether a supervisor of a node answers: it does until its daemon has ended.
+func Running(ctx context.Context, dir string) bool {
+	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well formed
+	return slices.ContainsFunc(append(sockets, filepath.Join(dir, statusSocket)), func(socket string) bool {
+		_, err := NewClient(filepath.Dir(socket)).Status(ctx)
+		return err == nil
+	})
 }
 
 var (

@@ -16,7 +16,7 @@ func Checks() []Check {
 		{"installed", "One device plugin and one scheduler (or extender) serve the resource domain.", install, "install.md", checkInstalled},
 		{"daemonsets", "The pods of the device plugin and of the MPS daemon exist and are ready.",
 			"kubectl -n gpumem-system describe daemonset NAME shows why its pods are missing: mostly Pod Security (label the namespace pod-security.kubernetes.io/enforce=privileged) or a quota for priority classes", "troubleshooting.md#a-node-with-a-gpu-offers-nothing", checkDaemonSets},
-		{"gpu-nodes", "Each node with the label nvidia.com/gpu.present=true runs the device plugin.",
+		{"gpu-nodes", "Each node with the label nvidia.com/gpu.present=true runs the device plugin, and the GPU Operator can stop it for a driver upgrade.",
 			"let devicePlugin.nodeSelector, .affinity and .tolerations fit the node, or remove the label", "install.md", checkGPUNodes},
 		{"scheduler", "The scheduler has two ready replicas; of an extender, only the leader is ready.",
 			"kubectl -n gpumem-system describe deployment NAME, and the logs of its pods, show the reason", "runbooks.md", checkScheduler},

@@ -286,6 +286,20 @@ func TestExamine(t *testing.T) {
 			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
 			s.Nodes[1].Spec.Taints = []v1.Taint{{Key: "dedicated", Value: "ml", Effect: v1.TaintEffectNoSchedule}}
 		}, []string{"error|node cpu-1|has the label nvidia.com/gpu.present=true and runs no device plugin of gpumem (its taints: dedicated=ml:NoSchedule)"}},
+		"a node that an older GPU Operator has labelled": {func(s *State) {
+			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
+			s.DaemonSets[0].Spec.Template.Spec.NodeSelector = map[string]string{api.GPUClients: "true"}
+		}, []string{"error|node cpu-1|has no label nvidia.com/gpu.deploy.client, which devicePlugin.nodeSelector selects: it runs no device plugin of gpumem|update the GPU Operator to 26.7 or newer"}},
+		"a node whose driver is replaced": {func(s *State) {
+			s.Nodes[1].Labels = map[string]string{gpuPresent: "true", gpuDriver: "true", api.GPUClients: "paused-for-driver-upgrade"}
+			s.DaemonSets[0].Spec.Template.Spec.NodeSelector = map[string]string{api.GPUClients: "true"}
+		}, []string{"warning|node cpu-1|runs no device plugin of gpumem: the GPU Operator keeps users of the driver off the node (nvidia.com/gpu.deploy.client=paused-for-driver-upgrade)"}},
+		"a driver that cannot be unloaded": {func(s *State) {
+			s.Nodes[0].Labels = map[string]string{gpuPresent: "true", gpuDriver: "true", api.GPUClients: "true"}
+		}, []string{"warning|daemonset gpumem-system/gpumem-device-plugin|does not select nodes by the label nvidia.com/gpu.deploy.client: the GPU Operator cannot unload the driver of node gpu-a for an upgrade"}},
+		"a driver of the machine, which the Operator does not unload": {func(s *State) {
+			s.Nodes[0].Labels = map[string]string{gpuPresent: "true", gpuDriver: "pre-installed", api.GPUClients: "true"}
+		}, nil},
 		"a plugin that is not ready": {func(s *State) {
 			s.Pods[0].Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "gpumem-device-plugin", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}
 		}, []string{"error|node gpu-a|its device plugin is not ready: gpumem-device-plugin runs and is not ready"}},

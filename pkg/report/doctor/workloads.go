@@ -16,6 +16,9 @@ import (
 // gpuPresent is the label that NVIDIA's feature discovery gives nodes with GPUs.
 const gpuPresent = "nvidia.com/gpu.present"
 
+// gpuDriver is the label of nodes whose driver the GPU Operator runs in a container, with the value "true".
+const gpuDriver = "nvidia.com/gpu.deploy.driver"
+
 func checkDaemonSets(s *State, in installation) (found findings) {
 	if in.plugin != nil {
 		found = checkDaemonSet(s, in.plugin, "device plugin", "its /readyz on port 8012 names the missing part")
@@ -56,10 +59,45 @@ func checkGPUNodes(s *State, in installation) (found findings) {
 	}
 	for _, node := range s.Nodes {
 		if node.Labels[gpuPresent] == "true" && !has[node.Name] && old(s, node.ObjectMeta) {
-			found.add(Error, "node "+node.Name, "", "has the label %s=true and runs no device plugin of gpumem%s", gpuPresent, taintsOf(node))
+			found.withoutPlugin(node, in.plugin)
 		}
 	}
+	found.unstoppable(s, in)
 	return found
+}
+
+// withoutPlugin explains why a node with GPUs runs no device plugin.
+func (f *findings) withoutPlugin(node v1.Node, plugin *appsv1.DaemonSet) {
+	const wait = "wait until the Operator has loaded the driver; docs/runbooks.md#a-driver-upgrade shows how to find the programs that keep it waiting"
+	const update = "update the GPU Operator to 26.7 or newer, which sets the label, or remove it from devicePlugin.nodeSelector"
+	object := "node " + node.Name
+	_, selects := plugin.Spec.Template.Spec.NodeSelector[api.GPUClients]
+	label, labelled := node.Labels[api.GPUClients]
+	switch {
+	case selects && !labelled:
+		f.add(Error, object, update, "has no label %s, which devicePlugin.nodeSelector selects: it runs no device plugin of gpumem", api.GPUClients)
+	case selects && api.GPUClientsStopped(&node):
+		f.add(Warning, object, wait, "runs no device plugin of gpumem: the GPU Operator keeps users of the driver off the node (%s=%s)", api.GPUClients, label)
+	default:
+		f.add(Error, object, "", "has the label %s=true and runs no device plugin of gpumem%s", gpuPresent, taintsOf(node))
+	}
+}
+
+// unstoppable adds the DaemonSets that keep the GPU Operator from unloading the driver of its nodes.
+func (f *findings) unstoppable(s *State, in installation) {
+	i := slices.IndexFunc(s.Nodes, func(node v1.Node) bool {
+		_, stops := node.Labels[api.GPUClients]
+		return stops && node.Labels[gpuDriver] == "true"
+	})
+	if i < 0 {
+		return
+	}
+	for _, ds := range []*appsv1.DaemonSet{in.plugin, in.mps} {
+		if ds != nil && ds.Spec.Template.Spec.NodeSelector[api.GPUClients] != "true" {
+			f.add(Warning, "daemonset "+nameOf(ds.ObjectMeta), "set "+api.GPUClients+`: "true" in devicePlugin.nodeSelector, as charts/gpumem/ci/gpu-operator-values.yaml does`,
+				"does not select nodes by the label %s: the GPU Operator cannot unload the driver of node %s for an upgrade", api.GPUClients, s.Nodes[i].Name)
+		}
+	}
 }
 
 func taintsOf(node v1.Node) string {

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/node/mps"
+)
+
+const (
+	// maxOutlive is the longest time for which a plugin that was told to end outlives others. It is less than the grace
+	// period in the chart, and than the 5 minutes that NVIDIA's k8s-driver-manager waits for DaemonSets.
+	maxOutlive = 4 * time.Minute
+	// outliveInterval is the time between two looks at those who need the plugin.
+	outliveInterval = time.Second
+	// stoppedTimeout bounds the read of the node's label: on a node that stays, the plugin has 30 seconds to end.
+	stoppedTimeout = 3 * time.Second
+)
+
+// daemonRuns returns a function that reports whether an MPS daemon of the node runs.
+func daemonRuns(dir string) func(context.Context) bool {
+	return func(ctx context.Context) bool { return mps.Running(ctx, dir) }
+}
+
+// outlive makes the plugin the last of gpumem to leave a node whose driver is about to be unloaded. Others need it there:
+// the kubelet, which removes a pod with a claim only after the plugin has unprepared the claim, and containers that start
+// again, which would have no limit without the MPS daemon if no plugin held them back.
+//
+// On other nodes it returns at once: the next plugin takes over. Holders returns the number of pods, or of prepared claims,
+// that hold GPU memory.
+func outlive(ctx context.Context, log *zap.Logger, stopped func(context.Context) (bool, error), holders func() (int, <-chan struct{}), daemonRuns func(context.Context) bool) {
+	ctx, cancel := context.WithTimeout(ctx, maxOutlive)
+	defer cancel()
+	ticker := time.NewTicker(outliveInterval)
+	defer ticker.Stop()
+	is := false // on an unreachable API server, the last answer counts
+	for first := true; ; first = false {
+		reading, cancel := context.WithTimeout(ctx, stoppedTimeout)
+		if now, err := stopped(reading); err == nil {
+			is = now
+		}
+		cancel()
+		n, _ := holders()
+		runs := daemonRuns(ctx)
+		if !is || n == 0 && !runs {
+			return
+		}
+		if first {
+			log.Info("the driver is about to be unloaded, and others need this plugin", zap.Int("pods or claims", n), zap.Bool("MPS daemon", runs))
+		}
+		select {
+		case <-ctx.Done():
+			log.Warn("ends before others that need this plugin", zap.Int("pods or claims", n), zap.Bool("MPS daemon", runs))
+			return
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,24 @@
+package nodepods
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// ClientsStopped reads whether NVIDIA's GPU Operator keeps programs that use the driver off the node: it does so from before
+// it unloads the driver until it has loaded the next one.
+func (n *Node) ClientsStopped(ctx context.Context) (bool, error) {
+	selector := fields.OneTermEqualSelector("metadata.name", n.name).String()
+	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: selector})
+	if err != nil {
+		return false, fmt.Errorf("read node %s: %w", n.name, err)
+	}
+	return slices.ContainsFunc(list.Items, func(node v1.Node) bool { return node.Name == n.name && api.GPUClientsStopped(&node) }), nil
+}
