@@ -58,14 +58,14 @@ type Verdict struct {
 	Unserved, Failed map[gpu.UUID]error // GPUs on which MPS, and the kernel, limit nobody, where they do on others
 }
 
-// lacks returns why a level is not enforced on the node, and the GPUs on which it fails alone. One level does not imply
+// lacks returns the GPUs on which a level fails alone, and why it is not enforced on the node. One level does not imply
 // another: the settings of a container for one have no effect at another.
-func (v Verdict) lacks(level gpu.Enforcement) (node error, gpus map[gpu.UUID]error) {
+func (v Verdict) lacks(level gpu.Enforcement) (gpus map[gpu.UUID]error, node error) {
 	switch level {
 	case gpu.EnforcementKernel:
-		return v.Kernel, v.Failed
+		return v.Failed, v.Kernel
 	case gpu.EnforcementMPS:
-		return v.MPS, v.Unserved
+		return v.Unserved, v.MPS
 	default:
 		return nil, nil
 	}

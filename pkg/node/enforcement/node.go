@@ -136,7 +136,7 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 		inv.MPS = inv.MPS && mode == Auto
 		return
 	}
-	lacks, failed := v.lacks(inv.Enforcement)
+	failed, lacks := v.lacks(inv.Enforcement)
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
 		if why := cmp.Or(lacks, failed[d.UUID]); why != nil && d.Status.TakesPods() {
@@ -177,7 +177,7 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.D
 	facts := n.facts(ctx, inv, asked)
 	facts.Devices = judged
 	facts.Held = nil // only the start of a container shows whether limits can be set again
-	lacks, failed := Judge(facts).lacks(level)
+	failed, lacks := Judge(facts).lacks(level)
 	for _, d := range devices {
 		lacks = cmp.Or(lacks, failed[d.UUID])
 	}
