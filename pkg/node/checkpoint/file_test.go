@@ -47,6 +47,9 @@ func TestWriteFileThatFails(t *testing.T) {
 	if err := WriteFile(filepath.Join(dir, "none", "state.json"), nil, 0o644); err == nil {
 		t.Error("no error without a folder")
 	}
+	if err := WriteFile(dir, nil, 0o644); err == nil {
+		t.Error("no error for a file that would replace a folder")
+	}
 	if err := WriteJSON(file, func() {}, 0o644); err == nil {
 		t.Error("no error for what is no JSON")
 	}

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -187,6 +189,37 @@ func TestGPUsAreNotOfferedBeforeTheFirstAnswer(t *testing.T) {
 				cancel()
 				if err := <-done; err != nil {
 					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestASilentKubeletIsLogged: a warning when GPUs become unhealthy for want of an answer, and the reason at each look.
+func TestASilentKubeletIsLogged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err      error
+		stop     time.Duration
+		warnings int
+	}{
+		"it answers":           {nil, time.Minute, 0},
+		"it is silent":         {errors.New("starting"), time.Minute, 1},
+		"the node stops first": {errors.New("starting"), time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				core, logged := observer.New(zap.DebugLevel)
+				n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(1)), &kubelet{err: tc.err}, &events{}, zap.New(core))
+				ctx, cancel := context.WithTimeout(t.Context(), tc.stop)
+				defer cancel()
+				if err := n.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				if got := logged.FilterLevelExact(zap.WarnLevel).Len(); got != tc.warnings {
+					t.Errorf("%d warnings, want %d: %v", got, tc.warnings, logged.All())
+				}
+				if quiet := logged.FilterLevelExact(zap.DebugLevel).Len() == 0; quiet != (tc.err == nil) {
+					t.Errorf("logged %v", logged.All())
 				}
 			})
 		})

@@ -176,6 +176,18 @@ func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 	})
 }
 
+// TestTheLargestLimit is half of the driver's number for no limit, so that no sum of two overflows.
+func TestTheLargestLimit(t *testing.T) {
+	d := newDriver(t)
+	k := newKernel(d, Cgroups{Root: d.root})
+	const most = unlimited / 2 / mib
+	for limitMiB, want := range map[int64]bool{-1: false, 0: false, 1: true, most: true, most + 1: false} {
+		if err := k.hold(t.Context(), c1, []gpu.Device{{UUID: "GPU-a"}}, limitMiB); (err == nil) != want {
+			t.Errorf("a limit of %d MiB: %v", limitMiB, err)
+		}
+	}
+}
+
 // TestOfTwoGPUsBothAreLimited, or nothing is reserved of either.
 func TestOfTwoGPUsBothAreLimited(t *testing.T) {
 	d := newDriver(t)
@@ -600,4 +612,21 @@ func TestOneGPUThatIsNotLimited(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAGroupThatCannotBeReadKeepsItsReservation: the sum of the containers below it is unknown, and not 0.
+func TestAGroupThatCannotBeReadKeepsItsReservation(t *testing.T) {
+	d := newDriver(t)
+	k := newKernel(d, Cgroups{Root: d.root})
+	if err := k.hold(t.Context(), c1, []gpu.Device{{UUID: "GPU-a"}}, 1024); err != nil {
+		t.Fatal(err)
+	}
+	want, pod := d.reserved(), filepath.Join(d.root, filepath.Dir(c1))
+	if err := errors.Join(os.RemoveAll(pod), os.WriteFile(pod, nil, 0o644)); err != nil { // no folder
+		t.Fatal(err)
+	}
+	if soft, err := k.settle(t.Context(), "GPU-a", pod); err == nil || soft != 1024*mib {
+		t.Errorf("reserved %d, %v", soft, err)
+	}
+	d.wantReserved(t, want)
 }

@@ -224,3 +224,20 @@ func TestWhoLimitsAContainerIsAsked(t *testing.T) {
 		}
 	})
 }
+
+// TestReadyWithoutDevicesIsAboutAll of the node's GPUs: one that is too old for MPS keeps containers from starting.
+func TestReadyWithoutDevicesIsAboutAll(t *testing.T) {
+	h := newHost(t)
+	n := NewNode(Auto, interval, h, h.probes(), zap.NewNop())
+	if err := n.Ready(t.Context(), gpu.EnforcementMPS, nil); err != nil {
+		t.Errorf("all GPUs can have limits: %v", err)
+	}
+	h.set(func(f *Facts) {
+		old := f.Devices[0]
+		old.UUID, old.Index, old.ComputeCapability = "GPU-old", 1, "6.1"
+		f.Devices = append(slices.Clone(f.Devices), old)
+	})
+	if err := n.Ready(t.Context(), gpu.EnforcementMPS, nil); err == nil {
+		t.Error("a GPU that is too old for MPS has level mps")
+	}
+}

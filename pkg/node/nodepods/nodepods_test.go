@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	v1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -260,6 +261,25 @@ func TestOldNewsIsDropped(t *testing.T) {
 	p.forget(at("11", "u1", ""))
 	if pods, _, _ := p.Pods(); len(pods) != 1 {
 		t.Error("the end of the pod before it ended the pod made again")
+	}
+}
+
+// TestAnUnreadablePodIsLoggedOnce, and again only when the reason changes.
+func TestAnUnreadablePodIsLoggedOnce(t *testing.T) {
+	core, logged := observer.New(zap.WarnLevel)
+	p := NewPods(fake.NewClientset(), names(t), "n1", zap.New(core))
+	for i, tc := range []struct {
+		assignment string
+		lines      int
+	}{{"", 0}, {"{", 1}, {"{", 1}, {"[]", 2}, {"", 2}, {"{", 3}} {
+		o := pod("a", "u1", 3)
+		o.ResourceVersion = fmt.Sprint(i + 1)
+		if tc.assignment != "" {
+			o.Annotations = map[string]string{"gpumem.dev/assignment": tc.assignment}
+		}
+		if p.put(o); logged.Len() != tc.lines {
+			t.Errorf("assignment %d, %q: %d lines, want %d", i, tc.assignment, logged.Len(), tc.lines)
+		}
 	}
 }
 

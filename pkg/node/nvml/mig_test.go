@@ -161,3 +161,25 @@ func TestPartsOfAMachine(t *testing.T) {
 		t.Errorf("%v, %d lost (-want +got):\n%s", err, lost, diff)
 	}
 }
+
+// TestSpeedOfAnInstance: with an unknown number of slices or instances it is that of the whole GPU.
+func TestSpeedOfAnInstance(t *testing.T) {
+	tables := speeds.Tables{{"A100": 98}}
+	for _, tc := range []struct {
+		instance *instance
+		model    string
+		want     int
+	}{
+		{nil, "A100", 98},
+		{&instance{slices: 3, most: 7}, "A100", 42},
+		{&instance{slices: 1, most: 700}, "A100", 1},
+		{&instance{slices: 0, most: 7}, "A100", 98},
+		{&instance{slices: 3, most: 0}, "A100", 98},
+		{&instance{slices: 3, most: 7}, "another", 0},
+	} {
+		r := reading{device: gpu.Device{Model: tc.model}, instance: tc.instance}
+		if got := r.speed(tables); got != tc.want {
+			t.Errorf("%s with %+v: %d, want %d", tc.model, tc.instance, got, tc.want)
+		}
+	}
+}

@@ -68,6 +68,7 @@ func procOf(t *testing.T, dir string, processes ...process) string {
 			must(err)
 			maps += fmt.Sprintf("7f10-7f11 rw-s 00000000 %02x:%02x %d %s\n", major(device), minor(device), inodeOf(info), "/dev/shm/"+p.mapped)
 		}
+		maps += fmt.Sprintf("7f20-7f21 rw-s 00000000 %02x:%02x", major(device), minor(device)) // cut off by the end of the process
 		must(os.WriteFile(filepath.Join(at, "maps"), []byte(maps), 0o644))
 	}
 	return proc
@@ -133,5 +134,11 @@ func TestSweep(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestADirectoryThatIsNotThereHasNoDevice(t *testing.T) {
+	if device, err := DeviceOf(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Errorf("device %d", device)
 	}
 }
