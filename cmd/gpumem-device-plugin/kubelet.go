@@ -20,16 +20,20 @@ func byResource(n *node) allocator {
 	cfg.Former = filepath.Join(dir, "gpumem-levels.json")
 	measured := metrics.NewDevicePlugin(n.registry)
 	p := deviceplugin.New(cfg, n.level, n.pods, n.kubelet, n.events, measured, n.log.Named("plugin"))
-	memory := deviceplugin.NewRunner(dir, n.resource(), p.Server, n.log.Named("runner"))
-	memory.Answered, memory.TakeOver, memory.GiveWay = measured.Answered, p.State.Load, p.State.GiveWay
-	a := allocator{
+	endpoints := []deviceplugin.Endpoint{{Resource: n.resource(), Plugin: p.Server}}
+	if n.cores {
+		endpoints = append(endpoints, deviceplugin.Endpoint{Resource: string(n.names.GPUCore()), Plugin: p.Server.Cores()})
+	}
+	runner := deviceplugin.NewRunner(dir, n.log.Named("runner"), endpoints...)
+	runner.Answered, runner.TakeOver, runner.GiveWay = measured.Answered, p.State.Load, p.State.GiveWay
+	return allocator{
 		offers: p.Offers, inventory: p.Offers.Inventory, account: p.State.Allocations, retired: p.State.RetiredClients,
 		containers: p.Containers, holders: n.pods, grants: p.Containers, alive: p.Alive,
-		listed: []<-chan struct{}{memory.Listed()},
-		checks: []serve.Check{{Name: "kubelet", Missing: memory.Missing}},
+		listed: []<-chan struct{}{runner.Listed()},
+		checks: []serve.Check{{Name: "kubelet", Missing: runner.Missing}},
 		runs: []func(context.Context) error{
 			p.Announcer.Announce, p.Announcer.AnnounceHealth, p.Reconciler.Run,
-			after(offered(p, memory), n.level.Looked()),
+			after(offered(p, runner), n.level.Looked()),
 		},
 		// Pods that are not listed yet may hold some.
 		allocated: func() (int, <-chan struct{}) {
@@ -42,23 +46,15 @@ func byResource(n *node) allocator {
 		// A kubelet that has read no devices needs none of them withdrawn.
 		leave: func(ctx context.Context) {
 			select {
-			case <-memory.Listed():
+			case <-runner.Listed():
 				p.Announcer.Leave(ctx, n.object.Withdraw)
 			default:
 			}
 		},
 	}
-	if n.cores {
-		cores := deviceplugin.NewRunner(dir, string(n.names.GPUCore()), p.Server.Cores(), n.log.Named("runner"))
-		cores.Answered, cores.TakeOver = measured.Answered, p.State.Loaded
-		a.listed = append(a.listed, cores.Listed())
-		a.checks = append(a.checks, serve.Check{Name: "kubelet, gpu-core", Missing: cores.Missing})
-		a.runs = append(a.runs, after(offered(p, cores), n.level.Looked()))
-	}
-	return a
 }
 
-// offered registers a resource once the node has had a GPU. Of a resource that is registered and
+// offered registers the resources once the node has had a GPU. Of a resource that is registered and
 // has no device the kubelet fails pods that name 0 of it, as a LimitRange has them do
 // (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate); one that it does not know it
 // leaves alone.

@@ -18,7 +18,8 @@
 // It registers when no other process of the plugin serves any more. A pod that is
 // deleted by force is followed by the next while it ends, and the kubelet, when it
 // hears of the end, drops the plugin that has that name by then: all of the node's slots are
-// unhealthy to it from then on (v1.36, devicemanager/plugin/v1beta1, runClient).
+// unhealthy to it from then on (v1.36, devicemanager/plugin/v1beta1, runClient). The sockets of the earlier process answer until
+// its running calls have ended, so that the next one loads all grants that they record.
 //
 // For each container the kubelet then asks
 //

@@ -9,13 +9,18 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -38,45 +43,60 @@ const (
 	answerWait = time.Second
 	// dialTimeout bounds a call to ourselves or to the kubelet on registering.
 	dialTimeout = 5 * time.Second
-	// stopGrace is how long calls that are under way may take to end.
+	// stopGrace is how long running calls may take to end.
 	stopGrace = 2 * time.Second
+	// maxCalls is more than the kubelet makes at a time.
+	maxCalls = 1 << 20
 	// maxRequest bounds a request. The kubelet names every free ID in one.
 	maxRequest = 16 << 20
 )
 
-// Runner keeps a plugin registered with the kubelet.
+// Endpoint is a resource with the server that answers the kubelet about it.
+type Endpoint struct {
+	Resource string
+	Plugin   pluginapi.DevicePluginServer
+}
+
+// Runner keeps the resources of the process registered with the kubelet, each on its own socket. It registers all of
+// them or none, so that one process at a time answers about any.
 type Runner struct {
-	dir      string
-	resource string
-	plugin   pluginapi.DevicePluginServer
-	log      *zap.Logger
+	dir       string
+	endpoints []Endpoint
+	log       *zap.Logger
 
-	// Answered gets how long each call of the kubelet took, and how it ended.
-	// It is nil where no one wants to know, and not to be set once Run runs.
+	// None of these must be set once Run runs. Answered gets the time and the result of each call of the kubelet. TakeOver
+	// is called before each registration, once no other process serves the kubelet; an error delays the registration.
+	// GiveWay is called while another process serves, and when calls outlive their server.
 	Answered func(rpc string, took time.Duration, err error)
-
-	// TakeOver is called before each registration, once no other process serves the kubelet. An error delays the
-	// registration. GiveWay is called while another process serves. Both can be nil, and must not be set once Run runs.
 	TakeOver func() error
 	GiveWay  func()
 
-	listed chan struct{} // closed when the kubelet has been sent a list
-	sent   func()        // closes listed
+	listed chan struct{} // closed when the kubelet has been sent a list of each resource
+	sent   []func()      // by endpoint: records that a list was sent
 
 	mu      sync.Mutex
 	missing string // why the kubelet does not hear of devices
 }
 
 // NewRunner returns a runner for a plugin directory, which need not exist yet.
-func NewRunner(dir, resource string, plugin pluginapi.DevicePluginServer, log *zap.Logger) *Runner {
-	listed := make(chan struct{})
-	return &Runner{
-		dir: dir, resource: resource, plugin: plugin, log: log, missing: "not registered with the kubelet yet",
-		listed: listed, sent: sync.OnceFunc(func() { close(listed) }),
+func NewRunner(dir string, log *zap.Logger, endpoints ...Endpoint) *Runner {
+	r := &Runner{
+		dir: dir, endpoints: endpoints, log: log, missing: "not registered with the kubelet yet", listed: make(chan struct{}),
+		Answered: func(string, time.Duration, error) {}, TakeOver: func() error { return nil }, GiveWay: func() {},
 	}
+	var left atomic.Int64
+	left.Store(int64(len(endpoints)))
+	for range endpoints {
+		r.sent = append(r.sent, sync.OnceFunc(func() {
+			if left.Add(-1) == 0 {
+				close(r.listed)
+			}
+		}))
+	}
+	return r
 }
 
-// Listed is closed once the kubelet has been sent a list of devices, or there are none: before,
+// Listed is closed once the kubelet has been sent a list of devices of each resource, or there are none: before,
 // it fails every pod that asks for one.
 func (r *Runner) Listed() <-chan struct{} { return r.listed }
 
@@ -90,13 +110,14 @@ func (r *Runner) Missing() string {
 // maxSocketPath is the longest path of a socket that Linux takes.
 const maxSocketPath = 107
 
-// socketName is unlike any other plugin's, and unlike our own under another domain. A domain can be too long for a path.
-func (r *Runner) socketName() string {
-	name := "gpumem-" + strings.ReplaceAll(r.resource, "/", "_") + ".sock"
-	if len(filepath.Join(r.dir, name)) > maxSocketPath {
-		name = fmt.Sprintf("gpumem-%x.sock", sha256.Sum224([]byte(r.resource)))[:len("gpumem-")+32] + ".sock"
+// path returns the endpoint's socket. Its name is unlike any other plugin's, and unlike our own under another domain. A
+// domain can be too long for a path.
+func (r *Runner) path(e Endpoint) string {
+	path := filepath.Join(r.dir, "gpumem-"+strings.ReplaceAll(e.Resource, "/", "_")+".sock")
+	if len(path) > maxSocketPath {
+		path = filepath.Join(r.dir, fmt.Sprintf("gpumem-%x", sha256.Sum224([]byte(e.Resource)))[:len("gpumem-")+32]+".sock")
 	}
-	return name
+	return path
 }
 
 // Why a life ends that is to be followed by another.
@@ -113,7 +134,9 @@ var (
 
 // Idle takes note that there is nothing to tell the kubelet, so that nothing is missing.
 func (r *Runner) Idle() {
-	r.sent()
+	for _, sent := range r.sent {
+		sent()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missing = ""
@@ -184,9 +207,12 @@ func (r *Runner) settle(err error) {
 	defer r.mu.Unlock()
 	if missing != r.missing {
 		if err != nil {
-			r.log.Info("not registered with the kubelet", zap.String("resource", r.resource), zap.Error(err))
-		} else {
-			r.log.Info("registered with the kubelet", zap.String("resource", r.resource), zap.String("socket", r.socketName()))
+			r.log.Info("not registered with the kubelet", zap.Error(err))
+		}
+		for _, e := range r.endpoints {
+			if err == nil {
+				r.log.Info("registered with the kubelet", zap.String("resource", e.Resource), zap.String("socket", r.path(e)))
+			}
 		}
 	}
 	r.missing = missing
@@ -194,76 +220,100 @@ func (r *Runner) settle(err error) {
 
 // life is one registration, from listening until the kubelet has forgotten it.
 func (r *Runner) life(ctx context.Context, kubelet socket) error {
-	path := filepath.Join(r.dir, r.socketName())
-	if answers(ctx, path) {
-		if r.GiveWay != nil {
+	for _, e := range r.endpoints {
+		if path := r.path(e); answers(ctx, path) {
 			r.GiveWay()
+			return fmt.Errorf("another process serves on %s: this one takes over when that has ended", path)
 		}
-		return fmt.Errorf("another process serves on %s: this one takes over when that has ended", path)
 	}
 	if ctx.Err() != nil {
 		return nil // before it was known whether one does
 	}
-	if r.TakeOver != nil {
-		if err := r.TakeOver(); err != nil {
-			return err
-		}
-	}
-	listener, err := listen(ctx, path)
-	if err != nil {
+	if err := r.TakeOver(); err != nil {
 		return err
 	}
-	own, err := seen(path)
-	if err != nil { // the kubelet cleans up at this very moment
-		return errors.Join(errRestarted, listener.Close())
-	}
-	defer own.remove()
-
 	life, end := context.WithCancel(ctx)
-	defer end()
+	var own []socket
+	var servers []*grpc.Server
+	served := make(chan error, len(r.endpoints))
+	running := semaphore.NewWeighted(maxCalls)
 	streams := make(listeners, 8) // some, for who does not wait for the registration to end
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(r.endWith(life, streams)), grpc.UnaryInterceptor(r.timed))
-	pluginapi.RegisterDevicePluginServer(server, r.plugin)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
 	defer func() {
+		r.drain(running)
 		end()
-		stop(server)
-		<-served
+		for _, server := range servers {
+			stop(server)
+			<-served
+		}
+		for _, s := range own {
+			s.remove()
+		}
 	}()
+	for i, e := range r.endpoints {
+		listener, err := listen(ctx, r.path(e))
+		if err != nil {
+			return err
+		}
+		socket, err := seen(r.path(e))
+		if err != nil { // the kubelet cleans up at this very moment
+			return errors.Join(errRestarted, listener.Close())
+		}
+		server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(r.endWith(life, i, streams)), grpc.UnaryInterceptor(r.answer(running)))
+		pluginapi.RegisterDevicePluginServer(server, e.Plugin)
+		own, servers = append(own, socket), append(servers, server)
+		go func() { served <- server.Serve(listener) }()
+	}
 
 	// The kubelet calls back at once.
-	if err := ask(ctx, path); err != nil {
-		return fmt.Errorf("the plugin does not answer on %s: %w", path, err)
+	for _, s := range own {
+		if err := ask(ctx, s.path); err != nil {
+			return fmt.Errorf("the plugin does not answer on %s: %w", s.path, err)
+		}
 	}
-	if err := r.register(ctx, kubelet.path); err != nil {
-		return fmt.Errorf("register with the kubelet: %w", err)
+	for _, e := range r.endpoints {
+		if err := r.register(ctx, kubelet.path, e); err != nil {
+			return fmt.Errorf("register %s with the kubelet: %w", e.Resource, err)
+		}
 	}
 	return r.watch(ctx, own, kubelet, streams, served)
 }
 
+// drain waits for the running calls while the sockets still answer: the next process loads the grants when they no longer
+// do. New calls fail. A call that takes too long may not record its grant any more.
+func (r *Runner) drain(running *semaphore.Weighted) {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	if err := running.Acquire(ctx, maxCalls); err != nil {
+		r.log.Warn("calls of the kubelet are cut short", zap.Duration("after", stopGrace))
+		r.GiveWay()
+	}
+}
+
 // watch returns when the plugin has to register again, or the context is done.
-func (r *Runner) watch(ctx context.Context, own, kubelet socket, streams listeners, served chan error) error {
+func (r *Runner) watch(ctx context.Context, own []socket, kubelet socket, streams listeners, served chan error) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	silent := time.After(listenWait)
-	for open := 0; ; {
+	open := make([]int, len(own)) // streams of each resource
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-served:
 			served <- err // for who waits for the end
-			return fmt.Errorf("serve on %s: %w", own.path, err)
-		case change := <-streams:
-			if open += change; open == 0 {
+			return fmt.Errorf("serve the kubelet: %w", err)
+		case s := <-streams:
+			if open[s.endpoint] += s.change; open[s.endpoint] == 0 {
 				return errDropped
 			}
-			silent = nil
-			r.settle(nil)
+			if !slices.Contains(open, 0) {
+				silent = nil
+				r.settle(nil)
+			}
 		case <-silent:
 			return errSilent
 		case <-ticker.C:
-			if own.gone() {
+			if slices.ContainsFunc(own, socket.gone) {
 				return fmt.Errorf("%w: the plugin's socket is gone", errRestarted)
 			}
 			if kubelet.replaced() {
@@ -339,16 +389,16 @@ func ask(ctx context.Context, socket string) error {
 	})
 }
 
-func (r *Runner) register(ctx context.Context, kubelet string) error {
-	options, err := r.plugin.GetDevicePluginOptions(ctx, &pluginapi.Empty{})
+func (r *Runner) register(ctx context.Context, kubelet string, e Endpoint) error {
+	options, err := e.Plugin.GetDevicePluginOptions(ctx, &pluginapi.Empty{})
 	if err != nil {
 		return err
 	}
 	return dial(ctx, kubelet, func(ctx context.Context, conn *grpc.ClientConn) error {
 		_, err := pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
 			Version:      pluginapi.Version,
-			Endpoint:     r.socketName(),
-			ResourceName: r.resource,
+			Endpoint:     filepath.Base(r.path(e)),
+			ResourceName: e.Resource,
 			Options:      options,
 		})
 		return err
@@ -372,27 +422,27 @@ func stop(server *grpc.Server) {
 	server.GracefulStop()
 }
 
-// listeners counts each stream on which the kubelet hears of devices: 1 when it
+// listeners counts each stream on which the kubelet reads the devices of an endpoint: 1 when it
 // begins, -1 when it ends.
-type listeners chan int
+type listeners chan struct{ endpoint, change int }
 
-func (l listeners) tell(life context.Context, change int) {
+func (l listeners) tell(life context.Context, endpoint, change int) {
 	select {
-	case l <- change:
+	case l <- struct{ endpoint, change int }{endpoint, change}:
 	case <-life.Done():
 	}
 }
 
 // endWith ends streams when a context is done: ListAndWatch would else outlive
 // its server.
-func (r *Runner) endWith(life context.Context, streams listeners) grpc.StreamServerInterceptor {
+func (r *Runner) endWith(life context.Context, endpoint int, streams listeners) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		streams.tell(life, 1)
-		defer streams.tell(life, -1)
+		streams.tell(life, endpoint, 1)
+		defer streams.tell(life, endpoint, -1)
 		ctx, cancel := context.WithCancel(stream.Context())
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()
-		return handler(srv, &boundedStream{ServerStream: stream, ctx: ctx, sent: r.sent})
+		return handler(srv, &boundedStream{ServerStream: stream, ctx: ctx, sent: r.sent[endpoint]})
 	}
 }
 
@@ -414,12 +464,18 @@ func (s *boundedStream) SendMsg(m any) error {
 	return err
 }
 
-// timed calls a handler and tells how that went.
-func (r *Runner) timed(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	began := time.Now()
-	out, err := handle(ctx, req)
-	if r.Answered != nil {
+// answer calls a handler, and reports its time and result. Once the process drains, it only answers that it still serves.
+func (r *Runner) answer(running *semaphore.Weighted) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if info.FullMethod != pluginapi.DevicePlugin_GetDevicePluginOptions_FullMethodName {
+			if !running.TryAcquire(1) {
+				return nil, status.Error(codes.Unavailable, "the device plugin ends")
+			}
+			defer running.Release(1)
+		}
+		began := time.Now()
+		out, err := handle(ctx, req)
 		r.Answered(info.FullMethod[strings.LastIndexByte(info.FullMethod, '/')+1:], time.Since(began), err)
+		return out, err
 	}
-	return out, err
 }

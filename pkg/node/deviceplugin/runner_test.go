@@ -156,19 +156,11 @@ func running(t *testing.T, dir string) (r *Runner, stop func()) {
 func takingOver(t *testing.T, dir string, takeOver func()) (r *Runner, stop func()) {
 	t.Helper()
 	n := newNode(t, nil, nil)
-	r = NewRunner(dir, resourceName, n.Server, zap.NewNop())
+	r = NewRunner(dir, zap.NewNop(), Endpoint{resourceName, n.Server})
 	if takeOver != nil {
 		r.TakeOver = func() error { takeOver(); return nil }
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- r.Run(ctx) }()
-	return r, func() {
-		cancel()
-		if err := receive(t, done); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	}
+	return r, run(t, r)
 }
 
 // listed starts a kubelet, and a runner that has sent it the list of devices. It returns how
@@ -184,12 +176,12 @@ func listed(t *testing.T) (dir string, kubelet *registry, r *Runner, stop func()
 	return dir, kubelet, r, stop
 }
 
-// The runner of cores waits until the grants of memory are loaded, and a process whose socket another replaced gives way.
+// A process whose socket another replaced gives way, and waits until it can take over.
 func TestRunnerWaitsForItsTurn(t *testing.T) {
 	dir, kubelet, _, stop := listed(t)
 	var ready atomic.Bool
 	gaveWay := make(chan struct{})
-	r := NewRunner(dir, resourceName, newNode(t, nil, nil).Server, zap.NewNop())
+	r := NewRunner(dir, zap.NewNop(), Endpoint{resourceName, newNode(t, nil, nil).Server})
 	r.GiveWay = sync.OnceFunc(func() { close(gaveWay) })
 	r.TakeOver = func() error {
 		if !ready.Load() {
@@ -197,9 +189,7 @@ func TestRunnerWaitsForItsTurn(t *testing.T) {
 		}
 		return nil
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- r.Run(ctx) }()
+	defer run(t, r)()
 	receive(t, gaveWay)
 	stop()
 	receive(t, kubelet.lists) // that the first one ended
@@ -207,9 +197,111 @@ func TestRunnerWaitsForItsTurn(t *testing.T) {
 	kubelet.hearsNothing(t)
 	ready.Store(true)
 	receive(t, kubelet.registered)
-	cancel()
-	if err := receive(t, done); err != nil {
-		t.Errorf("Run: %v", err)
+}
+
+func run(t *testing.T, r *Runner) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := receive(t, done); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+// busy is a plugin whose Allocate waits for the test.
+type busy struct {
+	pluginapi.DevicePluginServer
+	began, answer chan struct{}
+}
+
+func (b *busy) Allocate(ctx context.Context, _ *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	b.began <- struct{}{}
+	select {
+	case <-b.answer:
+		return &pluginapi.AllocateResponse{}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// The next process loads the grants once the calls of the one before have ended, of whatever resource: they record grants.
+func TestRunnerTakesOverAfterTheLastCall(t *testing.T) {
+	const cores = "gpumem.dev/gpu-core"
+	for name, tc := range map[string]struct {
+		resource string
+		answers  bool // before the grace is over
+	}{
+		"memory": {resourceName, true}, "cores": {cores, true}, "hangs": {resourceName, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			kubelet, end := startKubelet(t, dir, nil)
+			defer end()
+			var gaveWay atomic.Bool
+			endpoints := func() (b *busy, of []Endpoint) {
+				n := newNode(t, nil, nil)
+				b = &busy{n.Server, make(chan struct{}, 1), make(chan struct{})}
+				for _, resource := range []string{resourceName, cores} {
+					of = append(of, Endpoint{resource, n.Server})
+					if resource == tc.resource {
+						of[len(of)-1].Plugin = b
+					}
+				}
+				return b, of
+			}
+			b, of := endpoints()
+			first := NewRunner(dir, zap.NewNop(), of...)
+			first.GiveWay = func() { gaveWay.Store(true) }
+			stopFirst := run(t, first)
+			for range of {
+				receive(t, kubelet.registered)
+				receive(t, kubelet.lists)
+			}
+			<-first.Listed()
+			answered := make(chan error, 1)
+			go func() {
+				answered <- dial(t.Context(), first.path(Endpoint{Resource: tc.resource}), func(ctx context.Context, conn *grpc.ClientConn) error {
+					_, err := pluginapi.NewDevicePluginClient(conn).Allocate(ctx, &pluginapi.AllocateRequest{})
+					return err
+				})
+			}()
+			receive(t, b.began)
+
+			_, of = endpoints()
+			second := NewRunner(dir, zap.NewNop(), of...)
+			takenOver := make(chan struct{}, 1)
+			second.TakeOver = func() error { takenOver <- struct{}{}; return nil }
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				stopFirst()
+			}()
+			defer run(t, second)()
+			if tc.answers {
+				select {
+				case <-takenOver:
+					t.Error("the second process takes over while the first answers a call")
+				case <-time.After(3 * poll):
+				}
+				close(b.answer)
+			}
+			err := receive(t, answered)
+			if (err == nil) != tc.answers {
+				t.Errorf("the call ended with %v", err)
+			}
+			receive(t, takenOver)
+			receive(t, ended)
+			if gaveWay.Load() == tc.answers {
+				t.Errorf("the first process gave way: %t", gaveWay.Load())
+			}
+			for range of {
+				receive(t, kubelet.registered)
+			}
+		})
 	}
 }
 
@@ -296,7 +388,7 @@ func TestRunnerListensForNoKubeletThatIsGone(t *testing.T) {
 	receive(t, kubelet.lists)
 	end()
 	says(t, r, "wait for the kubelet")
-	if _, err := os.Stat(filepath.Join(dir, r.socketName())); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(r.path(r.endpoints[0])); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the plugin's socket: %v, want none while no kubelet answers", err)
 	}
 	kubelet, end = startKubelet(t, dir, nil)
@@ -313,9 +405,9 @@ func TestNobodyAnswersAtASocketThatIsGone(t *testing.T) {
 }
 
 func TestRunnerSeesThatItsSocketIsGone(t *testing.T) {
-	dir, kubelet, r, stop := listed(t)
+	_, kubelet, r, stop := listed(t)
 	defer stop()
-	if err := os.Remove(filepath.Join(dir, r.socketName())); err != nil {
+	if err := os.Remove(r.path(r.endpoints[0])); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, kubelet.registered)
@@ -446,9 +538,9 @@ func TestRunnerRemovesNoSocketButItsOwn(t *testing.T) {
 
 // A second listener, a person's perhaps, may come and go.
 func TestRunnerIsNotDroppedWhileSomebodyListens(t *testing.T) {
-	dir, kubelet, r, stop := listed(t)
+	_, kubelet, r, stop := listed(t)
 	defer stop()
-	err := dial(t.Context(), filepath.Join(dir, r.socketName()), func(ctx context.Context, conn *grpc.ClientConn) error {
+	err := dial(t.Context(), r.path(r.endpoints[0]), func(ctx context.Context, conn *grpc.ClientConn) error {
 		stream, err := pluginapi.NewDevicePluginClient(conn).ListAndWatch(ctx, &pluginapi.Empty{})
 		if err != nil {
 			return err
@@ -557,14 +649,14 @@ func TestTheSocketOfALongDomain(t *testing.T) {
 	}
 	names := make(map[string]bool)
 	for _, resource := range []string{"gpumem.dev/gpu-mem", strings.Repeat("a", 56) + "/gpu-mem", strings.Repeat("a", 200) + "/gpu-mem", strings.Repeat("a", 200) + "/gpu-core"} {
-		r := NewRunner(dir, resource, nil, zap.NewNop())
-		l, err := listen(t.Context(), filepath.Join(r.dir, r.socketName()))
+		path := NewRunner(dir, zap.NewNop()).path(Endpoint{Resource: resource})
+		l, err := listen(t.Context(), path)
 		if err != nil {
 			t.Errorf("%s: %v", resource, err)
 			continue
 		}
 		l.Close()
-		names[r.socketName()] = true
+		names[filepath.Base(path)] = true
 	}
 	if len(names) != 4 || !names["gpumem-gpumem.dev_gpu-mem.sock"] {
 		t.Errorf("the sockets are %v", names)

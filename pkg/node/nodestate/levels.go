@@ -2,7 +2,6 @@ package nodestate
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
@@ -22,14 +21,6 @@ func (n *State) Load() error { return n.grants.Load() }
 
 // GiveWay is called while another process serves the kubelet. That process records the grants.
 func (n *State) GiveWay() { n.grants.GiveWay() }
-
-// Loaded returns an error until Load has loaded the grants: another process may serve GPU memory.
-func (n *State) Loaded() error {
-	if n.grants.Ready() {
-		return nil
-	}
-	return errors.New("the grants of GPU memory are not loaded yet: another process may still serve them")
-}
 
 // Grants returns the recorded grants of a container by its slots of memory and of cores. Each is nil where
 // none is recorded.

@@ -106,9 +106,6 @@ func (t *Table) GiveWay() {
 	t.loaded = false
 }
 
-// Ready reports whether the table can record grants.
-func (t *Table) Ready() bool { return t.store == nil || t.isLoaded() }
-
 func (t *Table) isLoaded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
