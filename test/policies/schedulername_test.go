@@ -155,3 +155,24 @@ func TestSchedulerNamePolicyHasTheDefaults(t *testing.T) {
 		}
 	}
 }
+
+// A container that sets a framework's variable by its second name meets gpumem's variable for the same setting.
+func TestWarningsAboutSecondNames(t *testing.T) {
+	const jax = "container main sets XLA_CLIENT_MEM_FRACTION, and gpumem sets the older name, XLA_PYTHON_CLIENT_MEM_FRACTION: JAX refuses both"
+	const torch = "container main sets PYTORCH_CUDA_ALLOC_CONF, and gpumem sets the newer name, PYTORCH_ALLOC_CONF: PyTorch may ignore either"
+	for variable, want := range map[string]string{
+		"XLA_CLIENT_MEM_FRACTION":        jax,
+		"PYTORCH_CUDA_ALLOC_CONF":        torch,
+		"XLA_PYTHON_CLIENT_MEM_FRACTION": "",
+		"PYTORCH_ALLOC_CONF":             "",
+	} {
+		main := v1.Container{Name: "main", Env: []v1.EnvVar{{Name: "A", Value: "b"}, {Name: variable, Value: "c"}}}
+		main.Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("3")}
+		spec := v1.PodSpec{SchedulerName: "gpumem-scheduler", Containers: []v1.Container{{Name: "aside", Env: main.Env}, main}}
+		check(t, policy(t, "default", "gpumem-names"), request{resource: "pods", is: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"}, Spec: spec}}, want)
+		template := v1.PodTemplateSpec{Spec: spec}
+		check(t, policy(t, "default", "gpumem-names"), request{resource: "deployments", is: &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "d"}, Spec: appsv1.DeploymentSpec{Template: template},
+		}}, want)
+	}
+}

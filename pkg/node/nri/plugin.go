@@ -227,8 +227,12 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
 		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
 	}
-	if !ok {
-		return nil, nil, nil
+	if !ok { // the environment stays; a CDI device of a claim set it
+		adjustment := &api.ContainerAdjustment{}
+		if resolveNames(adjustment, valuesOf(container.GetEnv()), nil); len(adjustment.GetEnv()) == 0 {
+			adjustment = nil
+		}
+		return adjustment, nil, nil
 	}
 	return p.adjusted(name, container.GetEnv(), env)
 }
@@ -246,11 +250,7 @@ func (p *Plugin) adjusted(name string, has []string, env map[string]string) (*ap
 // adjust makes the reserved variables of a container what they are to be, or says
 // which of them the runtime could not be made to change.
 func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, error) {
-	is := make(map[string][]string)
-	for _, variable := range has {
-		name, value, _ := strings.Cut(variable, "=")
-		is[name] = append(is[name], value)
-	}
+	is := valuesOf(has)
 	var own []string
 	adjustment := &api.ContainerAdjustment{}
 	for _, name := range slices.Sorted(maps.Keys(is)) {
@@ -268,7 +268,45 @@ func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, erro
 			adjustment.AddEnv(name, env[name])
 		}
 	}
+	resolveNames(adjustment, is, env)
 	return adjustment, nil
+}
+
+// valuesOf returns the values of each variable.
+func valuesOf(env []string) map[string][]string {
+	is := make(map[string][]string)
+	for _, variable := range env {
+		name, value, _ := strings.Cut(variable, "=")
+		is[name] = append(is[name], value)
+	}
+	return is
+}
+
+// settings are the variables of frameworks that gpumem sets and that have a second name. JAX fails if both are set. PyTorch
+// reads one of the two, which one depends on the release.
+var settings = []struct {
+	name, other string
+	list        string // the option of a value that is a list; empty for a single value
+}{
+	{name: "XLA_PYTHON_CLIENT_MEM_FRACTION", other: "XLA_CLIENT_MEM_FRACTION"},
+	{name: "PYTORCH_ALLOC_CONF", other: "PYTORCH_CUDA_ALLOC_CONF", list: "per_process_memory_fraction:"},
+}
+
+// resolveNames handles settings that pod or image set by their second name: they win over gpumem's value, which is joined
+// to a list that lacks its option, and omitted otherwise. Env has gpumem's values; nil means that they are unknown.
+func resolveNames(adjustment *api.ContainerAdjustment, is map[string][]string, env map[string]string) {
+	for _, s := range settings {
+		ours, others := is[s.name], is[s.other]
+		set := len(ours) == 1 && len(others) > 0 && others[0] != ""
+		if !set || env != nil && ours[0] != env[s.name] { // the container sets both
+			continue
+		}
+		if s.list != "" && !strings.Contains(others[0], s.list) {
+			adjustment.AddEnv(s.name, others[0]+","+ours[0])
+			continue
+		}
+		adjustment.RemoveEnv(s.name)
+	}
 }
 
 // StartContainer implements stub.StartContainerInterface.

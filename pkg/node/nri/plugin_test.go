@@ -3,6 +3,7 @@ package nri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +89,59 @@ func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
 				t.Errorf("set (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A setting that pod or image name otherwise wins over gpumem's value.
+func TestASettingWithTwoNames(t *testing.T) {
+	const jax, torch = "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF"
+	grant := map[string]string{"GPUMEM_GPU_UUID": "GPU-a", jax: "0.2000", torch: "per_process_memory_fraction:0.2000"}
+	for name, tc := range map[string]struct {
+		has     []string
+		set     map[string]string
+		removed []string
+	}{
+		"no second name":                {nil, nil, nil},
+		"JAX":                           {[]string{"XLA_CLIENT_MEM_FRACTION=0.95"}, nil, []string{jax}},
+		"JAX, and it is set to nothing": {[]string{"XLA_CLIENT_MEM_FRACTION="}, nil, nil},
+		"PyTorch":                       {[]string{"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}, map[string]string{torch: "expandable_segments:True,per_process_memory_fraction:0.2000"}, nil},
+		"PyTorch's fraction":            {[]string{"PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:0.5"}, nil, []string{torch}},
+		"both": {[]string{"XLA_CLIENT_MEM_FRACTION=0.95", "PYTORCH_CUDA_ALLOC_CONF=backend:native"},
+			map[string]string{torch: "backend:native,per_process_memory_fraction:0.2000"}, []string{jax}},
+	} {
+		for _, byClaim := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " by claim ", byClaim), func(t *testing.T) {
+				known := &containers{env: grant}
+				if byClaim {
+					known.env = nil
+				}
+				has := append([]string{"GPUMEM_GPU_UUID=GPU-a", jax + "=0.2000", torch + "=per_process_memory_fraction:0.2000"}, tc.has...)
+				adjustment, _, err := New("", known, zap.NewNop()).CreateContainer(t.Context(), sandbox, container(has...))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var set map[string]string
+				var removed []string
+				for _, e := range adjustment.GetEnv() {
+					if key, marked := e.IsMarkedForRemoval(); marked {
+						removed = append(removed, key)
+						continue
+					}
+					if set == nil {
+						set = make(map[string]string)
+					}
+					set[e.GetKey()] = e.GetValue()
+				}
+				if diff := cmp.Diff(tc.set, set) + cmp.Diff(tc.removed, removed); diff != "" {
+					t.Errorf("adjusted (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+	own := container("GPUMEM_GPU_UUID=GPU-a", jax+"=0.7", "XLA_CLIENT_MEM_FRACTION=0.95")
+	adjustment, _, err := New("", &containers{env: grant}, zap.NewNop()).CreateContainer(t.Context(), sandbox, own)
+	if err != nil || len(adjustment.GetEnv()) > 0 {
+		t.Errorf("of a container that sets both names itself: %v, %v", adjustment, err)
 	}
 }
 
