@@ -13,8 +13,7 @@
 // packages decider and lease, and all that they share with the extender. cmd/gpumem-scheduler/plugin,
 // which calls them, is run with kube-scheduler itself in test/scheduler.
 //
-// In one run of three some more nodes hand out claims (claims.go): real is the driver of package
-// claims with its checkpoint and its CDI files, and what it publishes and tells.
+// Claims are not here: a random test of package claims has the driver, its checkpoint and its CDI files.
 //
 // # What is modelled
 //
@@ -36,11 +35,6 @@
 //     fault of forgetting IDs while it waits for Allocate. In some runs there are
 //     cores, a second resource with a registration and a stream of its own, asked
 //     for before memory or after it.
-//   - Claims: kube-scheduler's own plugin, which takes the first devices that fit, and the kubelet's
-//     manager of claims. Prepare and unprepare are lost, or their answers are; they come twice, and
-//     late. The driver is killed before or after any of its writes. A machine that reboots loses its
-//     CDI files, and may lose its checkpoints. A kubelet asks one thing about a claim at a time. The
-//     change of a node from one kind to the other is not here.
 //   - What other programs use of GPUs, and people who cordon GPUs.
 //   - In one run in three, an adversary (adversary.go): a tenant with a namespace of its
 //     own, who makes, edits, forges and deletes pods. The seed says whether the chart's
@@ -59,11 +53,6 @@
 // made under a lock (I8); nothing panics (I9).
 //
 // I10: at rest, no waiting pod fits anywhere.
-//
-// On nodes with claims, no GPU has more prepared than it has, and what runs is prepared (I1); no pod
-// comes there by the extended resource (I4); a container sees what was allocated to its claim, and at
-// rest the node tells of that (I5), and has nothing of claims that are gone (I6). The caches of
-// extenders have of them what the node tells (I3).
 //
 // Within kube-scheduler no binding lands that was sent by one who has not the Lease any more, and
 // no pod is evicted from a node that the pod fits without, by what kube-scheduler and the cache have

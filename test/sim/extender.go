@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -353,11 +352,6 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 		if status != http.StatusOK {
 			w.violate("I9", "%s answers /bind with status %d", e.name, status)
 		}
-		w.counts.Binds++
-		if waits(result.Error) {
-			w.counts.BindsThatWait++
-		}
-		w.noteWait(w.pods[uid], waits(result.Error))
 		e.calls[uid]--
 		e.dirty = true
 		w.logf("  %s: bind %s to %s: %q", e.name, pod.Name, node, result.Error)
@@ -592,21 +586,6 @@ func locked(of any) bool {
 		runtime.Gosched()
 	}
 	return true
-}
-
-// waits reports whether a reason is that another pod must be admitted first.
-func waits(reason string) bool { return strings.Contains(reason, "waits until pod ") }
-
-// noteWait measures how long pods wait for others to be admitted.
-func (w *World) noteWait(s *spec, waits bool) {
-	switch {
-	case waits && s.waitsSince == 0:
-		s.waitsSince = w.now()
-	case !waits && s.waitsSince > 0:
-		w.counts.PodsThatWait++
-		w.counts.Waited += w.now() - s.waitsSince
-		s.waitsSince = 0
-	}
 }
 
 // flight is a singleflight.Group of which one coroutine goes on at a time: who waited goes on

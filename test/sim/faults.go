@@ -364,7 +364,6 @@ func (w *World) calm() {
 		w.watchLiveness()
 		w.bustle(w.now() + bustleTime)
 	})
-	w.calmClaims()
 	for _, m := range w.machines {
 		m.deaf = 0
 		for i := range m.hardware {

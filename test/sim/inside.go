@@ -118,12 +118,6 @@ func (s *scheduler) decide(pod *v1.Pod) {
 	}
 	e.books.Reprice() // which the service does beside
 	names, no, refusing := s.findInside(c, p, pod)
-	w.counts.Filters++
-	waiting := len(names) == 0 && slices.ContainsFunc(slices.Collect(maps.Values(no.nodes)), waits)
-	if waiting {
-		w.counts.FiltersThatWait++
-	}
-	w.noteWait(p, waiting)
 	if len(names) > 1 {
 		w.free(func() {
 			e.decider.Fits(c, len(names)+c.Refused(), len(names), nil)
@@ -233,7 +227,6 @@ func (s *scheduler) reserve(c *decider.Cycle, p *spec, pod *v1.Pod, node string)
 			e.turns[p.uid] = e.since
 			e.calls[p.uid]++
 			w.free(func() { err = e.decider.Bind(context.Background(), c.Pod, node) })
-			w.counts.Binds++
 			e.calls[p.uid]--
 			delete(e.reserved, p.uid)
 			e.dirty = true

@@ -25,7 +25,6 @@ type decoded struct {
 		UUID    string `json:"uuid"`
 		Index   int    `json:"index"`
 		Units   int    `json:"units"`
-		Claims  int    `json:"claimUnits"` // then it has no others
 		Cores   int    `json:"cores"`
 		Foreign int    `json:"foreign"`
 		Healthy bool   `json:"healthy"`
@@ -35,7 +34,6 @@ type decoded struct {
 	Allocated bool     `json:"held"`
 	Given     []struct {
 		UID  string   `json:"uid"`
-		Pod  string   `json:"pod"`  // where it has it by a claim
 		GPUs [][3]int `json:"gpus"` // index, units, cores
 	} `json:"given"`
 }
@@ -133,10 +131,9 @@ func (w *World) newBooks(node *v1.Node) *books {
 		charged: make(map[string]map[string]amount), given: inv.given(),
 	}
 	for _, g := range inv.GPUs {
-		b.capacity[g.UUID], b.foreign[g.UUID] = g.Units+g.Claims, g.Foreign
-		b.open[g.UUID], b.models[g.UUID] = g.Healthy && g.Claims == 0 && !w.isCordoned(node, g.UUID), g.Model
+		b.capacity[g.UUID], b.foreign[g.UUID] = g.Units, g.Foreign
+		b.open[g.UUID], b.models[g.UUID] = g.Healthy && !w.isCordoned(node, g.UUID), g.Model
 	}
-	b.chargeClaims(inv)
 	return b
 }
 
@@ -305,7 +302,6 @@ func (w *World) check() {
 			w.checkBooks(e)
 		}
 	}
-	w.checkClaims()
 	if w.api.version != w.checked {
 		w.checked = w.api.version
 		w.checkTruth()
@@ -680,7 +676,6 @@ func (w *World) checkRest() {
 	for _, m := range w.machines {
 		w.checkMachineAtRest(m)
 	}
-	w.checkClaimsAtRest()
 }
 
 func (w *World) checkExtenderAtRest(e *extenderProc) {
@@ -694,7 +689,7 @@ func (w *World) checkExtenderAtRest(e *extenderProc) {
 	on := w.podsByNode()
 	for _, n := range e.books.Nodes() {
 		want := w.truth(n.Name, on[n.Name])
-		if w.cfg.Adversary == free && !w.byClaimsOnly(n.Name) {
+		if w.cfg.Adversary == free {
 			e.checkGivenAtRest(n)
 			continue
 		}

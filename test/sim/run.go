@@ -23,7 +23,6 @@ type Config struct {
 
 	Adversary adversary // none, if that is not said
 	Mode      mode      // that of the extender, if that is not said
-	Claims    bool      // there are nodes that hand out claims
 
 	// What there is in this run, drawn from the seed.
 	Cores      bool // pods that ask for cores, too
@@ -58,14 +57,7 @@ type Counts struct {
 	Steps   int
 	Virtual time.Duration
 	Bound   int // pods
-	Claims  int // containers that were started by claims
 	Excused int // pods whose place was chosen without news of another
-
-	// What the rule of confusable pods costs.
-	Filters, Binds                 int
-	FiltersThatWait, BindsThatWait int // those that say that the pod must wait
-	PodsThatWait                   int
-	Waited                         time.Duration // by all those pods
 
 	// What is seen of I10.
 	Prompt   int           // pods that were bound, after they fitted
@@ -79,30 +71,18 @@ func (c *Counts) Add(o Counts) {
 	c.Steps += o.Steps
 	c.Virtual += o.Virtual
 	c.Bound += o.Bound
-	c.Claims += o.Claims
 	c.Excused += o.Excused
-	c.Filters += o.Filters
-	c.Binds += o.Binds
-	c.FiltersThatWait += o.FiltersThatWait
-	c.BindsThatWait += o.BindsThatWait
-	c.PodsThatWait += o.PodsThatWait
-	c.Waited += o.Waited
 	c.Prompt += o.Prompt
 	c.Promptly += o.Promptly
 	c.Woken += o.Woken
 	c.Longest = max(c.Longest, o.Longest)
 }
 
-// String tells in three lines of the pods, of what the rule of confusable pods costs
-// and of how long pods waited that fitted.
+// String returns two lines: about pods, and about the delay of pods that fitted.
 func (c Counts) String() string {
-	percent := func(part, of int) float64 { return 100 * float64(part) / float64(max(1, of)) }
-	return fmt.Sprintf("pods: %d bound in %s of virtual time, and %d started by claims; %d (%.1f%%) placed by somebody who could not know of another\n",
-		c.Bound, c.Virtual.Round(time.Second), c.Claims, c.Excused, percent(c.Excused, c.Bound)) +
-		fmt.Sprintf("confusable pods: %d of %d binds (%.2f%%) and %d of %d filters (%.1f%%) had the pod wait; %d pods waited, %s each on average",
-			c.BindsThatWait, c.Binds, percent(c.BindsThatWait, c.Binds), c.FiltersThatWait, c.Filters, percent(c.FiltersThatWait, c.Filters),
-			c.PodsThatWait, (c.Waited/time.Duration(max(1, c.PodsThatWait))).Round(10*time.Millisecond)) +
-		fmt.Sprintf("\nliveness: %d pods were bound that fitted, %s later on average, %s at most; kube-scheduler was woken %d times",
+	return fmt.Sprintf("pods: %d bound in %s of virtual time; %d (%.1f%%) placed by somebody who could not know of another\n",
+		c.Bound, c.Virtual.Round(time.Second), c.Excused, 100*float64(c.Excused)/float64(max(1, c.Bound))) +
+		fmt.Sprintf("liveness: %d pods were bound that fitted, %s later on average, %s at most; kube-scheduler was woken %d times",
 			c.Prompt, (c.Promptly/time.Duration(max(1, c.Prompt))).Round(tick), c.Longest.Round(tick), c.Woken)
 }
 
@@ -176,9 +156,6 @@ func newWorld(cfg Config) *World {
 		m.startKubelet()
 		m.startPlugin()
 	}
-	if w.cfg.Claims && w.cfg.Nodes <= few {
-		w.addClaimNodes()
-	}
 	for i, name := range []string{"a", "b"} {
 		r := &replica{name: name, samples: i == w.cfg.Samples}
 		r.ext = w.newExtender(r)
@@ -194,9 +171,6 @@ func newWorld(cfg Config) *World {
 			w.create(w.newSpec())
 		}
 		w.chaos()
-		if len(w.claims.nodes) > 0 {
-			w.claimChaos()
-		}
 		if w.cfg.Adversary != without {
 			w.scheme()
 		}

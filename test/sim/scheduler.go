@@ -196,7 +196,7 @@ type refusal struct {
 func (s *scheduler) findNodes(p *spec, pod *v1.Pod) ([]string, refusal, error) {
 	no := refusal{nodes: make(map[string]string)}
 	if node := s.nodes.store[pod.Status.NominatedNodeName]; node != nil && s.fits(p, pod, node) {
-		if names, err := s.ask(p, pod, []string{node.Name}, &no); err != nil || len(names) > 0 {
+		if names, err := s.ask(pod, []string{node.Name}, &no); err != nil || len(names) > 0 {
 			return names, no, err
 		}
 		no = refusal{nodes: make(map[string]string)} // of the cycle itself
@@ -211,7 +211,7 @@ func (s *scheduler) findNodes(p *spec, pod *v1.Pod) ([]string, refusal, error) {
 	if len(names) == 0 {
 		return nil, no, nil
 	}
-	names, err := s.ask(p, pod, names, &no)
+	names, err := s.ask(pod, names, &no)
 	return names, no, err
 }
 
@@ -262,23 +262,16 @@ func (r *replica) nodesToFind(all int) int {
 }
 
 // ask asks the extender about nodes, and notes which it refuses.
-func (s *scheduler) ask(p *spec, pod *v1.Pod, names []string, no *refusal) ([]string, error) {
-	w, ext := s.w, s.replica.ext
-	result, err := ext.filter(s, pod, names)
+func (s *scheduler) ask(pod *v1.Pod, names []string, no *refusal) ([]string, error) {
+	result, err := s.replica.ext.filter(s, pod, names)
 	if err != nil || result.Error != "" {
 		return nil, errors.New("the extender does not answer")
 	}
 	fitting := *result.NodeNames
-	waiting := len(fitting) == 0 && slices.ContainsFunc(slices.Collect(maps.Values(result.FailedNodes)), waits)
-	w.counts.Filters++
-	if waiting {
-		w.counts.FiltersThatWait++
-	}
-	w.noteWait(p, waiting)
 	no.extender = len(fitting) < len(names)
 	maps.Copy(no.nodes, result.FailedNodes)
 	if len(fitting) == 0 {
-		w.logf("  filter: %v %v", result.FailedNodes, result.FailedAndUnresolvableNodes)
+		s.w.logf("  filter: %v %v", result.FailedNodes, result.FailedAndUnresolvableNodes)
 	}
 	return fitting, nil
 }

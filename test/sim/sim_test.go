@@ -62,17 +62,10 @@ func TestSim(t *testing.T) {
 		one(t, s.worst.seed, n)
 	}
 	c := config(s.worst.seed, n, *nodes)
-	with := ""
-	if c.Claims {
-		with = withClaims
-	}
 	t.Errorf("See it: cd test/sim && go test -run TestSim$ -seed=%d -steps=%d -nodes=%d -adversary=%d -mode=%d .\n"+
-		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d adversary %d mode %d%s\" and says below what went wrong.",
-		c.Seed, n, *nodes, c.Adversary, c.Mode, c.Seed, n, c.Adversary, c.Mode, with)
+		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d adversary %d mode %d\" and says below what went wrong.",
+		c.Seed, n, *nodes, c.Adversary, c.Mode, c.Seed, n, c.Adversary, c.Mode)
 }
-
-// withClaims ends the first line of a trace that has nodes with claims.
-const withClaims = " claims"
 
 // TestFleet runs some seeds with so many nodes that kube-scheduler asks about some of
 // them alone. Pods fit on a handful.
@@ -88,7 +81,7 @@ func TestFleet(t *testing.T) {
 
 // config has one run in three with an adversary, and one in two in each mode.
 func config(seed uint64, steps, nodes int) Config {
-	c := Config{Seed: seed, Steps: steps, Nodes: nodes, Adversary: adversaryOf(seed), Mode: modeOf(seed), Claims: claimsOf(seed)}
+	c := Config{Seed: seed, Steps: steps, Nodes: nodes, Adversary: adversaryOf(seed), Mode: modeOf(seed)}
 	if *foe >= 0 {
 		c.Adversary = adversary(*foe)
 	}
@@ -213,7 +206,6 @@ func TestTraces(t *testing.T) {
 			if _, err := fmt.Sscanf(line, "seed %d steps %d adversary %d mode %d", &cfg.Seed, &cfg.Steps, &cfg.Adversary, &cfg.Mode); err != nil {
 				t.Fatalf("want \"seed N steps M adversary A mode E\" in the first line: %v", err)
 			}
-			cfg.Claims = strings.HasSuffix(line, withClaims)
 			if v := Run(t, cfg).Violation; v != nil {
 				t.Error(v)
 			}

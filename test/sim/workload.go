@@ -46,10 +46,9 @@ type life struct {
 	boundAt  time.Duration // when it was last
 	begun    bool          // the kubelet has given it something
 
-	waitsSince time.Duration // for another pod to be admitted
-	excused    string        // why whoever chose its GPUs may have filled them too much
-	edited     bool          // what it asks for was changed while it waited
-	lawful     string        // the assignment that a binding or the plugin has written last
+	excused string // why whoever chose its GPUs may have filled them too much
+	edited  bool   // what it asks for was changed while it waited
+	lawful  string // the assignment that a binding or the plugin has written last
 }
 
 // anew is a pod that asks for the same, and of which nothing has been decided.

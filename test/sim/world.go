@@ -50,7 +50,6 @@ type World struct {
 	replicas []*replica
 	leader   int
 	machines []*machine
-	claims   claimants
 	pods     map[string]*spec // by UID, never removed
 	order    []*spec          // in order of creation
 	serial   int

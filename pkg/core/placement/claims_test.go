@@ -33,6 +33,12 @@ func TestGPUsByClaims(t *testing.T) {
 	if n.Devices[0].Advertised() {
 		t.Error("the kubelet is taken to offer it")
 	}
+	if n.Devices[0].Status.TakesPods() {
+		t.Error("a GPU for claims takes pods")
+	}
+	if unseen := placement.NewNode("n", inv, nil); unseen.Devices[0].Requested != 5 || unseen.Devices[1].Requested != 2 {
+		t.Errorf("before the watch has shown the pod, %d and %d units are requested, want 5 and 2", unseen.Devices[0].Requested, unseen.Devices[1].Requested)
+	}
 	for _, units := range []gpu.Units{1, 14, 15} {
 		r := placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
 		if chosen, v := placement.Choose(placement.Binpack, r, n); len(chosen.Shares) > 0 || v.Reason != placement.NoDevices {
