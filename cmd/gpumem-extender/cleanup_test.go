@@ -17,13 +17,11 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestCleanup(t *testing.T) {
-	names, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := kubetest.Names(t)
 	node := func(name string, annotations map[string]string) *v1.Node {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
 	}
@@ -49,7 +47,7 @@ func TestCleanup(t *testing.T) {
 		patched[patch.GetName()+"/"+patch.GetSubresource()] = string(patch.GetPatch())
 		return true, &v1.Node{}, nil
 	})
-	err = cleanup(t.Context(), zaptest.NewLogger(t), client, names, []string{"gpumem-system/gpumem-scheduler", "gpumem-system/never-was"})
+	err := cleanup(t.Context(), zaptest.NewLogger(t), client, names, []string{"gpumem-system/gpumem-scheduler", "gpumem-system/never-was"})
 	if err == nil || !strings.Contains(err.Error(), "node refused: ") || strings.Contains(err.Error(), "never-was") {
 		t.Errorf("error %v, want it to tell of one node alone", err)
 	}

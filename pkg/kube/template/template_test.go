@@ -11,13 +11,11 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
 func TestInventory(t *testing.T) {
-	names, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := kubetest.Names(t)
 	annotation, err := api.EncodeInventory(gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Allocatable: 8, MemoryMiB: 8192, NUMANode: -1}}})
 	if err != nil {
 		t.Fatal(err)

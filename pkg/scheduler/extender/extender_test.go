@@ -31,6 +31,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
@@ -137,10 +138,7 @@ type world struct {
 
 // newWorld has two nodes: "pair" with two GPUs of 16 units, "big" with one of 80.
 func newWorld(t testing.TB) *world {
-	names, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := kubetest.Names(t)
 	w := &world{
 		cluster: &fakeCluster{pods: map[string]*v1.Pod{}},
 		now:     time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),

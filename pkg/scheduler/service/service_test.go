@@ -10,14 +10,12 @@ import (
 	"go.uber.org/zap/zaptest"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/page"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
@@ -25,24 +23,9 @@ import (
 // What is free on nodes to which kube-scheduler sends no pods is free neither to the metrics nor
 // to the page, and both name these nodes.
 func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
-	names, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := kubetest.Names(t)
 	node := func(name string, gib int, changes ...func(*v1.Node)) *v1.Node {
-		value, err := api.EncodeInventory(gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
-			{UUID: gpu.UUID("GPU-" + name), Model: "T4", MemoryMiB: int64(gib) * 1024, Allocatable: gpu.Units(gib), NUMANode: -1},
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := &v1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{names.Inventory(): value}},
-			Status: v1.NodeStatus{
-				Conditions:  []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}},
-				Allocatable: v1.ResourceList{names.GPUMem(): *resource.NewQuantity(int64(gib), resource.DecimalSI)},
-			},
-		}
+		n := kubetest.Node(t, name, kubetest.Inventory(name, gib))
 		for _, change := range changes {
 			change(n)
 		}
