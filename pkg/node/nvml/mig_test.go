@@ -162,7 +162,7 @@ func TestPartsOfAMachine(t *testing.T) {
 	}
 }
 
-// TestSpeedOfAnInstance: with an unknown number of slices or instances it is that of the whole GPU.
+// TestSpeedOfAnInstance: an instance with an unknown number of slices, or of instances beside it, has the speed of the whole GPU.
 func TestSpeedOfAnInstance(t *testing.T) {
 	tables := speeds.Tables{{"A100": 98}}
 	for _, tc := range []struct {
