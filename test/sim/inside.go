@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -129,7 +130,7 @@ func (s *scheduler) decide(pod *v1.Pod) {
 		}
 		names = slices.DeleteFunc(names, func(name string) bool { return c.Score(name) < best })
 	}
-	if !slices.Equal(before, e.views()) {
+	if !reflect.DeepEqual(before, e.views()) {
 		w.violate("I7", "filters and scores of %s have changed the cache", e.name)
 	}
 	if len(names) == 0 {

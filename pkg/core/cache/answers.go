@@ -41,11 +41,8 @@ func (s *nodes) Refused(nodeName string, q Question) *decide.Refusal {
 // Answer is Refused, with the state of the node that it is about; nil: the node is not known.
 func (s *nodes) Answer(nodeName string, q Question) (*placement.Node, *decide.Refusal) {
 	if n, ok := s.readable()[nodeName]; ok {
-		if state := n.likely.state.Load(); state != nil && q.Expecting {
-			return state, n.likely.refused(state, q)
-		}
-		if state := n.real.state.Load(); state != nil {
-			return state, n.real.refused(state, q)
+		if state := n.state.Load(); state != nil {
+			return state, n.refused(state, q)
 		}
 	}
 	return nil, q.Ask(placement.Node{Name: nodeName})
@@ -53,17 +50,21 @@ func (s *nodes) Answer(nodeName string, q Question) (*placement.Node, *decide.Re
 
 // Ask asks about a node that the cache does not know.
 func (q Question) Ask(n placement.Node) *decide.Refusal {
+	if q.Expecting {
+		n = n.WithExpected(q.Pod)
+	}
 	_, refusal := decide.Decide(n, q.Pod, q.Request, q.Fallback)
 	return refusal
 }
 
-// View returns a node without the memory that is reserved there for nominated pods that precede the pod.
+// View returns a node without the memory that expected pods will get there, and that is reserved for
+// nominated pods that precede the pod.
 func (q Question) View(n *placement.Node) *placement.Node {
-	left := decide.Reserved(*n, q.Pod, q.Request, q.Fallback)
+	left := decide.Reserved(n.WithExpected(q.Pod), q.Pod, q.Request, q.Fallback)
 	return &left
 }
 
-// answers are the latest about a node as it is in a view, the last first: pods
+// answers are the latest about a state of a node, the last first: pods
 // that ask in more ways than that at the same time drive one another's out. They
 // do not change once made.
 type answers struct {
@@ -80,8 +81,8 @@ type answer struct {
 // refused gives a kept answer about a state, or a new one. Of two that are found at the same
 // time, one may not be kept. The node itself is not looked at for a kept one,
 // for the sake of the processor's cache.
-func (v *view) refused(state *placement.Node, q Question) *decide.Refusal {
-	last := v.answers.Load()
+func (n *node) refused(state *placement.Node, q Question) *decide.Refusal {
+	last := n.answers.Load()
 	if last == nil || last.of != state {
 		last = &answers{of: state}
 	}
@@ -91,12 +92,12 @@ func (v *view) refused(state *placement.Node, q Question) *decide.Refusal {
 		}
 	}
 	refusal := q.Ask(*state)
-	if len(state.Nominated) > 0 {
+	if len(state.Nominated)+len(state.Expected) > 0 {
 		return refusal // what is left to others depends on who asks
 	}
 	now := &answers{of: state}
 	now.kept[0] = answer{key: q.key, refusal: refusal}
 	copy(now.kept[1:], last.kept[:])
-	v.answers.Store(now)
+	n.answers.Store(now)
 	return refusal
 }

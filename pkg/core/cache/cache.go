@@ -62,7 +62,7 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[coming][ref.UID]; ok && nodeName == "" && !p.Waits.IsZero() {
+	if p, ok := c.pods[coming][ref.UID]; ok && nodeName == "" && p.own() {
 		return // the API server does not know of that
 	}
 	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Assignment: at}, until)
@@ -80,6 +80,9 @@ func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Re
 	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Waits: since}, until)
 }
 
+// own reports whether only the cache knows of a nomination, and the API server does not.
+func (p *Pod) own() bool { return p.expected || !p.Waits.IsZero() }
+
 func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) {
 	var to *Pod
 	if p, ok := c.pods[on][h.Pod.UID]; nodeName != "" && (!ok || p.Assumed) {
@@ -88,7 +91,7 @@ func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) 
 	c.set(coming, h.Pod.UID, to)
 }
 
-// Expire ends the nominations and expectations whose time has passed.
+// Expire ends the nominations whose time has passed.
 func (c *Cache) Expire(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +169,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	if !ok || n.inventory == nil {
 		return placement.Assignment{}, Question{Pod: ref, Request: req, Fallback: fallback}.Ask(placement.Node{Name: nodeName})
 	}
-	c.set(expected, ref.UID, nil)
+	c.unexpect(ref.UID)
 	chosen, refusal := n.decide(ref, req, fallback)
 	if refusal != nil {
 		return placement.Assignment{}, refusal
@@ -186,15 +189,26 @@ type Assumed struct {
 	Since time.Time
 }
 
+// HoldPod records that kube-scheduler goes on with an assumed pod before it sends a binding, however
+// long that takes, or that it has sent one or given up.
+func (c *Cache) HoldPod(uid string, held bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.pods[on][uid]; ok && p.Assumed {
+		p.held = held
+	}
+}
+
 // AssumedBefore returns the assumed pods for which no binding was decided at a
-// point in time or later, and no read has ended, oldest first. The caller reads
+// point in time or later, and no read has ended, oldest first. Pods that are held are not among
+// them. The caller reads
 // each from the API server (BeginRead), and enters it or calls ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []Assumed
 	for _, p := range c.pods[on] {
-		if p.Assumed && p.since().Before(before) {
+		if p.Assumed && !p.held && p.since().Before(before) {
 			out = append(out, Assumed{Pod: p.Pod, Node: p.Node, Since: p.since()})
 		}
 	}

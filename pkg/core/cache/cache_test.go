@@ -525,7 +525,7 @@ func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
 	q := NewQuestion(ref("p"), ask(8), placement.Binpack)
 	was := c.Look("n")
 	c.AddPod("n", bound("other", ask(8), 0))
-	if refusal := c.readable()["n"].real.refused(was, q); refusal != nil {
+	if refusal := c.readable()["n"].refused(was, q); refusal != nil {
 		t.Fatalf("refused: %v, want that it fitted", refusal)
 	}
 	if c.Refused("n", q) == nil {
@@ -824,6 +824,7 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 		func() { c.ForgetPod("q") },
 		func() { c.ExpirePod("q", start.Add(time.Hour)) },
 		func() { c.AssumedBefore(start.Add(time.Hour)) },
+		func() { c.HoldPod("q", true) },
 		func() { enter(c, bound("r", ask(1), 0), start) },
 		func() { c.RemovePod("r") },
 		func() { c.Expect(ref("s"), "m", ask(1), placement.Binpack, start) },
@@ -837,7 +838,6 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 		func() { _ = c.Refused("m", NewQuestion(ref("p"), ask(1), placement.Binpack)) },
 		func() { _ = c.Refused("m", NewQuestion(ref("p"), ask(2), placement.Binpack)) },
 		func() { c.Nodes() },
-		func() { c.Expecting() },
 		func() { c.Learn(ask(1)) },
 		func() { c.Reprice() },
 		func() {
@@ -889,7 +889,6 @@ type twin struct {
 	objects   []object
 	assumed   []object
 	nominated []object
-	expected  []object
 }
 
 type object struct {
@@ -898,7 +897,8 @@ type object struct {
 	bindings int  // of an assumed pod: those that may still land
 	read     bool // of an assumed pod
 
-	until time.Time // of one that is expected or nominated
+	until    time.Time // of a nominated pod
+	expected bool      // of a nominated pod
 }
 
 func (w *twin) drop(from *[]object, uid string) {
@@ -907,7 +907,7 @@ func (w *twin) drop(from *[]object, uid string) {
 
 // remove drops a pod in all its roles.
 func (w *twin) remove(uid string) {
-	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated, &w.expected} {
+	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated} {
 		w.drop(from, uid)
 	}
 }
@@ -920,11 +920,20 @@ func (w *twin) nominate(node string, h placement.Holding, until time.Time) {
 	}
 }
 
-func (w *twin) view(name string) (placement.Node, bool) { return w.with(name, nil) }
+// unexpect ends the nomination of a pod that kube-scheduler was about to bind.
+func (w *twin) unexpect(uid string) {
+	w.nominated = slices.DeleteFunc(w.nominated, func(o object) bool { return o.expected && o.Pod.UID == uid })
+}
+
+// isOwn reports whether only the cache knows of a pod's nomination.
+func (w *twin) isOwn(uid string) bool {
+	return slices.ContainsFunc(w.nominated, func(o object) bool { return o.Pod.UID == uid && (o.expected || !o.Waits.IsZero()) })
+}
 
 // likely is the view with the pods that are expected on the node.
 func (w *twin) likely(name string) (placement.Node, bool) {
-	return w.with(name, slices.DeleteFunc(slices.Clone(w.expected), func(o object) bool { return o.node != name }))
+	n, ok := w.view(name)
+	return n.WithExpected(placement.PodRef{}), ok
 }
 
 // decide chooses for a pod that is not on the node, beside those that are expected if possible.
@@ -948,24 +957,31 @@ func (w *twin) has(of []object, uid string) bool {
 	return slices.ContainsFunc(of, func(o object) bool { return o.Pod.UID == uid })
 }
 
-func (w *twin) with(name string, more []object) (placement.Node, bool) {
+func (w *twin) view(name string) (placement.Node, bool) {
 	inv, ok := w.nodes[name]
 	if !ok {
 		return placement.Node{}, false
 	}
 	var holdings []placement.Holding
-	for _, o := range slices.Concat(w.objects, w.assumed, more) {
+	for _, o := range slices.Concat(w.objects, w.assumed) {
 		if o.node == name {
 			holdings = append(holdings, o.Holding)
 		}
 	}
-	var nominated []placement.Holding
+	var nominated, expected []placement.Holding
 	for _, o := range w.nominated {
-		if o.node == name && !w.has(w.assumed, o.Pod.UID) {
+		switch {
+		case o.node != name || w.has(w.assumed, o.Pod.UID):
+		case o.expected:
+			expected = append(expected, o.Holding)
+		default:
 			nominated = append(nominated, o.Holding)
 		}
 	}
-	return placement.NewNode(name, inv, holdings).WithNominated(nominated), true
+	slices.SortFunc(expected, func(a, b placement.Holding) int { return a.Pod.Compare(b.Pod) })
+	n := placement.NewNode(name, inv, holdings).WithNominated(nominated)
+	n.Expected = expected
+	return n, true
 }
 
 // FuzzCache: after each step, the cache is what comes out when all objects and
@@ -1018,22 +1034,21 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		w.nominate(node, placement.Holding{Pod: ref(uid), Request: req, Waits: since}, since.Add(Moment))
 	case 12, 13:
 		c.Expect(ref(uid), node, req, placement.Binpack, now)
-		if _, ok := w.nodes[node]; !ok || w.has(w.objects, uid) || w.has(w.assumed, uid) {
+		w.unexpect(uid)
+		if _, ok := w.nodes[node]; !ok || w.has(w.objects, uid) || w.has(w.assumed, uid) || w.has(w.nominated, uid) {
 			break
 		}
-		w.drop(&w.expected, uid)
 		if a, ok := w.decide(node, uid, req); ok {
 			h := placement.Holding{Pod: ref(uid), Request: req, Assignment: a}
-			w.expected = append(w.expected, object{node: node, Holding: h, until: now.Add(Moment)})
+			w.nominated = append(w.nominated, object{node: node, Holding: h, until: now.Add(Moment), expected: true})
 		}
 	case 14:
 		some := c.Unexpect(uid, now)
-		w.drop(&w.expected, uid)
+		w.unexpect(uid)
 		over := func(o object) bool { return !o.until.IsZero() && !o.until.After(now) }
-		w.expected = slices.DeleteFunc(w.expected, over)
 		w.nominated = slices.DeleteFunc(w.nominated, over)
-		if some != (len(w.expected) > 0) {
-			t.Errorf("Unexpect says that some are left: %t; there are %d", some, len(w.expected))
+		if some != slices.ContainsFunc(w.nominated, func(o object) bool { return o.expected }) {
+			t.Errorf("Unexpect says that some are left: %t; nominated are %v", some, w.nominated)
 		}
 	case 0:
 		inv := inventory(gpu.Units(random.IntN(9)), gpu.Units(random.IntN(9)))
@@ -1060,7 +1075,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		read.Enter(node, holding, start.Add(time.Minute))
 		if !slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid }) {
 			w.drop(&w.assumed, uid)
-			w.drop(&w.expected, uid)
+			w.unexpect(uid)
 			w.assumed = append(w.assumed, object{node: node, Holding: holding, read: true})
 		}
 	case 4:
@@ -1091,15 +1106,14 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 			until = now.Add(Moment)
 		}
 		c.NominatePod(node, ref(uid), req, at, until)
-		queued := func(o object) bool { return o.Pod.UID == uid && !o.Waits.IsZero() }
-		if node != "" || !slices.ContainsFunc(w.nominated, queued) {
+		if node != "" || !w.isOwn(uid) {
 			w.nominate(node, placement.Holding{Pod: ref(uid), Request: req, Assignment: at}, until)
 		}
 	default:
 		before, offered := w.view(node)
 		a, err := assume(c, uid, node, req)
 		if offered && !w.has(w.objects, uid) && !w.has(w.assumed, uid) {
-			w.drop(&w.expected, uid)
+			w.unexpect(uid)
 			if want, fits := w.decide(node, uid, req); fits != (err == nil) || fits && !cmp.Equal(want, a) {
 				t.Errorf("AssumePod(%s) on %s: %v, %v; want %v, %t", uid, node, a, err, want, fits)
 			}
@@ -1168,14 +1182,6 @@ func compare(t *testing.T, c *Cache, w *twin) {
 			want = append(want, n)
 			if got, ok := c.Node(name); !ok || !reflect.DeepEqual(n, got) {
 				t.Errorf("Node(%s) and its twin differ (-want +got):\n%s", name, cmp.Diff(n, got))
-			}
-			likely, _ := w.likely(name)
-			got := c.Expecting()[name]
-			if got == nil {
-				got = c.Look(name)
-			}
-			if got == nil || !reflect.DeepEqual(likely, *got) {
-				t.Errorf("Expecting()[%s] and its twin differ (-want +got):\n%s", name, cmp.Diff(&likely, got))
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
 // All yields all nodes, in no order.
 func (s *nodes) All(yield func(*placement.Node) bool) {
 	for _, n := range s.readable() {
-		if state := n.real.state.Load(); state != nil && !yield(state) {
+		if state := n.state.Load(); state != nil && !yield(state) {
 			return
 		}
 	}

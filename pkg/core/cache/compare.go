@@ -120,7 +120,7 @@ func (c *Cache) snapshot() map[key]Entry {
 			out[key{node: name}] = Entry{Offered: n.inventory}
 		}
 	}
-	for _, pods := range c.pods[:expected] { // what is expected is only the cache's
+	for _, pods := range c.pods {
 		for uid := range pods {
 			out[key{pod: uid}] = c.find(key{pod: uid})
 		}
@@ -130,7 +130,7 @@ func (c *Cache) snapshot() map[key]Entry {
 
 func (s *state) find(k key) Entry {
 	e := Entry{On: s.pods[on][k.pod]}
-	if p, ok := s.pods[coming][k.pod]; ok && p.Waits.IsZero() { // only the cache has the records of QueuePod
+	if p, ok := s.pods[coming][k.pod]; ok && !p.own() {
 		e.Coming = p
 	}
 	if n, ok := s.all[k.node]; ok {

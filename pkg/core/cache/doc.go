@@ -1,34 +1,41 @@
-// Package cache knows who holds what on every GPU of the cluster: what the API
-// server says, and on top of it what the watch has not shown yet: placements
-// that have been decided, and pods that a read has shown.
+// Package cache tracks the GPU memory that pods have on every node of the cluster. It merges what the
+// watch has shown with placements that the scheduler has decided and reads that were ahead of the watch.
 //
-//	                AssumePod             AddPod (the watch: node and assignment)
-//	  unknown ───────────────▶ assumed ───────────────▶ bound ──┐ AddPod
-//	     ▲  ▲                   ││  ▲└─┐ Read.Enter      │  ▲──┘ (correction)
-//	     │  └──── RefusePod ────┘│  └──┘ (a read next to │
-//	     │        ForgetPod      │        the watch)     │ RemovePod
-//	     │        ExpirePod      │                       │ (terminal or gone)
-//	     └───────────────────────┴───────────────────────┘
+// A pod has memory of a node, or will have it, in one of three states:
 //
-//	AddPod from unknown → bound (a restart, another scheduler).
-//	Read.Enter from unknown → assumed (another extender has bound it, and the
-//	watch is behind).
-//	RemovePod from unknown → nothing, and no read under way brings the pod back.
+//	          NominatePod, QueuePod, Expect          AssumePod, Read.Enter
+//	unknown ───────────────────────▶ nominated ───────────────────────▶ reserved
+//	   ▲ │                               │ ▲                               │  │
+//	   │ │ AssumePod, Read.Enter         │ └── RefusePod, ForgetPod, ──────┘  │
+//	   │ └─────────────▶ reserved        │     ExpirePod                      │
+//	   │                                 │ AddPod (the watch)                 │ AddPod
+//	   │                                 ▼                                    ▼
+//	   └────────── RemovePod ────────── bound ◀───────────────────────────────┘
 //
-// A pod without a node may be nominated to one (NominatePod): others are leaving
-// it to free memory. It holds nothing, and is counted against those who come after
-// it until it is bound (AddPod), gone (RemovePod) or nominated to another node or
-// to none.
+// A nominated pod has nothing yet, and has one nomination at most:
 //
-// A pod about which kube-scheduler has just asked may be expected on a node (Expect): its
-// Bind is to come. It reserves nothing. Expecting returns the nodes with their expected pods, so that
-// the next pods are ranked beside these. Where AssumePod has a choice of GPUs, it leaves the
-// others to expected pods.
+//	reason                                              recorded by        ends
+//	others leave the node for it (status.nominatedNode) NominatePod        by NominatePod, or its pod
+//	defrag has freed GPUs for it (a condition)          NominatePod        at the condition's time
+//	it waits for the node to admit or place pods        QueuePod           after a time, or by QueuePod
+//	kube-scheduler is about to bind it                  Expect             after a Moment, or by Unexpect
+//
+// A nomination does not count while the pod is reserved, and a bound pod has none. Expire ends each
+// nomination whose time has passed. The first three reasons reserve memory against pods that come after the
+// pod (Node.Nominated, package decide). The last one refuses no pod: it only steers others to other
+// GPUs (Node.Expected), and gives way to the first three.
+//
+// A reserved pod (Pod.Assumed) has its GPUs. Its binding is still to be sent (HoldPod), under way, of an unknown
+// outcome, or a read has shown it before the watch. RefusePod ends the reservation of one binding.
+// AssumedBefore returns old reservations to the caller, which reads the pods and calls Read.Enter or
+// ExpirePod. A bound pod is one that the watch has shown. AddPod corrects it, and RemovePod ends each state.
+//
+// kube-scheduler's own assumed pods are no record here: package decider compares them with the cache.
 //
 // # Where to find what
 //
 // cache.go has what the cache hears and is asked of pods, read.go and expect.go the reads next to the
-// watch and the pods that are expected. state.go is what it knows, under its lock. nodes.go,
+// watch and Expect. state.go is what it knows, under its lock. nodes.go,
 // answers.go and changed.go are for those who read nodes, without that lock. compare.go finds and
 // repairs what is wrong. What nodes are worth to pods to come is kept by a ranking.Market.
 //

@@ -47,7 +47,7 @@ func (s *nodes) Node(name string) (placement.Node, bool) {
 // Look is Node without a copy: nil where it is not known.
 func (s *nodes) Look(name string) *placement.Node {
 	if n, ok := s.readable()[name]; ok {
-		return n.real.state.Load()
+		return n.state.Load()
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func (s *nodes) Nodes() []placement.Node {
 	known := s.readable()
 	out := make([]placement.Node, 0, len(known))
 	for _, n := range known {
-		if state := n.real.state.Load(); state != nil {
+		if state := n.state.Load(); state != nil {
 			out = append(out, *state)
 		}
 	}

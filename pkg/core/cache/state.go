@@ -17,7 +17,7 @@ type state struct {
 	changes uint64         // of nodes, so far
 	offered int            // nodes that are no ghosts
 	changed chan struct{}  // closed by the next of them
-	ends    time.Time      // the first nomination or expectation to expire; zero: none does
+	ends    time.Time      // the first nomination to expire; zero: none does
 
 	recent [maxRecent]string // the nodes of the last changes, by their numbers
 }
@@ -25,13 +25,12 @@ type state struct {
 // pods are known by UID in each role.
 type pods [roles]map[string]*Pod
 
-// role is what a pod is to a node. It can be coming and another.
+// role is the state of a pod's record. A pod can have one record in each role.
 type role uint8
 
 const (
-	on       role = iota // it holds what it has of the node
-	coming               // it is nominated to the node, and holds nothing yet
-	expected             // kube-scheduler got the answer that it goes best there, and has not bound it yet
+	on     role = iota // reserved or bound: the pod has memory of the node
+	coming             // nominated: the pod has none yet
 	roles
 )
 
@@ -45,24 +44,13 @@ func newPods() (p pods) {
 // node is what the cache knows under one name. The fields below the first three
 // are guarded by Cache.mu.
 type node struct {
-	real   view         // no state: a ghost
-	likely view         // with the pods that are expected; no state: none is
-	id     atomic.Int64 // of all nodes that were added, the how manieth; -1: a ghost. Pods name nodes that never were.
+	state   atomic.Pointer[placement.Node] // as readers see the node; nil: a ghost
+	answers atomic.Pointer[answers]        // about that state
+	id      atomic.Int64                   // of all nodes that were added, the how manieth; -1: a ghost. Pods name nodes that never were.
 
 	name      string
 	inventory *gpu.Inventory // replaced by each SetNode; nil: a ghost
 	pods      pods
-}
-
-// view is a node as readers see it, and what was answered about it.
-type view struct {
-	state   atomic.Pointer[placement.Node]
-	answers atomic.Pointer[answers]
-}
-
-func (v *view) set(n *placement.Node) {
-	v.state.Store(n)
-	v.answers.Store(nil) // they are of what was
 }
 
 // Pod is a pod as the cache has it: replaced by all that is heard of it.
@@ -72,9 +60,11 @@ type Pod struct {
 	Assumed bool // the watch has not shown it yet
 
 	read bool // of an assumed pod: a read next to the watch has
+	held bool // of an assumed pod: kube-scheduler goes on with it, and its binding has not been sent
 
 	bindings []time.Time // of an assumed pod: when those that may still land were decided, or the read
-	until    time.Time   // of an expected or nominated pod: it ends then; zero: no time ends it
+	until    time.Time   // of a nominated pod: it ends then; zero: no time ends it
+	expected bool        // of a nominated pod: kube-scheduler is about to bind it
 }
 
 // since returns what is the latest of an assumed pod: when a binding was decided
@@ -87,7 +77,7 @@ func (s *state) overtaken(p *Pod) bool {
 		return false
 	}
 	n, ok := s.all[p.Node]
-	return !ok || n.inventory == nil || !n.real.state.Load().Bears(p.Holding)
+	return !ok || n.inventory == nil || !n.state.Load().Bears(p.Holding)
 }
 
 // offer records what a node offers; nil: it is deleted.
@@ -105,13 +95,13 @@ func (s *state) offer(name string, inv *gpu.Inventory) {
 		n.id.Store(-1)
 	}
 	n.inventory = inv
-	s.publish(n, on)
+	s.publish(n)
 	s.dropIfEmpty(n)
 }
 
 // dropIfEmpty forgets a ghost that no pod keeps.
 func (s *state) dropIfEmpty(n *node) {
-	if n.inventory != nil || len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) > 0 {
+	if n.inventory != nil || len(n.pods[on])+len(n.pods[coming]) > 0 {
 		return
 	}
 	s.lock.Lock()
@@ -124,81 +114,84 @@ func (s *state) dropIfEmpty(n *node) {
 // it is nothing any more.
 func (s *state) set(as role, uid string, p *Pod) {
 	if as == on {
-		s.set(expected, uid, nil)
+		s.unexpect(uid)
 	}
 	if old, ok := s.pods[as][uid]; ok && (p == nil || p.Node != old.Node) {
 		delete(s.pods[as], uid)
 		n := s.node(old.Node)
 		delete(n.pods[as], uid)
-		s.publish(n, as)
+		s.publish(n)
 		s.dropIfEmpty(n)
 	}
 	if p != nil {
 		n := s.node(p.Node)
 		s.pods[as][uid], n.pods[as][uid] = p, p
-		s.publish(n, as)
+		s.publish(n)
 		if !p.until.IsZero() && (s.ends.IsZero() || p.until.Before(s.ends)) {
 			s.ends = p.until
 		}
 	}
 	if c, ok := s.pods[coming][uid]; ok && as == on && (p == nil || p.Node != c.Node) {
-		s.publish(s.node(c.Node), coming) // the nomination does not count while the pod is on a node
+		s.publish(s.node(c.Node)) // the nomination does not count while the pod is on a node
 	}
 }
 
-// expire ends what has a time that has passed.
+// unexpect ends the nomination of a pod that kube-scheduler was about to bind.
+func (s *state) unexpect(uid string) {
+	if p, ok := s.pods[coming][uid]; ok && p.expected {
+		s.set(coming, uid, nil)
+	}
+}
+
+// expire ends the nominations whose time has passed.
 func (s *state) expire(now time.Time) {
 	if s.ends.IsZero() || s.ends.After(now) {
 		return
 	}
 	s.ends = time.Time{}
-	for _, as := range [...]role{coming, expected} {
-		for uid, p := range s.pods[as] {
-			switch {
-			case p.until.IsZero():
-			case !p.until.After(now):
-				s.set(as, uid, nil)
-			case s.ends.IsZero() || p.until.Before(s.ends):
-				s.ends = p.until
-			}
+	for uid, p := range s.pods[coming] {
+		switch {
+		case p.until.IsZero():
+		case !p.until.After(now):
+			s.set(coming, uid, nil)
+		case s.ends.IsZero() || p.until.Before(s.ends):
+			s.ends = p.until
 		}
 	}
 }
 
-// publish remakes what readers see of the node, for its pods of a role have changed, or what it
-// offers. Who is expected shows to those who ask for it.
-func (s *state) publish(n *node, as role) {
-	if as != expected {
-		defer s.tell()
-		s.changes++
-		s.recent[s.changes%maxRecent] = n.name
-		n.real.set(s.with(n, on))
-	}
-	var likely *placement.Node
-	if len(n.pods[expected]) > 0 {
-		likely = s.with(n, on, expected)
-	}
-	n.likely.set(likely)
+// publish remakes the state that readers see, after the pods of the node or its inventory have changed.
+func (s *state) publish(n *node) {
+	defer s.tell()
+	s.changes++
+	s.recent[s.changes%maxRecent] = n.name
+	n.state.Store(s.view(n))
+	n.answers.Store(nil) // they are of the state before
 }
 
-// with returns a node with its pods of some roles; nil: it is a ghost.
-func (s *state) with(n *node, some ...role) *placement.Node {
+// view returns a node with its pods; nil: it is a ghost.
+func (s *state) view(n *node) *placement.Node {
 	if n.inventory == nil {
 		return nil
 	}
-	holdings := make([]placement.Holding, 0, len(n.pods[on])+len(n.pods[expected]))
-	for _, as := range some {
-		for _, p := range n.pods[as] {
-			holdings = append(holdings, p.Holding)
-		}
+	holdings := make([]placement.Holding, 0, len(n.pods[on]))
+	for _, p := range n.pods[on] {
+		holdings = append(holdings, p.Holding)
 	}
-	var nominated []placement.Holding
+	var nominated, expected []placement.Holding
 	for uid, p := range n.pods[coming] {
-		if _, assumed := s.pods[on][uid]; !assumed { // there or elsewhere
+		if _, assumed := s.pods[on][uid]; assumed {
+			continue // there or elsewhere
+		}
+		if p.expected {
+			expected = append(expected, p.Holding)
+		} else {
 			nominated = append(nominated, p.Holding)
 		}
 	}
+	slices.SortFunc(expected, func(a, b placement.Holding) int { return a.Pod.Compare(b.Pod) })
 	state := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
+	state.Expected = expected
 	return &state
 }
 

@@ -181,6 +181,10 @@ type Node struct {
 	// Nominated are pods that are to come here once others have left, the first
 	// in line first. They hold nothing yet: see decide.Reserved.
 	Nominated []Holding
+
+	// Expected are pods that kube-scheduler is about to bind here. They hold nothing yet, and refuse
+	// no pod: see WithExpected.
+	Expected []Holding
 }
 
 // NewNode puts holdings on the devices of an inventory. The order of the

@@ -79,6 +79,19 @@ func (n Node) Without(gone []Holding) Node {
 	return n
 }
 
+// WithExpected returns the node with the expected pods on their devices, except for one pod that
+// asks.
+func (n Node) WithExpected(except PodRef) Node {
+	expected := n.Expected
+	n.Expected = nil
+	for _, h := range expected {
+		if h.Pod.UID != except.UID {
+			n = n.With(h)
+		}
+	}
+	return n
+}
+
 // WithNominated returns the node with pods that are to come to it, in line by
 // priority. Of equals those go first whose GPUs are known, then those for which
 // others leave, and then the one that has waited longest.

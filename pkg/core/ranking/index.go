@@ -44,11 +44,9 @@ const maxIndexed = 1 << 18
 type Question struct {
 	Request  placement.Request
 	Defaults Policies
-	// View returns a node without the memory that is reserved for pods nominated to it. How much
-	// that is depends on the pod.
+	// View returns a node without the memory that is reserved for pods that are nominated to it or
+	// expected there. The amount depends on the pod.
 	View func(*placement.Node) *placement.Node
-	// Instead replaces nodes of the Source, by name.
-	Instead map[string]*placement.Node
 }
 
 // Walk visits the nodes on which a request fits, the best first, until visit returns false. Nodes
@@ -100,34 +98,21 @@ func (x *Index) walk(source Source, q Question) (by criteria, walk iter.Seq[*ran
 	x.size -= len(o.sorted)
 	o.catchUp(source, q.Defaults.pay(q.Request, source.Prices()))
 	x.size += len(o.sorted)
-	others, fit := o.others(source, q)
-	return o.criteria, merged(o.sorted, others, q.Instead), fit
+	others := o.others(source, q)
+	return o.criteria, merged(o.sorted, others), len(o.sorted) + len(others)
 }
 
-// others returns the nodes that are not in order, and on how many nodes the request fits in all.
-func (o *sequence) others(source Source, q Question) (others []*ranked, fit int) {
-	fit = len(o.sorted)
-	add := func(n *placement.Node) {
-		if len(n.Nominated) > 0 {
-			n = q.View(n)
-		}
-		if r := o.rank(n); r != nil {
-			others = append(others, r)
-		}
-	}
+// others returns the nodes apart on which the request fits, the best first.
+func (o *sequence) others(source Source, q Question) (others []*ranked) {
 	for name := range o.apart {
-		if n := source.Look(name); n != nil && q.Instead[name] == nil {
-			add(n)
+		if n := source.Look(name); n != nil {
+			if r := o.rank(q.View(n)); r != nil {
+				others = append(others, r)
+			}
 		}
-	}
-	for name, n := range q.Instead {
-		if o.by[name] != nil {
-			fit--
-		}
-		add(n)
 	}
 	slices.SortFunc(others, (*ranked).before)
-	return others, fit + len(others)
+	return others
 }
 
 // sequence returns the order for a request, which may be empty yet.
@@ -172,8 +157,11 @@ type sequence struct {
 	nodes  int                // when it was last built, those on which the request does not fit included
 	sorted []*ranked          // the best first, without the nodes apart
 	by     map[string]*ranked // the same by name; nil: none was made yet
-	apart  map[string]bool    // nodes to which pods are nominated
+	apart  map[string]bool    // nodes to which pods are to come
 }
+
+// isApart reports whether pods are to come to a node. Its rank depends on the pod that asks.
+func isApart(n *placement.Node) bool { return len(n.Nominated)+len(n.Expected) > 0 }
 
 // words returns how much the request adds to the size of an Index: it may list many names.
 func (o *sequence) words() int {
@@ -206,7 +194,7 @@ func (o *sequence) build(source Source) {
 	o.by, o.sorted, o.apart, o.nodes = make(map[string]*ranked), nil, make(map[string]bool), 0
 	source.All(func(n *placement.Node) bool {
 		o.nodes++
-		if len(n.Nominated) > 0 {
+		if isApart(n) {
 			o.apart[n.Name] = true
 		} else if r := o.rank(n); r != nil {
 			o.by[n.Name], o.sorted = r, append(o.sorted, r)
@@ -226,7 +214,7 @@ func (o *sequence) update(name string, n *placement.Node) {
 	var is *ranked
 	switch {
 	case n == nil:
-	case len(n.Nominated) > 0:
+	case isApart(n):
 		o.apart[name] = true
 	default:
 		is = o.rank(n)
@@ -254,13 +242,10 @@ func (o *sequence) update(name string, n *placement.Node) {
 	}
 }
 
-// merged yields the nodes of two orders in order, of the first those that have no other instead.
-func merged(a, b []*ranked, instead map[string]*placement.Node) iter.Seq[*ranked] {
+// merged yields the nodes of two orders in order.
+func merged(a, b []*ranked) iter.Seq[*ranked] {
 	return func(yield func(*ranked) bool) {
 		for _, r := range a {
-			if instead[r.node.Name] != nil {
-				continue
-			}
 			for len(b) > 0 && b[0].before(r) < 0 {
 				if !yield(b[0]) {
 					return

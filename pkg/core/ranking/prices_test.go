@@ -218,6 +218,8 @@ func FuzzIndex(f *testing.F) {
 			n := placement.NewNode(fmt.Sprint("n", random.IntN(12)), inv, holdings)
 			if random.IntN(5) == 0 {
 				n = n.WithNominated([]placement.Holding{{Request: req}})
+			} else if random.IntN(5) == 0 {
+				n.Expected = []placement.Holding{{Request: req}}
 			}
 			source.set(n)
 		}
@@ -225,7 +227,10 @@ func FuzzIndex(f *testing.F) {
 			change()
 		}
 		view := func(n *placement.Node) *placement.Node {
-			left := n.With(n.Nominated[0]).WithNominated(nil) // something else than the node
+			left := n.WithExpected(placement.PodRef{Name: "asker", UID: "asker"}).WithNominated(nil) // another node than n
+			for _, h := range n.Nominated {
+				left = left.With(h)
+			}
 			return &left
 		}
 		var index Index
@@ -267,13 +272,8 @@ func FuzzIndex(f *testing.F) {
 			q := Question{Request: req, Defaults: policies, View: view}
 			var nodes []placement.Node
 			among, some := make(map[string]bool), []*placement.Node{}
-			q.Instead = make(map[string]*placement.Node)
 			for _, n := range source.nodes {
-				if random.IntN(9) == 0 {
-					inv, holdings, _ := placementtest.World(random)
-					n = placement.NewNode(n.Name, inv, holdings)
-					q.Instead[n.Name] = &n
-				} else if len(n.Nominated) > 0 {
+				if isApart(&n) {
 					n = *view(&n)
 				}
 				nodes = append(nodes, n)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -79,9 +77,8 @@ type Binder struct {
 	// Decided gets each answer about a pod; nil where no one wants to know.
 	Decided func(placement.PodRef, decisions.Decision)
 
-	turn     turn
-	end      end
-	reserved sync.Map // UIDs of the pods that Reserve has reserved for, until Bind has ended or Release is called
+	turn turn
+	end  end
 }
 
 // NoteRequest records that kube-scheduler has sent a request.
@@ -112,7 +109,7 @@ func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Re
 	now := b.Now()
 	_, err := b.Cache.AssumePod(ref, nodeName, req, b.Policies.GPU, now)
 	if err == nil {
-		b.reserved.Store(ref.UID, nil)
+		b.Cache.HoldPod(ref.UID, true)
 	}
 	return now, err
 }
@@ -121,7 +118,7 @@ func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Re
 // is not known.
 func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 	b.Cache.RefusePod(ref.UID, reserved)
-	b.reserved.Delete(ref.UID)
+	b.Cache.HoldPod(ref.UID, false)
 }
 
 // Bind chooses the pod's GPUs on the node, or takes those that are reserved for it there,
@@ -130,7 +127,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
 	b.NoteRequest()
 	defer b.end.enter()()
-	defer b.reserved.Delete(ref.UID)
+	defer b.Cache.HoldPod(ref.UID, false)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
 	defer cancel()
 
@@ -291,15 +288,6 @@ func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName stri
 	return none, fmt.Errorf("%w: the outcome is not known; the memory is reserved until it is", cause)
 }
 
-// AssumedBefore returns the pods for which memory has been reserved since before a time, but for those
-// with which kube-scheduler goes on: see Reserve.
-func (b *Binder) AssumedBefore(t time.Time) []cache.Assumed {
-	return slices.DeleteFunc(b.Cache.AssumedBefore(t), func(a cache.Assumed) bool {
-		_, goesOn := b.reserved.Load(a.Pod.UID)
-		return goesOn
-	})
-}
-
 // ReviewAssumed asks the API server about pods whose binding has been on its
 // way for longer than limit, and settles what the watch has not.
 //
@@ -308,7 +296,7 @@ func (b *Binder) AssumedBefore(t time.Time) []cache.Assumed {
 // its memory was given to another pod.
 func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := b.Now().Add(-limit)
-	for _, a := range b.AssumedBefore(before) {
+	for _, a := range b.Cache.AssumedBefore(before) {
 		log := b.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
 		pod, err := b.reviewed(ctx, a.Pod)
 		switch {

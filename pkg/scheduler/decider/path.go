@@ -165,22 +165,32 @@ func (c *Cycle) many() bool { return c.asked > decisions.MaxNodes }
 // Rank ranks the nodes that the pod fits, and returns the best: at most so many. It counts pods that
 // are expected on a node, and memory that is reserved for nominated pods.
 func (d *Decider) Rank(c *Cycle, names []string, most int) ranking.Ranking {
-	of := d.question(c)
-	of.Instead = d.Cache.Expecting()
-	among := make(map[string]bool, len(names))
-	for _, name := range names {
-		among[name] = true
-		if object := c.Templates[name]; object != nil && d.Cache.Look(name) == nil {
-			of.Instead[name], _ = d.template(object)
-		}
-	}
-	order := d.index.Rank(d.Cache, of, most, among)
+	order := d.rank(c, names, most)
 	c.scores = make(map[string]int64, len(order.Best))
 	for _, one := range order.Best {
 		c.scores[one.Node.Name] = one.Score
 	}
 	d.Record(c.Pod, decisions.Ranked(order, len(names)))
 	return order
+}
+
+func (d *Decider) rank(c *Cycle, names []string, most int) ranking.Ranking {
+	if c.Templates == nil {
+		among := make(map[string]bool, len(names))
+		for _, name := range names {
+			among[name] = true
+		}
+		return d.index.Rank(d.Cache, d.question(c), most, among)
+	}
+	nodes := make([]*placement.Node, 0, len(names))
+	for _, name := range names {
+		if node := d.Cache.Look(name); node != nil {
+			nodes = append(nodes, c.View(node))
+		} else if node, err := d.template(c.Templates[name]); err == nil {
+			nodes = append(nodes, node)
+		}
+	}
+	return ranking.Rank(most, d.Policies, c.Request, nodes, d.Cache.Prices())
 }
 
 // question is the pod's about the best nodes.

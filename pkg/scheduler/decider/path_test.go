@@ -456,7 +456,7 @@ func TestAReservationLastsUntilBind(t *testing.T) {
 			}
 			w.now = w.now.Add(2 * limit)
 			w.Binder.ReviewAssumed(t.Context(), limit)
-			if late := w.Binder.AssumedBefore(w.now); len(late) > 0 {
+			if late := w.Binder.Cache.AssumedBefore(w.now); len(late) > 0 {
 				t.Errorf("the outcome of a binding is not known: %v", late)
 			}
 			other := w.begin("other", "10")

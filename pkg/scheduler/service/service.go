@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -55,7 +54,6 @@ type Service struct {
 	probes   http.Handler
 	reads    http.Handler
 	on       struct{ probes, reads net.Listener }
-	binds    atomic.Pointer[binder.Binder] // set by Run
 }
 
 // New makes a service that reads and compares by the client. It is ready when the cache is, and
@@ -99,12 +97,7 @@ func (s *Service) fleet() metrics.Fleet {
 			}
 			return reach.NodeFacts(s.Names, node, reach.Advertises(s.Names, n))
 		},
-		Assumed: func(before time.Time) []cache.Assumed {
-			if b := s.binds.Load(); b != nil {
-				return b.AssumedBefore(before)
-			}
-			return nil
-		},
+		Assumed: s.Cache.AssumedBefore,
 		Waiting: func() (out []metrics.WaitingPod) {
 			for _, pod := range s.Watch.Waiting() {
 				out = append(out, metrics.WaitingPod{Namespace: pod.Namespace, Name: pod.Name, Created: pod.CreationTimestamp.Time})
@@ -154,7 +147,6 @@ func (s *Service) Listen(more ...zap.Field) (err error) {
 // Run serves the ports, looks from time to time at what was assumed and whether the cache is
 // right, and has waiting pods woken, until the context is done.
 func (s *Service) Run(ctx context.Context, b *binder.Binder, wake func(context.Context)) error {
-	s.binds.Store(b)
 	group, ctx := errgroup.WithContext(ctx)
 	every := func(interval time.Duration, do func(context.Context)) {
 		group.Go(func() error { wait.UntilWithContext(ctx, do, interval); return nil })
