@@ -52,7 +52,7 @@ func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) 
 	switch {
 	case was == wanted || len(left) == 0:
 		return wanted, ""
-	case was.api == wanted.api && was.api == "":
+	case was.api == "" && wanted.api == "":
 		unchanged = fmt.Sprintf("unitMiB is %d now, and the node keeps units of %d MiB and takes no new pods, because pods have such units: %s. Drain the node, or set unitMiB back to %d.",
 			wanted.unitMiB, was.unitMiB, strings.Join(left, ", "), was.unitMiB)
 	default:

@@ -2,16 +2,19 @@ package cdi
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
 	"go.uber.org/zap"
+	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
@@ -39,45 +42,32 @@ type Writer struct {
 	Source inventory.Source
 	Log    *zap.Logger
 
-	latest  *inventory.Latest // the source's, with the GPUs unhealthy that the file does not describe
-	written []string          // the driver and the GPUs in the file
-	file    os.FileInfo
-	failed  error
+	inventory.Stage          // marks GPUs that the file does not describe as unhealthy
+	written         []string // the driver and the GPUs in the file
+	file            os.FileInfo
+	failed          error
 }
 
 // NewWriter returns a writer that offers the source's GPUs once it has described them.
 func NewWriter(w Writer) *Writer {
-	inv, reason, _ := w.Source.Inventory()
-	w.latest = inventory.NewLatest(inv, reason)
-	w.publish(inv, reason)
+	w.Stage = inventory.NewStage(w.Source)
+	w.Update(context.Background(), w.mark)
 	return &w
-}
-
-// Inventory implements inventory.Source.
-func (w *Writer) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
-	return w.latest.Inventory()
 }
 
 // Run writes the file whenever the node has other GPUs, or another driver, whose version is in the
 // names of its files, or the file is not the one that was written, until the context is done.
 func (w *Writer) Run(ctx context.Context) error {
-	for {
-		inv, reason, changed := w.Source.Inventory()
+	return w.Watch(ctx, retry, func(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		is := []string{inv.DriverVersion}
 		for _, d := range inv.Devices {
 			is = append(is, string(d.UUID))
 		}
-		if len(inv.Devices) > 0 && (!slices.Equal(is, w.written) || !w.intact()) {
+		if len(inv.Devices) > 0 && (w.failed != nil || !slices.Equal(is, w.written) || !w.intact()) {
 			w.describe(is)
 		}
-		w.publish(inv, reason)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-time.After(retry):
-		}
-	}
+		return w.mark(ctx, inv, reason)
+	})
 }
 
 // describe writes the file, and logs each new outcome.
@@ -93,7 +83,31 @@ func (w *Writer) describe(is []string) {
 	case w.failed == nil || w.failed.Error() != err.Error():
 		w.Log.Error("the GPUs cannot be described to the container runtime", zap.Error(err))
 	}
-	w.failed = err
+	if w.failed = err; err != nil && !w.intact() {
+		w.written = w.former(is[0])
+	}
+}
+
+// former returns the driver and the GPUs in a file that an earlier process has written for this driver. The names of a
+// driver's files have its version.
+func (w *Writer) former(driver string) (written []string) {
+	data, err := os.ReadFile(w.path())
+	if err != nil {
+		return nil
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil || spec.Kind != Kind(w.Domain) {
+		return nil
+	}
+	if !slices.ContainsFunc(spec.ContainerEdits.Mounts, func(m *specs.Mount) bool { return strings.HasSuffix(m.HostPath, ".so."+driver) }) {
+		return nil
+	}
+	written = []string{driver}
+	for _, d := range spec.Devices {
+		written = append(written, d.Name)
+	}
+	w.file, _ = os.Stat(w.path())
+	return written
 }
 
 // intact reports whether the file is still the one that was written.
@@ -102,12 +116,13 @@ func (w *Writer) intact() bool {
 	return err == nil && w.file != nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime())
 }
 
-// publish makes the GPUs known. A GPU that the file does not describe takes no pod: the container runtime would not find it.
-func (w *Writer) publish(inv gpu.Inventory, reason string) {
-	intact := w.intact()
+// mark returns the inventory with the GPUs unhealthy that the file does not describe for their driver: the container runtime
+// would not find them.
+func (w *Writer) mark(_ context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+	described := w.intact() && len(w.written) > 0 && w.written[0] == inv.DriverVersion
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
-		if intact && slices.Contains(w.written, string(d.UUID)) || !d.Status.Works() {
+		if described && slices.Contains(w.written, string(d.UUID)) || !d.Status.Works() {
 			continue
 		}
 		why := "the container runtime does not know it: " + w.path() + " is not written yet"
@@ -116,7 +131,7 @@ func (w *Writer) publish(inv gpu.Inventory, reason string) {
 		}
 		d.Status = gpu.Unhealthy(why)
 	}
-	w.latest.Set(inv, reason)
+	return inv, reason
 }
 
 func (w *Writer) path() string { return filepath.Join(w.Dir, w.Domain+"-"+class+".json") }

@@ -156,3 +156,63 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 		}
 	})
 }
+
+// TestAFileOfAnEarlierProcessDescribesItsGPUs when it cannot be written again, and none of another driver.
+func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
+	const file = `{"cdiVersion":"0.5.0","kind":"gpumem.dev/gpu","devices":[{"name":"GPU-a","containerEdits":{}}],
+		"containerEdits":{"mounts":[{"hostPath":"/usr/lib64/libcuda.so.580.65.06","containerPath":"/usr/lib64/libcuda.so.580.65.06"}]}}`
+	for name, tc := range map[string]struct {
+		file   string
+		driver string
+		want   string // the GPUs that take pods
+	}{
+		"no file":        {"", "580.65.06", ""},
+		"the same GPUs":  {file, "580.65.06", "GPU-a"},
+		"another driver": {file, "580.95.05", ""},
+		"no longer JSON": {file[1:], "580.65.06", ""},
+		"another domain": {strings.Replace(file, "gpumem.dev", "other.dev", 1), "580.65.06", ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			dir := t.TempDir()
+			server := dgxa100.New()
+			server.InitFunc = func() nvml.Return { return nvml.ERROR_UNKNOWN }
+			inv := gpu.Inventory{DriverVersion: tc.driver, Devices: []gpu.Device{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
+			source := inventory.NewLatest(inv, "")
+			writer := Writer{
+				Domain: "gpumem.dev", Dir: dir, Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: t.TempDir(), Source: source, Log: zap.NewNop(),
+				Open: func() (nvml.Interface, string) { return server, "" },
+			}
+			if tc.file != "" {
+				if err := os.WriteFile(writer.path(), []byte(tc.file), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := NewWriter(writer)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- w.Run(ctx) }()
+			works := func(want string) {
+				t.Helper()
+				synctest.Wait()
+				var got []string
+				now, _, _ := w.Inventory()
+				for _, d := range now.Devices {
+					if d.Status.Works() {
+						got = append(got, string(d.UUID))
+					}
+				}
+				if strings.Join(got, " ") != want {
+					t.Errorf("%s: GPUs %v take pods, want %q", name, got, want)
+				}
+			}
+			works(tc.want)
+			inv.DriverVersion = "590.1" // which is loaded while the process runs
+			source.Set(inv, "")
+			works("")
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -71,15 +71,14 @@ type Node struct {
 	retired  map[gpu.UUID][]string // clients of a retired MPS protocol
 	reported map[gpu.UUID]bool     // GPUs with an event about their use by both plugins
 
-	latest *inventory.Latest
+	inventory.Stage // marks GPUs of other owners
 }
 
 // NewNode returns a node that marks nothing until it runs. Memory is the resource that gpumem offers.
 func NewNode(selector Selector, memory string, interval time.Duration, source inventory.Source, users Users, events event.Events, log *zap.Logger) *Node {
-	inv, reason, _ := source.Inventory()
 	return &Node{
 		selector: selector, memory: memory, interval: interval, source: source, users: users, events: events, log: log,
-		selected: make(map[gpu.UUID]bool), latest: inventory.NewLatest(inv, reason),
+		selected: make(map[gpu.UUID]bool), Stage: inventory.NewStage(source),
 	}
 }
 
@@ -91,11 +90,6 @@ func (n *Node) Continue(published func(context.Context) gpu.Inventory) { n.befor
 
 // Retire withdraws GPUs while they have clients of a retired MPS protocol. Call it before Run.
 func (n *Node) Retire(find Retired) { n.findRetired = find }
-
-// Inventory implements inventory.Source.
-func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
-	return n.latest.Inventory()
-}
 
 // choose applies the selector to each GPU once. The index that a present GPU had in the last process selects no other GPU.
 func (n *Node) choose(inv gpu.Inventory) {
@@ -149,10 +143,8 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	return inv, reason
 }
 
-// Looked is closed once the kubelet has answered Run, or has let firstPatience pass.
-func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
-
-// Run updates the inventory at an interval and when the source changes, until the context is done.
+// Run updates the inventory at an interval and when the source changes, until the context is done. The first time is after
+// the kubelet has answered, or has let firstPatience pass.
 func (n *Node) Run(ctx context.Context) error {
 	if n.before != nil {
 		n.offered = n.before(ctx).Devices
@@ -172,17 +164,15 @@ func (n *Node) Run(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		n.log.Warn("GPUs are unhealthy until the kubelet reports which pods use them", zap.Error(failure))
 	}
-	return inventory.Watch(ctx, n.interval, n.look)
+	return n.Watch(ctx, n.interval, n.look)
 }
 
-// look publishes the inventory of the source with other uses by the kubelet's last answer.
-func (n *Node) look(ctx context.Context) <-chan struct{} {
-	inv, reason, changed := n.source.Inventory()
+// look returns the inventory with other uses by the kubelet's last answer.
+func (n *Node) look(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	if err := n.listUsers(ctx, inv); err != nil {
 		n.log.Debug("users of GPUs are unknown: the kubelet's last answer holds", zap.Error(err))
 	}
-	n.latest.Set(n.ours(inv, reason))
-	return changed
+	return n.ours(inv, reason)
 }
 
 // listUsers records the users of GPUs that the kubelet reports.

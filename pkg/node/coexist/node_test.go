@@ -245,7 +245,7 @@ func TestSelector(t *testing.T) {
 			continue
 		}
 		n := NewNode(selector, memory, time.Second, prober(machine(4)), &kubelet{}, &events{}, zaptest.NewLogger(t))
-		n.look(t.Context())
+		n.Update(t.Context(), n.look)
 		if got := offered(n); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
@@ -266,7 +266,7 @@ func TestLinksOfGPUsThatAreLeftOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := NewNode(selector, memory, time.Second, prober(inv), &kubelet{}, &events{}, zaptest.NewLogger(t))
-	n.look(t.Context())
+	n.Update(t.Context(), n.look)
 	got, _, _ := n.Inventory()
 	if diff := cmp.Diff(inv.Links[:1], got.Links); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
@@ -319,7 +319,7 @@ func TestGPUsWithRetiredClientsAreNotOffered(t *testing.T) {
 		{nil, nil, "0;1;"},
 	} {
 		k.tell(map[string]map[string]string{memory: tc.held}, tc.err)
-		n.look(t.Context())
+		n.Update(t.Context(), n.look)
 		if got := offered(n); got != tc.want {
 			t.Errorf("pods %v: offered %q, want %q", tc.held, got, tc.want)
 		}

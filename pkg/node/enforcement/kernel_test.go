@@ -511,7 +511,7 @@ func TestATestThatIsCutShortSaysNothingOfTheDriver(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		n.look(t.Context())
+		n.Update(t.Context(), n.judge)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 		time.Sleep(retest)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -525,7 +525,7 @@ func TestATestThatIsCutShortSaysNothingOfTheDriver(t *testing.T) {
 		if err := hold(containers - 1); err != nil {
 			t.Errorf("a container has no limit while the driver is tested: %v", err)
 		}
-		n.look(t.Context())
+		n.Update(t.Context(), n.judge)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 	})
 }
@@ -558,7 +558,7 @@ func TestALimitThatNobodyWaitedFor(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			n.look(t.Context())
+			n.Update(t.Context(), n.judge)
 			wantLevel(t, n, gpu.EnforcementKernel, "", "")
 			h.driver.wantReserved(t, want)
 		})
@@ -598,7 +598,7 @@ func TestOneGPUThatIsNotLimited(t *testing.T) {
 					probes := h.probes()
 					probes.Driver = failing{h.driver, "GPU-b"}
 					n := NewNode(mode, interval, h, probes, zap.NewNop())
-					n.look(t.Context())
+					n.Update(t.Context(), n.judge)
 					inv, _, _ := n.Inventory()
 					if inv.Enforcement != tc.level || !inv.Devices[0].Status.TakesPods() || inv.Devices[1].Status.TakesPods() {
 						t.Errorf("level %s, GPUs %+v", inv.Enforcement, inv.Devices)

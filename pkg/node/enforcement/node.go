@@ -26,29 +26,27 @@ type Probes struct {
 	MPS func(ctx context.Context, devices []gpu.Device) (gpus []int, err error)
 }
 
-// Node adds the level of enforcement to the inventory of a prober.
+// Node adds the level of enforcement to the inventory of a source.
 type Node struct {
 	mode     Mode
 	interval time.Duration
-	prober   inventory.Source
+	source   inventory.Source
 	probes   Probes
 	kernel   *kernel
 	log      *zap.Logger
 
-	latest *inventory.Latest // with the level
+	inventory.Stage // adds the level. Where the node is set to a level that does not work, no GPU is healthy
 
 	mu     sync.Mutex // guards the rest
 	held   error      // what came of the last container that was to have a limit
 	heldAt time.Time
 }
 
-// NewNode returns a node that publishes the prober's inventory until it runs.
-func NewNode(mode Mode, interval time.Duration, prober inventory.Source, probes Probes, log *zap.Logger) *Node {
-	inv, reason, _ := prober.Inventory()
+// NewNode returns a node that publishes the source's inventory until it runs.
+func NewNode(mode Mode, interval time.Duration, source inventory.Source, probes Probes, log *zap.Logger) *Node {
 	return &Node{
-		mode: mode, interval: interval, prober: prober, probes: probes, log: log,
-		kernel: newKernel(probes.Driver, probes.Cgroups),
-		latest: inventory.NewLatest(inv, reason),
+		mode: mode, interval: interval, source: source, probes: probes, log: log,
+		kernel: newKernel(probes.Driver, probes.Cgroups), Stage: inventory.NewStage(source),
 	}
 }
 
@@ -88,7 +86,7 @@ func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, lim
 
 // Release frees the reservations of a container that ends.
 func (n *Node) Release(ctx context.Context, group string) error {
-	inv, _, _ := n.prober.Inventory()
+	inv, _, _ := n.source.Inventory()
 	return n.kernel.release(ctx, group, healthy(inv.Devices))
 }
 
@@ -97,33 +95,21 @@ func healthy(devices []gpu.Device) []gpu.Device {
 	return slices.DeleteFunc(slices.Clone(devices), func(d gpu.Device) bool { return d.Status.Unhealthy })
 }
 
-// Inventory implements inventory.Source. Where the node is set to a level that does not work, no GPU is healthy.
-func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
-	return n.latest.Inventory()
-}
-
-// Looked is closed once Run has judged the node for the first time.
-func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
-
 // Run judges the node at an interval, and when the GPUs change, until the context is done.
-func (n *Node) Run(ctx context.Context) error { return inventory.Watch(ctx, n.interval, n.look) }
+func (n *Node) Run(ctx context.Context) error { return n.Watch(ctx, n.interval, n.judge) }
 
-// look judges the node and publishes the level. The channel is closed when the GPUs change.
-func (n *Node) look(ctx context.Context) <-chan struct{} {
-	inv, reason, changed := n.prober.Inventory()
-	facts := n.facts(ctx, inv, healthy(inv.Devices))
+// judge returns the inventory with the level of the node.
+func (n *Node) judge(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+	Judge(n.facts(ctx, inv, healthy(inv.Devices))).apply(n.mode, &inv)
+	was, _, _ := n.Inventory()
 	if ctx.Err() != nil {
-		return changed
+		return inv, reason
 	}
-	verdict := Judge(facts)
-	verdict.apply(n.mode, &inv)
-	was, _, _ := n.latest.Inventory()
-	n.latest.Set(inv, reason)
 	if was.Enforcement != inv.Enforcement || was.Weaker != inv.Weaker {
 		n.log.Info("enforcement judged", zap.String("level", string(inv.Enforcement)),
 			zap.String("was", string(was.Enforcement)), zap.String("weaker", inv.Weaker))
 	}
-	return changed
+	return inv, reason
 }
 
 // apply writes a verdict into an inventory.
@@ -169,7 +155,7 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.D
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // without a look at who enforces
 	}
-	inv, _, _ := n.prober.Inventory()
+	inv, _, _ := n.source.Inventory()
 	asked, judged := healthy(inv.Devices), inv.Devices
 	if len(devices) > 0 {
 		asked, judged = devices, devices

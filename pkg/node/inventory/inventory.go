@@ -55,13 +55,37 @@ func (l *Latest) Set(inv gpu.Inventory, reason string) {
 	l.first.Do(func() { close(l.looked) })
 }
 
-// Watch looks at an interval, and when the channel is closed that the last look
-// has returned, until the context is done.
-func Watch(ctx context.Context, interval time.Duration, look func(context.Context) <-chan struct{}) error {
+// Stage is a Source that changes the inventory of another Source. A package embeds it.
+type Stage struct {
+	source Source
+	*Latest
+}
+
+// Change makes the inventory of a stage from the source's.
+type Change func(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string)
+
+// NewStage returns a stage that publishes the inventory of the source until it is updated.
+func NewStage(source Source) Stage {
+	inv, reason, _ := source.Inventory()
+	return Stage{source, NewLatest(inv, reason)}
+}
+
+// Update publishes the changed inventory of the source, unless the context is done. The channel is closed when the source
+// has another inventory.
+func (s Stage) Update(ctx context.Context, change Change) <-chan struct{} {
+	inv, reason, changed := s.source.Inventory()
+	if inv, reason = change(ctx, inv, reason); ctx.Err() == nil {
+		s.Set(inv, reason)
+	}
+	return changed
+}
+
+// Watch updates the stage at an interval, and when the source changes, until the context is done.
+func (s Stage) Watch(ctx context.Context, interval time.Duration, change Change) error {
 	timer := time.NewTicker(interval)
 	defer timer.Stop()
 	for {
-		changed := look(ctx)
+		changed := s.Update(ctx, change)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -51,32 +51,38 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-func TestWatchLooksAtAnIntervalAndWhenSomethingChanges(t *testing.T) {
+func TestAStageIsUpdatedAtAnIntervalAndWhenTheSourceChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		changed := make(chan struct{})
-		var looks []time.Duration
+		source := NewLatest(gpu.Inventory{}, "nothing yet")
+		stage := NewStage(source)
+		var updates []time.Duration
 		start := time.Now()
 		ended := make(chan error, 1)
 		go func() {
-			ended <- Watch(ctx, time.Minute, func(context.Context) <-chan struct{} {
-				looks = append(looks, time.Since(start))
-				if len(looks) == 2 {
-					return changed
-				}
-				return nil
+			ended <- stage.Watch(ctx, time.Minute, func(_ context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+				updates = append(updates, time.Since(start))
+				return inv, reason + "!"
 			})
 		}()
 		time.Sleep(70 * time.Second)
-		close(changed)
+		source.Set(gpu.Inventory{}, "none")
 		time.Sleep(time.Minute)
+		if _, reason, _ := stage.Inventory(); reason != "none!" {
+			t.Errorf("reason %q", reason)
+		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 		want := []time.Duration{0, time.Minute, 70 * time.Second, 2 * time.Minute}
-		if diff := cmp.Diff(want, looks); diff != "" {
-			t.Errorf("looks (-want +got):\n%s", diff)
+		if diff := cmp.Diff(want, updates); diff != "" {
+			t.Errorf("updates (-want +got):\n%s", diff)
+		}
+		source.Set(gpu.Inventory{}, "late")
+		stage.Update(ctx, func(_ context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) { return inv, reason })
+		if _, reason, _ := stage.Inventory(); reason != "none!" {
+			t.Errorf("an update that was cut short is published: %q", reason)
 		}
 	})
 }
