@@ -17,10 +17,10 @@ tracked() { git ls-files -- "$@" | while read -r file; do if [ -f "$file" ]; the
 product() { tracked "$@" | grep '\.go$' | grep -vE "_test\.go$|$helpers" || true; }
 line() { printf '%-48s %7d\n' "$1" "$2"; }
 
-core=$(product pkg/core | grep -v '^pkg/core/allocation/' | lines)
+core=$(product pkg/core | lines)
 kube=$(product pkg/kube | lines)
 scheduler=$(product pkg/scheduler cmd/gpumem-extender cmd/gpumem-scheduler | lines)
-node=$(product pkg/node cmd/gpumem-device-plugin pkg/core/allocation | lines)
+node=$(product pkg/node cmd/gpumem-device-plugin | lines)
 cli=$(product pkg/cli cmd/kubectl-inspect-gpumem | lines)
 report=$(product pkg/report | lines)
 process=$(product pkg/process | lines)
@@ -30,10 +30,10 @@ programs=$(tracked test | grep '\.go$' | grep -v '_test\.go$' | lines)
 helping=$(tracked pkg cmd | grep '\.go$' | grep -v '_test\.go$' | grep -E "$helpers" | lines)
 
 echo "Product: lines of Go in pkg and cmd, without tests and their helpers"
-line "  core: pkg/core without allocation" "$core"
+line "  core: pkg/core" "$core"
 line "  kube: pkg/kube" "$kube"
 line "  scheduler: pkg/scheduler and its programs" "$scheduler"
-line "  node: pkg/node, its program, core/allocation" "$node"
+line "  node: pkg/node and its program" "$node"
 line "  cli: pkg/cli and its program" "$cli"
 line "  report: pkg/report" "$report"
 line "  process: pkg/process" "$process"

@@ -8,7 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
@@ -17,7 +17,7 @@ func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.U
 	return func(n *node) allocator {
 		n.pods.ByClaims()
 		log := n.log.Named("claims")
-		offers := nodestate.NewOffers(n.level, !n.cores)
+		offers := grants.NewOffers(n.level, !n.cores)
 		driver := claims.New(claims.Config{
 			Domain: n.names.Domain(), Node: n.nodeName, Cores: n.cores, Containers: n.config.plugin.Containers,
 			Ready: n.level.Ready,

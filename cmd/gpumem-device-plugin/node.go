@@ -17,10 +17,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/cdi"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/nri"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 	"github.com/gpumem/gpumem/pkg/node/usage"
@@ -43,7 +43,7 @@ const usersInterval = 5 * time.Second
 
 // kubelet lists the devices that it has given to containers, of our resources and of others.
 type kubelet interface {
-	nodestate.Kubelet
+	grants.Kubelet
 	coexist.Users
 }
 
@@ -70,7 +70,7 @@ type node struct {
 
 // allocator allocates the node's GPUs by one API: the extended resource, or claims.
 type allocator struct {
-	offers     *nodestate.Offers
+	offers     *grants.Offers
 	inventory  func() (gpu.Inventory, <-chan struct{}) // the offer, as schedulers read it
 	account    func() (given []gpu.PodAllocation, known bool, changed <-chan struct{})
 	allocated  func() (int, <-chan struct{}) // the number of pods or claims that hold GPU memory

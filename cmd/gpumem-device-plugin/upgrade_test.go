@@ -26,7 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
@@ -116,7 +116,7 @@ func newUpgrade(t *testing.T, seed uint64, byClaims bool) *upgrade {
 		u.driver = claims.New(claims.Config{
 			Domain: "gpumem.dev", Node: "n1", Containers: containers.DefaultConfig(),
 			Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
-		}, nodestate.NewOffers(plugintest.NewSource(inv), true), disk, make(map[types.UID]claims.Claim), zap.NewNop())
+		}, grants.NewOffers(plugintest.NewSource(inv), true), disk, make(map[types.UID]claims.Claim), zap.NewNop())
 	}
 	u.plugin, u.daemon = u.open(), u.open()
 	for i := range sharers {

@@ -11,10 +11,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/node/record"
+	"github.com/gpumem/gpumem/pkg/node/grants"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 // decoded is an annotation as the checks read it: on their own, so that a fault
@@ -781,7 +781,7 @@ func (m *machine) checkRecord(s *spec, c container, g *grant) {
 		slots = append(slots, gpu.SlotID(id))
 	}
 	memory, cores := m.plugin.real.State.Grants(allocation.Allocated{Namespace: s.namespace, Name: s.name, Container: c.name, Slots: slots})
-	for _, recorded := range []*record.Grant{memory, cores} {
+	for _, recorded := range []*grants.Grant{memory, cores} {
 		if recorded != nil && maps.Equal(recorded.Response.GetEnvs(), g.env) {
 			return
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/published"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/mps"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
 )
 
 // Config is what a Driver is to do. All fields are to be set.
@@ -32,7 +32,7 @@ type Config struct {
 
 // Offers tell which GPUs the node offers.
 type Offers interface {
-	Now() (nodestate.Offer, <-chan struct{})
+	Now() (grants.Offer, <-chan struct{})
 }
 
 // Driver prepares the claims of a node's pods.
@@ -119,7 +119,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 
 // enter writes a claim down, or finds it. It completes the claim. It does nothing for a kubelet that
 // waits no longer, and may have said otherwise since.
-func (d *Driver) enter(ctx context.Context, c *Claim, offer nodestate.Offer) (names []string, err error) {
+func (d *Driver) enter(ctx context.Context, c *Claim, offer grants.Offer) (names []string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {

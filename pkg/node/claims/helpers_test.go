@@ -20,7 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/published"
 	"github.com/gpumem/gpumem/pkg/node/containers"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
@@ -134,7 +134,7 @@ func newRig(t *testing.T, inv gpu.Inventory, disk *memory) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Driver = New(cfg, nodestate.NewOffers(r.source, false), disk, prepared, zap.NewNop())
+	r.Driver = New(cfg, grants.NewOffers(r.source, false), disk, prepared, zap.NewNop())
 	return r
 }
 

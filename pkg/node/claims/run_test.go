@@ -21,7 +21,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/containers"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
@@ -53,7 +53,7 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 	driver := New(Config{
 		Domain: domain, Node: node, Containers: containers.DefaultConfig(),
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
-	}, nodestate.NewOffers(source, false), disk, recovered, zap.NewNop())
+	}, grants.NewOffers(source, false), disk, recovered, zap.NewNop())
 	type told struct {
 		ids     []gpu.UUID
 		all     bool

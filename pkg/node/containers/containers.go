@@ -7,26 +7,13 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
-	"github.com/gpumem/gpumem/pkg/node/record"
+	"github.com/gpumem/gpumem/pkg/node/grants"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
-
-// State is what is known on the node.
-type State interface {
-	Look(ctx context.Context) (s allocation.State, podsChanged <-chan struct{}, err error)
-	LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
-	Grants(h allocation.Allocated) (memory, cores *record.Grant)
-	InitGrants(pod allocation.Pod, container string, units gpu.Units) (memory, cores *record.Grant)
-}
-
-// Pods tells which pods are bound to the node, and whether these are all.
-type Pods interface {
-	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
-}
 
 // Kernel holds control groups to limits.
 type Kernel interface {
@@ -38,13 +25,13 @@ type Kernel interface {
 type Containers struct {
 	cfg    Config
 	kernel Kernel
-	state  State
-	pods   Pods
+	state  *grants.State
+	pods   grants.Pods
 	events event.Events
 }
 
 // New returns the containers of a node.
-func New(cfg Config, kernel Kernel, state State, pods Pods, events event.Events) *Containers {
+func New(cfg Config, kernel Kernel, state *grants.State, pods grants.Pods, events event.Events) *Containers {
 	return &Containers{cfg: cfg, kernel: kernel, state: state, pods: pods, events: events}
 }
 
@@ -73,7 +60,7 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 
 // environment returns the variables of one grant: those of its response or, where that is unknown, of a response with these
 // settings.
-func (h *holding) environment(g *record.Grant, cfg Config, withMPS bool) map[string]string {
+func (h *holding) environment(g *grants.Grant, cfg Config, withMPS bool) map[string]string {
 	switch {
 	case g == nil:
 		return nil
@@ -161,7 +148,7 @@ func levelIn(given map[string]string) gpu.Enforcement {
 // A holding is the grant of one container.
 type holding struct {
 	pod           *allocation.Pod // nil: the watch has not shown it
-	memory, cores *record.Grant   // cores can be nil
+	memory, cores *grants.Grant   // cores can be nil
 	devices       []gpu.Device    // of memory
 	level         gpu.Enforcement // at which the memory was given
 	ofPod         gpu.Enforcement // of an init container's pod: the other containers' level
@@ -217,7 +204,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 // have none, of the pod's annotation, at the level of the container's environment. A pod that has set another level
 // in that environment has variables of the true one next to it, and is not made. It returns nil for a container that
 // asks for nothing.
-func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string) (memory, cores *record.Grant, err error) {
+func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string) (memory, cores *grants.Grant, err error) {
 	containers := pod.Request.Containers.All()
 	i := slices.IndexFunc(containers, func(c placement.Container) bool {
 		return c.Name == container && c.Kind == placement.Init && c.Units > 0
@@ -237,9 +224,9 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 	if len(devices) != gpus {
 		return nil, nil, fmt.Errorf("pod %s has %d GPUs of this node and asks for %d", pod.Pod, len(devices), gpus)
 	}
-	rebuilt := func(r gpu.Resource) *record.Grant {
+	rebuilt := func(r gpu.Resource) *grants.Grant {
 		g := allocation.Grant{Resource: r, Devices: devices, Each: allocation.Amount(r, containers[i]) / gpus}
-		out := record.New(allocation.Attributed{Pod: pod.Pod, Container: containers[i]}, g, s.Inventory, nil)
+		out := grants.NewGrant(allocation.Attributed{Pod: pod.Pod, Container: containers[i]}, g, s.Inventory, nil)
 		return &out
 	}
 	if containers[i].Cores >= gpus {
@@ -251,7 +238,7 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 // levelOfHeld returns the level at which a container got its slots: the stronger one of its record and its environment,
 // which the kubelet keeps. Its image can have put another value before the kubelet's. CreateContainer finds that,
 // if the runtime calls then. Other containers of the pod can have a weaker level.
-func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory record.Grant, given map[string]string) gpu.Enforcement {
+func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory grants.Grant, given map[string]string) gpu.Enforcement {
 	level, recorded := levelIn(given), memory.Level
 	switch {
 	case recorded != "" && recorded.AtLeast(level):

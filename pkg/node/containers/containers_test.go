@@ -11,13 +11,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/grants"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
-	"github.com/gpumem/gpumem/pkg/node/record"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
@@ -126,8 +126,8 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
 	}
-	n.State.Record(record.Grant{
-		Slots: n.Kubelet.Allocated()[0].Slots, Level: gpu.EnforcementKernel, GPUs: []record.GPU{{UUID: uuidB, MiB: 3072}},
+	n.State.Record(grants.Grant{
+		Slots: n.Kubelet.Allocated()[0].Slots, Level: gpu.EnforcementKernel, GPUs: []grants.GPU{{UUID: uuidB, MiB: 3072}},
 	})
 	// Its image says that it was promised nothing, and it was created while the runtime did not call.
 	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
@@ -233,17 +233,17 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 		return out
 	})()
 	inv := plugintest.TwoGPUs()
-	given := func(slots []gpu.SlotID) record.Grant {
+	given := func(slots []gpu.SlotID) grants.Grant {
 		g := allocation.Grant{Resource: slots[0].Resource(), Devices: inv.Devices[1:2], Each: len(slots), Slots: slots}
-		return record.New(allocation.Attributed{Pod: p.Pod, Container: warm}, g, inv, containers.DefaultConfig().Response(g.Resource, g, inv))
+		return grants.NewGrant(allocation.Attributed{Pod: p.Pod, Container: warm}, g, inv, containers.DefaultConfig().Response(g.Resource, g, inv))
 	}
 	for name, tc := range map[string]struct {
-		given []record.Grant
+		given []grants.Grant
 		want  string // error of the environment
 	}{
-		"memory first": {[]record.Grant{given(memory), given(cores)}, ""},
-		"cores first":  {[]record.Grant{given(cores), given(memory)}, ""},
-		"cores alone":  {[]record.Grant{given(cores)}, "pod ns/a has 0 GPUs of this node and asks for 1"},
+		"memory first": {[]grants.Grant{given(memory), given(cores)}, ""},
+		"cores first":  {[]grants.Grant{given(cores), given(memory)}, ""},
+		"cores alone":  {[]grants.Grant{given(cores)}, "pod ns/a has 0 GPUs of this node and asks for 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil, []string{"ns/a"}, p)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
-	"github.com/gpumem/gpumem/pkg/node/record"
+	"github.com/gpumem/gpumem/pkg/node/grants"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
@@ -18,7 +18,7 @@ func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) 
 	if err != nil && s.NeverListed {
 		return nil, err
 	}
-	add := func(namespace, pod, container string, memory *record.Grant) {
+	add := func(namespace, pod, container string, memory *grants.Grant) {
 		if memory == nil {
 			return // it asks for nothing, or its GPU is gone
 		}

@@ -10,15 +10,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
 )
 
 // Announcer reports what is wrong with the GPUs of the node, by events, and leaves in order. The
 // node's annotation and condition are written by nodepods.Node.
 type Announcer struct {
 	node   string
-	offers *nodestate.Offers
+	offers *grants.Offers
 	source inventory.Source
 	pods   Pods
 	events event.Events

@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 // asStatus gives an error to the kubelet, which shows its text in the pod's

@@ -2,9 +2,10 @@
 // the cores next to it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1): units and
 // per cent of GPUs as devices.
 //
-// A Plugin is made of parts, which do not import one another. State and Offers (package nodestate)
-// are what the node knows and offers: the others ask them. Server answers the kubelet's calls,
-// Reconciler (package reconcile) writes the annotations of pods, Containers (package containers)
+// Package grants has the life of one container's grant, from the kubelet's calls to its end.
+//
+// A Plugin is made of parts. Offers is the node's offer, State its pods and grants (package grants): the others read them. Server answers the kubelet's calls,
+// Reconciler (package grants) writes the annotations of pods, Containers (package containers)
 // answers the container runtime, and Announcer reports what is wrong with the GPUs.
 //
 // # Protocol
@@ -30,9 +31,9 @@
 //
 // and none of these names a pod. It asks so for memory and for cores, on a
 // socket each, in either order; PreStartContainer is for memory alone. The plugin
-// reads the kubelet's PodResources inside each (nodestate.State.Look), which tells for whom the
+// reads the kubelet's PodResources inside each (grants.State.Look), which tells for whom the
 // kubelet can be asking, and, once IDs are given, who holds them. What is found to differ
-// from the pod's annotation is corrected in PreStartContainer, and by a loop (package reconcile).
+// from the pod's annotation is corrected in PreStartContainer, and by a loop (grants.Reconciler).
 //
 // A plugin that has to end leaves in order (Leave): schedulers hear that the
 // node takes no more pods, the kubelet is served until it has admitted those that it

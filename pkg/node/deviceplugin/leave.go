@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 // How long a plugin takes to leave, at most: well below the 30 s after which the

@@ -6,25 +6,19 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
-	"github.com/gpumem/gpumem/pkg/node/reconcile"
-	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
-// Pods tells which pods are bound to the node, whether these are all, and when
-// that changes; and it writes which GPUs a pod really has.
+// Pods is grants.Pods that can list the pods again.
 type Pods interface {
-	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
-	// Refresh asks the API server itself for them.
-	Refresh(ctx context.Context) error
-	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
+	grants.Pods
+	Refresh(ctx context.Context) error // lists the pods from the API server
 }
 
 // Config is what a Plugin is to do. All fields are to be set, but for those that
@@ -65,23 +59,23 @@ func DefaultConfig(node string) Config {
 
 // Plugin is the parts of a device plugin, put together.
 type Plugin struct {
-	Offers     *nodestate.Offers
-	State      *nodestate.State
-	Reconciler *reconcile.Reconciler
+	Offers     *grants.Offers
+	State      *grants.State
+	Reconciler *grants.Reconciler
 	Containers *containers.Containers
 	Announcer  *Announcer
 	Server     *Server
 }
 
 // New puts a plugin together.
-func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubelet, events event.Events, metrics reconcile.Metrics, log *zap.Logger) Plugin {
-	p := Plugin{Offers: nodestate.NewOffers(source, cfg.Coreless)}
-	p.State = nodestate.New(nodestate.Config{
-		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned, KubeletWait: cfg.KubeletWait,
-	}, p.Offers, pods, kubelet, record.NewTable(cfg.Record, cfg.Former, log), log)
-	p.Reconciler = reconcile.New(reconcile.Config{
-		Node: cfg.Node, WriteWait: cfg.WriteWait,
-	}, p.State, pods, events, metrics, log)
+func New(cfg Config, source inventory.Source, pods Pods, kubelet grants.Kubelet, events event.Events, metrics grants.Metrics, log *zap.Logger) Plugin {
+	p := Plugin{Offers: grants.NewOffers(source, cfg.Coreless)}
+	place := grants.Config{
+		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned,
+		KubeletWait: cfg.KubeletWait, WriteWait: cfg.WriteWait,
+	}
+	p.State = grants.New(place, p.Offers, pods, kubelet, grants.NewTable(cfg.Record, cfg.Former, log), log)
+	p.Reconciler = grants.NewReconciler(place, p.State, pods, events, metrics, log)
 	p.Containers = containers.New(cfg.Containers, cfg.Kernel, p.State, pods, events)
 	p.Announcer = &Announcer{node: cfg.Node, offers: p.Offers, source: source, pods: pods, events: events, log: log}
 	p.Server = &Server{cfg: cfg, offers: p.Offers, state: p.State, reconciler: p.Reconciler, pods: pods, events: events, log: log}

@@ -11,24 +11,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
-	"github.com/gpumem/gpumem/pkg/node/nodestate"
-	"github.com/gpumem/gpumem/pkg/node/record"
+	"github.com/gpumem/gpumem/pkg/node/grants"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
-
-// Reconciler writes of pods what the kubelet made of them.
-type Reconciler interface {
-	// Kick has it look soon.
-	Kick()
-	// Correct writes where pods are that something else is written of.
-	Correct(ctx context.Context, s allocation.State) error
-	// Level writes the level of a pod, where another is written.
-	Level(ctx context.Context, pod allocation.Pod, s allocation.State) error
-	// Mixed says that a pod has slots of more GPUs than it asks for, or of fewer.
-	Mixed(pod allocation.Pod, gpus int) error
-}
 
 // Server answers the kubelet about memory, and has a server of its own for
 // cores (Cores). Runner brings each to the kubelet.
@@ -36,17 +23,12 @@ type Server struct {
 	pluginapi.UnimplementedDevicePluginServer
 
 	cfg        Config
-	offers     *nodestate.Offers
-	state      *nodestate.State
-	reconciler Reconciler
-	pods       Refresher
+	offers     *grants.Offers
+	state      *grants.State
+	reconciler *grants.Reconciler
+	pods       Pods
 	events     event.Events
 	log        *zap.Logger
-}
-
-// Refresher asks the API server itself for the pods of the node.
-type Refresher interface {
-	Refresh(ctx context.Context) error
 }
 
 // GetDevicePluginOptions implements pluginapi.DevicePluginServer.
@@ -114,7 +96,7 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 		inv.Enforcement = inv.LevelFor(len(grant.Devices))
 		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
 		response := p.cfg.Containers.Response(r, grant, inv)
-		p.state.Record(record.New(to, grant, inv, response))
+		p.state.Record(grants.NewGrant(to, grant, inv, response))
 		out.ContainerResponses = append(out.ContainerResponses, response)
 	}
 	p.reconciler.Kick()

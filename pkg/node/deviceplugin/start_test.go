@@ -11,11 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
-	"github.com/gpumem/gpumem/pkg/node/record"
+	"github.com/gpumem/gpumem/pkg/node/grants"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 // demanding is a pod that accepts no level below that.
@@ -151,7 +151,7 @@ func TestEachContainerWaitsForItsOwnLevel(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := n.Kubelet.SlotsOf("a")
-	n.State.Record(record.Grant{Slots: slotIDs(ids[:3]), Level: gpu.EnforcementMPS})
+	n.State.Record(grants.Grant{Slots: slotIDs(ids[:3]), Level: gpu.EnforcementMPS})
 	wantStatus(t, n.Start(t.Context(), ids[:3]...), codes.FailedPrecondition, "container one of pod ns/a waits: the MPS daemon is dead")
 	if err := n.Start(t.Context(), ids[3:]...); err != nil {
 		t.Errorf("the other waits too: %v", err)

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/event"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 // Patience is how long a test waits for what is to come.
@@ -330,10 +330,10 @@ type Counts struct {
 	corrections recorded[string]
 }
 
-// Drifted implements reconcile.Metrics.
+// Drifted implements grants.Metrics.
 func (c *Counts) Drifted(pods int) { c.drifted.add(pods) }
 
-// Corrected implements reconcile.Metrics.
+// Corrected implements grants.Metrics.
 func (c *Counts) Corrected(reason string) { c.corrections.add(reason) }
 
 // Seen returns the drift at each look, and why each assignment was written.

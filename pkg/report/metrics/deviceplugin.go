@@ -40,10 +40,10 @@ func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
 	return m
 }
 
-// Drifted implements reconcile.Metrics.
+// Drifted implements grants.Metrics.
 func (m *DevicePlugin) Drifted(pods int) { m.drift.Set(float64(pods)) }
 
-// Corrected implements reconcile.Metrics.
+// Corrected implements grants.Metrics.
 func (m *DevicePlugin) Corrected(reason string) { m.corrections.WithLabelValues(reason).Inc() }
 
 // Answered counts one call of the kubelet.

@@ -22,7 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/node/reconcile"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
@@ -30,8 +30,8 @@ import (
 )
 
 var (
-	_ controller.Drift  = (*Extender)(nil)
-	_ reconcile.Metrics = (*DevicePlugin)(nil)
+	_ controller.Drift = (*Extender)(nil)
+	_ grants.Metrics   = (*DevicePlugin)(nil)
 )
 
 // newRegistry keeps the rules of Prometheus too: names, help texts, no value
@@ -122,9 +122,9 @@ func TestDevicePlugin(t *testing.T) {
 	registry := newRegistry(t)
 	m := NewDevicePlugin(registry)
 	m.Drifted(2)
-	m.Corrected(reconcile.ReasonHeld)
-	m.Corrected(reconcile.ReasonPlanned)
-	m.Corrected(reconcile.ReasonHeld)
+	m.Corrected(grants.ReasonHeld)
+	m.Corrected(grants.ReasonPlanned)
+	m.Corrected(grants.ReasonHeld)
 	m.Answered("Allocate", time.Millisecond, errors.New("refused"))
 	m.Answered("Allocate", time.Millisecond, nil)
 	want(t, registry, []string{"gpumem_device_plugin_assignment_corrections_total", "gpumem_device_plugin_assignment_drift_pods", "gpumem_device_plugin_request_errors_total"}, `

@@ -1,4 +1,4 @@
-package nodestate
+package grants
 
 import (
 	"context"
@@ -9,17 +9,16 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/node/record"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Pods tells which pods are bound to the node, whether these are all, and when
-// that changes.
+// Pods lists the pods that are bound to the node, reports whether these are all, and writes the GPUs of a pod.
 type Pods interface {
 	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
+	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
 }
 
 // Kubelet tells what containers hold, and which pods it lists.
@@ -34,6 +33,7 @@ type Config struct {
 	PlaceUnassigned bool              // place pods that no scheduler placed; otherwise refuse them
 	Cordoned        func() []gpu.UUID // which GPUs get none of these; nil: all do
 	KubeletWait     time.Duration     // for an answer of the kubelet
+	WriteWait       time.Duration     // for one write of a pod's annotations
 }
 
 // State is what a node knows of its pods. It is safe for concurrent use.
@@ -42,7 +42,7 @@ type State struct {
 	offers  *Offers
 	pods    Pods
 	kubelet Kubelet
-	grants  *record.Table
+	grants  *Table
 	log     *zap.Logger
 
 	mu      sync.Mutex // guards the rest
@@ -54,7 +54,7 @@ type State struct {
 }
 
 // New returns a state that has the grants of a table.
-func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *record.Table, log *zap.Logger) *State {
+func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, log *zap.Logger) *State {
 	return &State{
 		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, grants: grants, log: log,
 		plans: make(map[string]placement.Assignment), changed: make(chan struct{}),
@@ -229,5 +229,5 @@ func (n *State) Keep(here map[string]bool, all bool) {
 			listed[id] = true
 		}
 	}
-	n.grants.Keep(n.asked, func(g record.Grant) bool { return here[g.UID] || listed[g.Slots[0]] })
+	n.grants.Keep(n.asked, func(g Grant) bool { return here[g.UID] || listed[g.Slots[0]] })
 }

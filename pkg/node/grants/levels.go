@@ -1,17 +1,16 @@
-package nodestate
+package grants
 
 import (
 	"cmp"
 	"slices"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/mps"
-	"github.com/gpumem/gpumem/pkg/node/record"
 )
 
 // Record records a grant, before the kubelet gets it.
-func (n *State) Record(g record.Grant) { n.grants.Put(g) }
+func (n *State) Record(g Grant) { n.grants.Put(g) }
 
 // Registered records that a kubelet has registered the plugin: one that restarted may have lost grants.
 func (n *State) Registered() { n.grants.Registered() }
@@ -24,8 +23,8 @@ func (n *State) GiveWay() { n.grants.GiveWay() }
 
 // Grants returns the recorded grants of a container by its slots of memory and of cores. Each is nil where
 // none is recorded.
-func (n *State) Grants(h allocation.Allocated) (memory, cores *record.Grant) {
-	find := func(r gpu.Resource) *record.Grant {
+func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
+	find := func(r gpu.Resource) *Grant {
 		one := h
 		if one.Slots = h.Only(r); len(one.Slots) == 0 {
 			return nil
@@ -39,15 +38,15 @@ func (n *State) Grants(h allocation.Allocated) (memory, cores *record.Grant) {
 }
 
 // InitGrants is Grants of a plain init container that has that many units.
-func (n *State) InitGrants(pod allocation.Pod, container string, units gpu.Units) (memory, cores *record.Grant) {
+func (n *State) InitGrants(pod allocation.Pod, container string, units gpu.Units) (memory, cores *Grant) {
 	return n.grants.FindInit(pod.Pod, container, int(units))
 }
 
 // levelOf returns the level and the protocol of MPS with which a container got its memory. Both are empty where
 // nothing is recorded.
-func (n *State) levelOf(h allocation.Allocated) record.Former {
+func (n *State) levelOf(h allocation.Allocated) Former {
 	if memory, _ := n.Grants(h); memory != nil {
-		return record.Former{Level: memory.Level, MPS: memory.MPS}
+		return Former{Level: memory.Level, MPS: memory.MPS}
 	}
 	return n.grants.FormerLevel(h.Only(gpu.Memory)...)
 }

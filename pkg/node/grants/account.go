@@ -1,4 +1,4 @@
-package nodestate
+package grants
 
 import (
 	"cmp"
@@ -7,8 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 // Allocations returns the grants of pods that counted for less once by their annotations, whether these are

@@ -1,4 +1,4 @@
-package nodestate_test
+package grants_test
 
 import (
 	"os"
@@ -9,13 +9,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
-	"github.com/gpumem/gpumem/pkg/node/reconcile"
-	"github.com/gpumem/gpumem/pkg/node/record"
+	"github.com/gpumem/gpumem/pkg/node/grants"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 // A pod is deleted by force and made again while the kubelet answers: what it tells of the name is
@@ -92,7 +91,7 @@ func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
 	n.Kubelet.Give("before", "main", ids)
 	n.Kubelet.Meanwhile = func() {
 		n.Kubelet.Meanwhile = nil
-		n.State.Record(record.Grant{
+		n.State.Record(grants.Grant{
 			Namespace: "ns", Pod: "warm", UID: warm.Pod.UID, Container: "warm", Init: true, Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"},
 		})
 	}
@@ -170,8 +169,8 @@ func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
 		want   []string
 		counts []string
 	}{
-		"a scheduler placed it": {pod("evil", 1, uuidA, app(4)), []string{onA}, []string{reconcile.ReasonPlaced}},
-		"the node placed it":    {pod("evil", 1, "", app(4)), []string{onA + " by the node", onA}, []string{reconcile.ReasonPlaced, reconcile.ReasonHeld}},
+		"a scheduler placed it": {pod("evil", 1, uuidA, app(4)), []string{onA}, []string{grants.ReasonPlaced}},
+		"the node placed it":    {pod("evil", 1, "", app(4)), []string{onA + " by the node", onA}, []string{grants.ReasonPlaced, grants.ReasonHeld}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil, nil, tc.evil)
@@ -216,11 +215,11 @@ func TestRetiredClients(t *testing.T) {
 	if diff := cmp.Diff(want, n.State.RetiredClients(inv, held)); diff != "" {
 		t.Errorf("clients (-want +got):\n%s", diff)
 	}
-	n.State.Record(record.Grant{Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1"}, Level: gpu.EnforcementMPS, MPS: 2})
+	n.State.Record(grants.Grant{Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1"}, Level: gpu.EnforcementMPS, MPS: 2})
 	if got := n.State.RetiredClients(inv, held); len(got) > 0 {
 		t.Errorf("clients after the slots were granted again: %v", got)
 	}
-	n.State.Record(record.Grant{Slots: []gpu.SlotID{"bbbbbbbb-1"}, Level: gpu.EnforcementMPS, MPS: 3})
+	n.State.Record(grants.Grant{Slots: []gpu.SlotID{"bbbbbbbb-1"}, Level: gpu.EnforcementMPS, MPS: 3})
 	if diff := cmp.Diff(map[gpu.UUID][]string{uuidB: {"ml/advisory"}}, n.State.RetiredClients(inv, held)); diff != "" {
 		t.Errorf("clients by a recorded grant (-want +got):\n%s", diff)
 	}
@@ -240,7 +239,7 @@ func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 		}
 	}
 	ask()
-	n.State.Record(record.Grant{Namespace: "ns", Pod: "late", UID: "uid-late", Container: "main", Slots: []gpu.SlotID{slot}})
+	n.State.Record(grants.Grant{Namespace: "ns", Pod: "late", UID: "uid-late", Container: "main", Slots: []gpu.SlotID{slot}})
 	n.State.Keep(nil, true)
 	if !isRecorded() {
 		t.Error("the grant of the pod that has just come is lost")
@@ -250,7 +249,7 @@ func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 	if isRecorded() {
 		t.Error("the grant of the pod that is gone stays")
 	}
-	n.State.Record(record.Grant{Slots: []gpu.SlotID{slot}})
+	n.State.Record(grants.Grant{Slots: []gpu.SlotID{slot}})
 	ask()
 	n.State.Keep(nil, true)
 	if isRecorded() {

@@ -1,4 +1,4 @@
-package reconcile
+package grants
 
 import (
 	"cmp"
@@ -12,11 +12,11 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/event"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 const (
@@ -28,22 +28,6 @@ const (
 	minRetry = time.Second
 	maxRetry = time.Minute
 )
-
-// State is what is known on the node.
-type State interface {
-	Ask(ctx context.Context) (s allocation.State, complete bool, err error)
-	Changed() (pods, offer <-chan struct{})
-	LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
-	Wrote(ref placement.PodRef, a placement.Assignment)
-	Keep(here map[string]bool, all bool)
-	Tally(s allocation.State)
-}
-
-// Pods tells which pods are bound to the node, and writes which GPUs a pod really has.
-type Pods interface {
-	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
-	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
-}
 
 // Metrics gets how far apart the assignments are that are written and those
 // that the kubelet has made.
@@ -63,16 +47,10 @@ const (
 	ReasonPlanned = "planned" // the kubelet has given the pod's GPUs to another, which leaves it that one's
 )
 
-// Config is what a Reconciler is to do.
-type Config struct {
-	Node      string
-	WriteWait time.Duration // for one write
-}
-
 // Reconciler writes of the node's pods what the kubelet made of them.
 type Reconciler struct {
 	cfg     Config
-	state   State
+	state   *State
 	pods    Pods
 	events  event.Events
 	metrics Metrics
@@ -85,8 +63,8 @@ type Reconciler struct {
 	reported map[string]bool // UIDs of pods whose slots fit no assignment
 }
 
-// New returns a reconciler.
-func New(cfg Config, state State, pods Pods, events event.Events, metrics Metrics, log *zap.Logger) *Reconciler {
+// NewReconciler returns a reconciler.
+func NewReconciler(cfg Config, state *State, pods Pods, events event.Events, metrics Metrics, log *zap.Logger) *Reconciler {
 	return &Reconciler{
 		cfg: cfg, state: state, pods: pods, events: events, metrics: metrics, log: log,
 		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool),

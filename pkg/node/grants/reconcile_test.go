@@ -1,4 +1,4 @@
-package reconcile_test
+package grants_test
 
 import (
 	"errors"
@@ -9,14 +9,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/grants"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
-	"github.com/gpumem/gpumem/pkg/node/reconcile"
 )
 
 func TestASwapIsCorrectedOnBothSides(t *testing.T) {
@@ -52,7 +52,7 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	if diff := cmp.Diff([]int{0, 0, 1, 0, 0}, drifted); diff != "" {
 		t.Errorf("drifted at each look (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{reconcile.ReasonPlanned, reconcile.ReasonHeld}, why); diff != "" {
+	if diff := cmp.Diff([]string{grants.ReasonPlanned, grants.ReasonHeld}, why); diff != "" {
 		t.Errorf("corrections counted (-want +got):\n%s", diff)
 	}
 	gpus, err := n.Admit(t, a)

@@ -1,4 +1,4 @@
-package record
+package grants
 
 import (
 	"cmp"
@@ -12,10 +12,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
 // version is the version of the checkpoint's format.
@@ -259,6 +259,11 @@ func (t *Table) Adopt(s allocation.State, count int) {
 			grants[i] = g
 		}
 	}
+	t.state.Grants = t.complete(grants, s, count)
+}
+
+// complete appends to the grants one for each listed container and resource that has none. The caller holds mu.
+func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant {
 	for _, h := range s.Allocated {
 		for _, r := range []gpu.Resource{gpu.Memory, gpu.Cores} {
 			slots := slices.Sorted(slices.Values(h.Only(r)))
@@ -273,13 +278,13 @@ func (t *Table) Adopt(s allocation.State, count int) {
 				continue // its GPU is gone
 			}
 			to := placement.PodRef{Namespace: h.Namespace, Name: h.Name, UID: admitted(s, h)}
-			g := New(allocation.Attributed{Pod: to, Container: placement.Container{Name: h.Container, Kind: placement.App}}, given, s.Inventory, nil)
+			g := NewGrant(allocation.Attributed{Pod: to, Container: placement.Container{Name: h.Container, Kind: placement.App}}, given, s.Inventory, nil)
 			former := t.formerOf(slots)
 			g.Level, g.MPS = former.Level, former.MPS
 			grants = append(grants, g)
 		}
 	}
-	t.state.Grants = grants
+	return grants
 }
 
 // admitted returns the UID of the pod with the name of a listed one. It is empty for a pod that the kubelet may not have

@@ -1,4 +1,4 @@
-package nodestate_test
+package grants_test
 
 import (
 	"testing"
@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
@@ -31,6 +31,13 @@ type node struct {
 func newNode(t *testing.T, change func(*deviceplugin.Config), known []string, list ...allocation.Pod) *node {
 	t.Helper()
 	n := &node{Node: plugintest.NewNode(known, list...)}
+	n.begin(t, change)
+	return n
+}
+
+// begin begins with a plugin that knows nothing.
+func (n *node) begin(t *testing.T, change func(*deviceplugin.Config)) {
+	t.Helper()
 	cfg := deviceplugin.DefaultConfig("n1")
 	cfg.PodWait = 50 * time.Millisecond
 	if change != nil {
@@ -41,5 +48,4 @@ func newNode(t *testing.T, change func(*deviceplugin.Config), known []string, li
 		t.Fatal(err)
 	}
 	n.Client = plugintest.Connect(t, n.Server)
-	return n
 }

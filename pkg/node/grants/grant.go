@@ -1,4 +1,4 @@
-package record
+package grants
 
 import (
 	"cmp"
@@ -6,9 +6,9 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
@@ -39,8 +39,8 @@ type GPU struct {
 	Cores int       `json:"cores,omitempty"` // per cent
 }
 
-// New returns the grant of an answer to the container that allocation.Admit returned.
-func New(to allocation.Attributed, g allocation.Grant, inv gpu.Inventory, response *pluginapi.ContainerAllocateResponse) Grant {
+// NewGrant returns the grant of an answer to the container that allocation.Admit returned.
+func NewGrant(to allocation.Attributed, g allocation.Grant, inv gpu.Inventory, response *pluginapi.ContainerAllocateResponse) Grant {
 	out := Grant{
 		Namespace: to.Pod.Namespace, Pod: to.Pod.Name, UID: to.Pod.UID, Container: to.Container.Name,
 		Init:  to.Pod.UID != "" && to.Container.Kind == placement.Init,
