@@ -115,3 +115,11 @@ func TestCordonedGPUsAreHeeded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAConditionThatIsNotWrittenIsAnError(t *testing.T) {
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	n := NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop()) // the API server has no such node
+	if err := n.writeCondition(t.Context(), node, inventory(gpu0)); err == nil {
+		t.Error("the write succeeded")
+	}
+}

@@ -169,3 +169,32 @@ func TestEachAnswerOfLimits(t *testing.T) {
 		})
 	}
 }
+
+// TestAModeIsSetOnOneGPU alone, next to a GPU that does not tell its UUID.
+func TestAModeIsSetOnOneGPU(t *testing.T) {
+	var set []string
+	device := func(uuid string, ret nvml.Return) *mock.Device {
+		return &mock.Device{
+			GetUUIDFunc:        func() (string, nvml.Return) { return uuid, ret },
+			SetComputeModeFunc: func(nvml.ComputeMode) nvml.Return { set = append(set, uuid); return nvml.SUCCESS },
+		}
+	}
+	devices := []*mock.Device{device("GPU-a", nvml.ERROR_GPU_IS_LOST), device("GPU-b", nvml.SUCCESS), device("GPU-c", nvml.SUCCESS)}
+	lib := &mock.Interface{
+		InitFunc:                   func() nvml.Return { return nvml.SUCCESS },
+		ShutdownFunc:               func() nvml.Return { return nvml.SUCCESS },
+		SystemGetDriverVersionFunc: func() (string, nvml.Return) { return "615.10", nvml.SUCCESS },
+		DeviceGetCountFunc:         func() (int, nvml.Return) { return len(devices), nvml.SUCCESS },
+		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) { return devices[i], nvml.SUCCESS },
+		ExtensionsFunc: func() nvml.ExtendedInterface {
+			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+		},
+	}
+	m := Machine{Open: func() (nvml.Interface, string) { return lib, "" }}
+	if err := m.SetMode("GPU-b", 3); err != nil || fmt.Sprint(set) != "[GPU-b]" {
+		t.Errorf("set on %v, %v", set, err)
+	}
+	if err := m.SetMode("GPU-a", 3); err == nil || fmt.Sprint(set) != "[GPU-b]" {
+		t.Errorf("a lost GPU: set on %v, %v", set, err)
+	}
+}
