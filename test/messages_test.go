@@ -40,7 +40,7 @@ var (
 func TestMessagesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	code := stringsOfTheCode(t)
 	checked := 0
-	for _, page := range []string{"../docs/troubleshooting.md", "../docs/existing-scheduler.md"} {
+	for _, page := range []string{"../docs/troubleshooting.md", "../docs/extender.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func sentences(format string) (out []string) {
 // words of verdicts, of what else refuses nodes, and of what cannot be read of a pod.
 func TestMessagesOfTheCodeAreInTheDocs(t *testing.T) {
 	var docs strings.Builder
-	for _, page := range []string{"../docs/troubleshooting.md", "../docs/existing-scheduler.md", "../docs/choosing-gpus.md", "../docs/seeing.md"} {
+	for _, page := range []string{"../docs/troubleshooting.md", "../docs/extender.md", "../docs/choosing-gpus.md", "../docs/seeing.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

@@ -64,7 +64,7 @@ var settings = map[string]setting{
 	"charts/gpumem/README.md": {dryRun: true},
 	"docs/install.md":         {dryRun: true},
 	"docs/mig.md":             {dryRun: true}, // for GPUs in MIG mode; what it does is tried in test/e2e
-	"docs/existing-scheduler.md": {installs: true, before: `
+	"docs/extender.md": {installs: true, before: `
 		kubectl -n kube-system create configmap kubeadm-config --from-literal=ClusterConfiguration='kind: ClusterConfiguration'`},
 	"docs/claims.md": {installs: true, after: `
 		test "$(kubectl get pod single --output jsonpath={.spec.nodeName})" = node2

@@ -27,7 +27,7 @@ const (
 	servedAddress   = "10.96.0.80" // as config/scheduler has it
 )
 
-// TestTheClustersOwnSchedulerAsks goes the way of docs/existing-scheduler.md.
+// TestTheClustersOwnSchedulerAsks goes the way of docs/extender.md.
 func TestTheClustersOwnSchedulerAsks(t *testing.T) {
 	e := setup(t)
 	e.domain = servedDomain

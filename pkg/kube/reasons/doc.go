@@ -6,7 +6,7 @@
 //   - The core returns values, and no sentences. What follows from a refusal follows from these
 //     values: no program compares or cuts what this package returns.
 //   - A sentence is made of a value alone, so it is the same wherever it is shown.
-//   - Each sentence has a row in docs/troubleshooting.md, docs/existing-scheduler.md or
+//   - Each sentence has a row in docs/troubleshooting.md, docs/extender.md or
 //     docs/choosing-gpus.md. A test holds this (test/messages_test.go).
 //
 // # Decisions

@@ -23,7 +23,7 @@ func Checks() []Check {
 		{"kube-scheduler", "The chart's kube-scheduler has a configuration with a profile, and the version of the API server.",
 			"helm upgrade the release: its kube-scheduler then gets a configuration, and the cluster's version", "install.md", checkKubeScheduler},
 		{"certificates", "The certificates of an extender are valid for 30 more days.",
-			"helm upgrade the release, and copy kube-scheduler's files again", "existing-scheduler.md", checkCertificates},
+			"helm upgrade the release, and copy kube-scheduler's files again", "extender.md", checkCertificates},
 		{"policies", "The admission policies exist and are bound.", "helm upgrade the release with admission.holdDevicePlugin and admission.holdAnnotations true", "security.md", checkPolicies},
 		{"versions", "Device plugin, scheduler and this command are of one minor version.", "upgrade the older one", "install.md", checkVersions},
 		{"nodes", "Nodes with GPUs are Ready, their inventory is readable and has the installation's unit and enforcement level.",

@@ -35,7 +35,7 @@ func Features() []Feature {
 	return []Feature{
 		{"GPU memory of one GPU or several", Stable, "0.1.0", "`gpumem.dev/gpu-mem`, `gpu-count`", "pods.md", nil},
 		{"policies, models, groups", Stable, "0.1.0", "[annotations](pods.md#annotations)", "choosing-gpus.md", nil},
-		{"scheduler extender", Stable, "0.1.0", "`scheduler.mode: extender` or `existing`", "existing-scheduler.md", nil},
+		{"scheduler extender", Stable, "0.1.0", "`scheduler.mode: extender` or `existing`", "extender.md", nil},
 		{"scheduler plugin", Stable, "0.2.0", "`scheduler.mode: bundled` or `plugin`", "how-it-works.md", nil},
 		{"cores", Beta, "0.1.0", "`cores`", "choosing-gpus.md", pluginHas("cores", "true")},
 		{"labels of pods", Beta, "0.2.0", "`labelPods`", "routers.md", func(_ *State, in installation) bool {
