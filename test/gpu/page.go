@@ -17,7 +17,7 @@ import (
 )
 
 // unavailable lists the days on which a GPU was requested and none was available.
-var unavailable = []string{"27 November 2026"}
+var unavailable = []string{"27 November 2026", "28 November 2026"}
 
 // record is a line of results.jsonl that the page shows. kit.py writes it.
 type record struct {
