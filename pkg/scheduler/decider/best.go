@@ -11,8 +11,8 @@ const (
 	// the pod pays for both.
 	minTried, maxTried = 32, 256
 	// leastTried is the bound after several walks in a row that found no node: each of them halves
-	// it, and each that finds one doubles it.
-	leastTried = 16
+	// it. Every sixteenth walk tries as many as the first, so that other pods get their hints again.
+	leastTried, fullWalk = 16, 16
 	// maxEqual is how many equal nodes kube-scheduler's scores choose from.
 	maxEqual = 16
 )
@@ -23,8 +23,10 @@ const (
 func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(nodes []string) string) string {
 	_, nodes := d.Cache.Changes()
 	most := min(max(minTried, nodes/16), maxTried)
-	halved := d.fruitless.Load()
-	limit := max(most>>halved, leastTried)
+	limit := most
+	if n := d.fruitless.Load(); n%fullWalk != 0 {
+		limit = max(most>>n, leastTried)
+	}
 	var equal []string
 	tried, of := 0, 0
 	fit := d.index.Walk(d.Cache, d.question(c), func(n *placement.Node, rank int) bool {
@@ -36,15 +38,13 @@ func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(node
 		}
 		return len(equal) < maxEqual && tried < limit
 	})
-	switch {
-	case len(equal) == 0 && tried == limit && limit > leastTried:
-		d.fruitless.Store(halved + 1)
+	if len(equal) == 0 {
+		if tried == limit {
+			d.fruitless.Add(1)
+		}
 		return ""
-	case len(equal) == 0:
-		return ""
-	case halved > 0:
-		d.fruitless.Store(halved - 1)
 	}
+	d.fruitless.Store(0)
 	best := equal[0]
 	if len(equal) > 1 {
 		c.equal = true

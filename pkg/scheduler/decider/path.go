@@ -30,7 +30,7 @@ type Decider struct {
 	agreed  agreements
 	waiters waiters
 
-	fruitless atomic.Int32 // walks of Best that found no node, less those that did since
+	fruitless atomic.Int32 // walks of Best that found no node since the last one that did
 }
 
 // Node is a node of a question.

@@ -779,3 +779,32 @@ func TestBestTriesFewerNodesAfterFruitlessWalks(t *testing.T) {
 		t.Errorf("nodes tried for each pod (-want +got):\n%s", diff)
 	}
 }
+
+// One pod that other filters refuse everywhere does not take the hint for good from the pods that
+// find their node among the first 32.
+func TestBestRecoversAfterOneFruitlessWalk(t *testing.T) {
+	w := newWorld(t)
+	for i := range 499 {
+		w.Cache.SetNode(fmt.Sprintf("node-%04d", i), gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
+			{UUID: gpu.UUID(fmt.Sprintf("GPU-%04d", i)), Allocatable: 16, MemoryMiB: 16384},
+		}})
+	}
+	first := func(nodes []string) string { return nodes[0] }
+	best := func(i int, refused int) string { // other filters refuse the first so many
+		tried := 0
+		return w.Best(w.begin(fmt.Sprint("pod-", i), "10"), func(string) bool { tried++; return tried > refused }, first)
+	}
+	if best(0, 20) == "" {
+		t.Fatal("no hint before")
+	}
+	best(1, 1000)
+	hints := 0
+	for i := range 1000 {
+		if best(2+i, 20) != "" {
+			hints++
+		}
+	}
+	if hints < 900 {
+		t.Errorf("%d of 1000 pods got a hint after one fruitless walk", hints)
+	}
+}
