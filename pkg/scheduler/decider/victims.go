@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 
+	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -20,7 +21,7 @@ func (d *Decider) Victims(c *Cycle, name string, proposed []*v1.Pod, budgetsIn f
 	if !ok {
 		return preemption.Victims{}, 0, false
 	}
-	node = *c.View(&node)
+	node = decide.Reserved(node, c.Pod, c.Request, c.Fallback)
 	var pods []*v1.Pod
 	for _, h := range node.Holdings() {
 		if pod := d.Cluster.Pod(h.Pod.Namespace, h.Pod.Name); pod != nil && string(pod.UID) == h.Pod.UID {

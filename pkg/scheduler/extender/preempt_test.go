@@ -290,3 +290,17 @@ func TestPreemptOverHTTP(t *testing.T) {
 		t.Errorf("victims (-want +got):\n%s", diff)
 	}
 }
+
+// A pod that Filter has sent to a node is not there yet, and kube-scheduler may not have it there:
+// it refuses a whole answer that names such a pod.
+func TestPreemptNamesNoExpectedPod(t *testing.T) {
+	w := newWorld(t)
+	w.placed(t, "bulk", "60", "big", 0)
+	if got := w.fits(w.pod("soon", "10"), "big"); len(got) != 1 {
+		t.Fatalf("fits %v", got)
+	}
+	got := w.preempt(w.preemptor("75"), nodesToVictims{"big": victims(0, "bulk")})
+	if diff := cmp.Diff(nodesToVictims{"big": victims(0, "bulk")}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

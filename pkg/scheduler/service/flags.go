@@ -58,7 +58,7 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` that chooses GPUs for pods that name none: "+placement.JoinPolicies(placement.ClusterPolicies()))
 	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` that chooses nodes for these pods: "+placement.JoinPolicies(placement.ClusterPolicies())+"; empty: the value of --policy")
 	f.DurationVar(&c.AssumeLimit, "assume-limit", c.AssumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
-	f.DurationVar(&c.SelfCheck, "self-check-interval", c.SelfCheck, "time between two comparisons of the cache with the API server; what differs in both is logged, counted and put right; 0: none")
+	f.DurationVar(&c.SelfCheck, "self-check-interval", c.SelfCheck, "time between two comparisons of the cache with the watched objects; what differs in both is logged, counted and put right; 0: none")
 	f.BoolVar(&c.LabelPods, "label-pods", c.LabelPods, "write the model of a pod's GPUs, the part of them that it has, and their speed into labels of the pod when it is bound; from Kubernetes 1.35")
 	f.IntVar(&c.Decisions, "decisions", c.Decisions, "`number` of pods whose last decisions are kept, with what was considered, for kubectl inspect gpumem explain; 0: none")
 }
