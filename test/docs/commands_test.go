@@ -30,6 +30,7 @@ var elsewhere = map[string]string{
 	"minikube":                 "a cluster in Docker or a virtual machine",
 	"nvidia-ctk":               "NVIDIA's container toolkit, on a node with a GPU",
 	"nvidia-smi":               "a node with a GPU",
+	"oc":                       "OpenShift",
 	"skopeo":                   "copies images to a user's registry",
 	"systemctl":                "services of a user's machine",
 }
