@@ -341,7 +341,7 @@ func TestTheTableOfAlertsIsComplete(t *testing.T) {
 	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(text), -1) {
 		alerts[alert[1]] = true
 	}
-	if diff := cmp.Diff(alerts, quotedIn(tableIn(t, "../docs/seeing.md", "| alert | when | what to do |"), 0)); diff != "" {
+	if diff := cmp.Diff(alerts, quotedIn(tableIn(t, "../docs/seeing.md", "| alert | when | remedy |"), 0)); diff != "" {
 		t.Errorf("alerts in docs/seeing.md (-there are +documented):\n%s", diff)
 	}
 }
