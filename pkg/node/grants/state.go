@@ -45,12 +45,13 @@ type State struct {
 	grants  *Table
 	log     *zap.Logger
 
-	mu      sync.Mutex // guards the rest
-	held    []allocation.Allocated
-	heard   bool                            // the kubelet has listed what it has given
-	asked   int                             // grants when Ask was called last
-	plans   map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
-	changed chan struct{}                   // closed and replaced when the account changes
+	mu          sync.Mutex // guards the rest
+	held        []allocation.Allocated
+	heard       bool                            // the kubelet has listed what it has given
+	asked       int                             // grants when Ask was called last
+	askedBefore int                             // grants when Ask was called the time before
+	plans       map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
+	changed     chan struct{}                   // closed and replaced when the account changes
 }
 
 // New returns a state that has the grants of a table.
@@ -106,7 +107,7 @@ func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err
 		return allocation.State{}, false, err
 	}
 	n.mu.Lock()
-	n.asked = before
+	n.askedBefore, n.asked = n.asked, before
 	n.mu.Unlock()
 	return n.heardOf(pods, held, known, before), complete, nil
 }
@@ -229,5 +230,9 @@ func (n *State) Keep(here map[string]bool, all bool) {
 			listed[id] = true
 		}
 	}
-	n.grants.Keep(n.asked, func(g Grant) bool { return here[g.UID] || listed[g.Slots[0]] })
+	n.grants.Keep(n.asked, func(g Grant) bool {
+		// The kubelet stores the answer to Allocate on disk before it lists the container, and nothing else
+		// shows the pod of a grant without a UID.
+		return here[g.UID] || listed[g.Slots[0]] || g.UID == "" && g.number > n.askedBefore
+	})
 }

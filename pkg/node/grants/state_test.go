@@ -252,6 +252,11 @@ func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 	n.State.Record(grants.Grant{Slots: []gpu.SlotID{slot}})
 	ask()
 	n.State.Keep(nil, true)
+	if !isRecorded() {
+		t.Error("the grant of an unknown pod is lost before the kubelet has stored its answer")
+	}
+	ask()
+	n.State.Keep(nil, true)
 	if isRecorded() {
 		t.Error("the grant of an unknown pod stays")
 	}
