@@ -203,7 +203,7 @@ func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
 	if _, err := n.Admit(t, p); err != nil { // all at advisory
 		t.Fatal(err)
 	}
-	n.begin(t, change)
+	n.Begin(t, change)
 	for container, level := range map[string]gpu.Enforcement{"one": gpu.EnforcementKernel, "two": gpu.EnforcementAdvisory} {
 		env, _, err := n.Containers.Environment(t.Context(), "ns", "a", container, promise(level))
 		if err != nil || env["GPUMEM_ENFORCEMENT"] != string(level) {
@@ -371,7 +371,7 @@ func TestGrantsAreKnownWhileTheKubeletIsSilent(t *testing.T) {
 	if got, err := n.Containers.Grants(t.Context()); err != nil || !slices.Equal(got, want) {
 		t.Errorf("grants %v, %v; want %v", got, err, want)
 	}
-	n.begin(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond })
+	n.Begin(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond })
 	if got, err := n.Containers.Grants(t.Context()); err == nil {
 		t.Errorf("grants %v of a kubelet that has listed nothing yet", got)
 	}

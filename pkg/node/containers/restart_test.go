@@ -22,7 +22,7 @@ import (
 )
 
 // create creates a container, as the runtime does with the environment that it has so far, and returns that which it has then.
-func (n *node) create(t *testing.T, name string, env map[string]string) (map[string]string, error) {
+func create(t *testing.T, n *node, name string, env map[string]string) (map[string]string, error) {
 	t.Helper()
 	var has []string
 	for _, key := range slices.Sorted(maps.Keys(env)) {
@@ -98,7 +98,7 @@ func TestARestartedContainerHasTheGrantOfItsFirstStart(t *testing.T) {
 				if lost {
 					record = "none.json"
 				}
-				n.begin(t, func(c *deviceplugin.Config) {
+				n.Begin(t, func(c *deviceplugin.Config) {
 					if c.Record = checkpoint.File(filepath.Join(dir, record)); tc.is != nil {
 						tc.is(c)
 					}
@@ -107,7 +107,7 @@ func TestARestartedContainerHasTheGrantOfItsFirstStart(t *testing.T) {
 					n.Source.Set(tc.areGPUs)
 				}
 				for container, env := range answers {
-					got, err := n.create(t, container, env)
+					got, err := create(t, n, container, env)
 					if err != nil {
 						t.Errorf("%s: %v", container, err)
 					}
@@ -163,11 +163,11 @@ func TestAContainerStartsWithTwoAnswersThatDiffer(t *testing.T) {
 		}
 		n.Kubelet.Give("a", "main", []string{"bbbbbbbb-0", "bbbbbbbb-c0", "bbbbbbbb-c1"})
 		if lost {
-			n.begin(t, nil)
+			n.Begin(t, nil)
 		}
 		env := maps.Clone(first.GetEnvs())
 		maps.Copy(env, second.GetEnvs())
-		got, err := n.create(t, "main", env)
+		got, err := create(t, n, "main", env)
 		if err != nil {
 			t.Errorf("record lost: %t: the pod sets nothing, and its container does not start: %v", lost, err)
 		}
@@ -188,11 +188,11 @@ func TestASidecarOfAPodThatTheWatchHasNotShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Kubelet.Give("a", "main", ids)
-	if got, err := n.create(t, "aside", map[string]string{"NVIDIA_VISIBLE_DEVICES": "all"}); err != nil || got["NVIDIA_VISIBLE_DEVICES"] != "void" {
+	if got, err := create(t, n, "aside", map[string]string{"NVIDIA_VISIBLE_DEVICES": "all"}); err != nil || got["NVIDIA_VISIBLE_DEVICES"] != "void" {
 		t.Errorf("environment %v, %v; want no GPU", got, err)
 	}
 	env := map[string]string{"GPUMEM_GPU_UUID": "x", "NVIDIA_VISIBLE_DEVICES": "all"}
-	if got, err := n.create(t, "aside", env); err == nil || !strings.Contains(err.Error(), "the API server has not reported the pod yet") {
+	if got, err := create(t, n, "aside", env); err == nil || !strings.Contains(err.Error(), "the API server has not reported the pod yet") {
 		t.Errorf("a container that names a GPU itself has the environment %v, %v", got, err)
 	}
 }

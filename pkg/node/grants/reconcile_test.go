@@ -342,7 +342,7 @@ func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 			}
 			n.Pods.Denied = ""
 			n.LevelIs(gpu.EnforcementKernel) // again, since
-			n.begin(t, remembers)
+			n.Begin(t, remembers)
 			if err := n.Reconciler.Pass(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -354,7 +354,7 @@ func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 			if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			n.begin(t, remembers)
+			n.Begin(t, remembers)
 			if err := n.Reconciler.Pass(t.Context()); err != nil {
 				t.Fatal(err)
 			}

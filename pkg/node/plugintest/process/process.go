@@ -1,0 +1,44 @@
+// Package process runs the device plugin on the fakes of package plugintest. Tests of package deviceplugin cannot use it:
+// it imports that package.
+package process
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
+)
+
+// Node is a plugin with its surroundings, and a client in the kubelet's place.
+type Node struct {
+	*plugintest.Node
+	deviceplugin.Plugin
+}
+
+// New returns a node whose plugin has begun. The kubelet lists the known pods; change adapts the plugin's configuration
+// and may be nil.
+func New(t *testing.T, change func(*deviceplugin.Config), known []string, list ...allocation.Pod) *Node {
+	t.Helper()
+	n := &Node{Node: plugintest.NewNode(known, list...)}
+	n.Begin(t, change)
+	return n
+}
+
+// Begin replaces the plugin by a new process. It loads the record of the process before, if change names its file.
+func (n *Node) Begin(t *testing.T, change func(*deviceplugin.Config)) {
+	t.Helper()
+	cfg := deviceplugin.DefaultConfig("n1")
+	cfg.PodWait = 50 * time.Millisecond
+	if change != nil {
+		change(&cfg)
+	}
+	n.Plugin = deviceplugin.New(cfg, n.Source, n.Pods, n.Kubelet, n.Notes, n.Counts, zap.NewNop())
+	if err := n.State.Load(); err != nil {
+		t.Fatal(err)
+	}
+	n.Client = plugintest.Connect(t, n.Server)
+}
