@@ -47,7 +47,7 @@ type kubelet interface {
 	coexist.Users
 }
 
-// node has the parts of the process that do not depend on the API by which GPUs are allocated, and an allocator.
+// node has an allocator and the parts of the process that both allocation APIs share.
 type node struct {
 	config
 	log      *zap.Logger
@@ -57,8 +57,8 @@ type node struct {
 	registry *prometheus.Registry
 
 	prober *nvml.Prober
-	cdi    *cdi.Writer   // nil where others describe the GPUs to the runtime
-	ours   *coexist.Node // the prober's GPUs without those of others
+	cdi    *cdi.Writer   // nil if other software describes the GPUs to the runtime
+	ours   *coexist.Node // the prober's GPUs, less the GPUs of other software
 	level  *enforcement.Node
 	pods   *nodepods.Pods
 	object *nodepods.Node
@@ -92,8 +92,9 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 		pods:   nodepods.NewPods(client, cfg.names, cfg.nodeName, log.Named("pods")),
 		object: nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node")),
 	}
+	open := nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot)
 	n.prober = nvml.New(nvml.Config{
-		Open:    nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot),
+		Open:    open,
 		UnitMiB: cfg.unitMiB, MIG: cfg.mig, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: published,
 		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
@@ -110,7 +111,7 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 	}
 	n.level = enforcement.NewNode(cfg.mode, levelInterval, n.ours, enforcement.Probes{
 		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
-		Driver:  nvml.NewLimits(nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot)),
+		Driver:  nvml.NewLimits(open),
 		NRI:     n.connected,
 		Late:    n.late,
 		MPS: func(ctx context.Context, devices []gpu.Device) ([]int, error) {

@@ -55,7 +55,7 @@ func writeClaims(disk Disk, claims map[types.UID]Claim) error {
 
 // Folders is a Disk of two folders.
 type Folders struct {
-	checkpoint.File // in the driver's own folder; that of the kubelet goes with it
+	checkpoint.File // in the driver's own folder, beside the kubelet's checkpoint
 
 	CDI  string // where container runtimes look for CDI files
 	Name string // begins the name of our files there

@@ -36,7 +36,7 @@ func New(cfg Config, kernel Kernel, state *grants.State, pods grants.Pods, event
 }
 
 // Environment returns the variables of a container that the runtime is about to make. They come from its recorded
-// grant, or from its slots if no grant is recorded. A container that asks for nothing in a pod with GPU memory has none.
+// grant. A container that asks for nothing in a pod with GPU memory has none.
 // It is not ok for an unknown container. Given is the container's environment before.
 func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
 	h, err := c.holding(ctx, namespace, pod, container, given)

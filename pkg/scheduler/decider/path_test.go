@@ -780,7 +780,7 @@ func TestBestTriesFewerNodesAfterFruitlessWalks(t *testing.T) {
 	}
 }
 
-// One pod that other filters refuse everywhere does not take the hint for good from the pods that
+// One pod that other filters refuse everywhere does not permanently take the hint from the pods that
 // find their node among the first 32.
 func TestBestRecoversAfterOneFruitlessWalk(t *testing.T) {
 	w := newWorld(t)
