@@ -88,7 +88,7 @@ func sentences(format string) (out []string) {
 // words of verdicts, of what else refuses nodes, and of what cannot be read of a pod.
 func TestMessagesOfTheCodeAreInTheDocs(t *testing.T) {
 	var docs strings.Builder
-	for _, page := range []string{"../docs/troubleshooting.md", "../docs/extender.md", "../docs/choosing-gpus.md", "../docs/seeing.md"} {
+	for _, page := range []string{"../docs/troubleshooting.md", "../docs/extender.md", "../docs/choosing-gpus.md", "../docs/reference.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -310,12 +310,12 @@ func givenReasons(t *testing.T) (ours, ofConditions map[string]bool) {
 
 func TestTheTableOfReasonsIsComplete(t *testing.T) {
 	ours, ofConditions := givenReasons(t)
-	if diff := cmp.Diff(ours, quotedIn(tableIn(t, "../docs/seeing.md", "| reason | of | means |"), 0)); diff != "" {
-		t.Errorf("reasons in docs/seeing.md (-given +documented):\n%s", diff)
+	if diff := cmp.Diff(ours, quotedIn(tableIn(t, "../docs/reference.md", "| reason | of | means |"), 0)); diff != "" {
+		t.Errorf("reasons in docs/reference.md (-given +documented):\n%s", diff)
 	}
-	conditions := tableIn(t, "../docs/seeing.md", "| condition | on | reasons |")
+	conditions := tableIn(t, "../docs/reference.md", "| condition | on | reasons |")
 	if diff := cmp.Diff(ofConditions, quotedIn(conditions, 2)); diff != "" {
-		t.Errorf("reasons of conditions in docs/seeing.md (-given +documented):\n%s", diff)
+		t.Errorf("reasons of conditions in docs/reference.md (-given +documented):\n%s", diff)
 	}
 	types := make(map[string]bool)
 	inspectCode(t, func(n ast.Node) {
@@ -328,7 +328,7 @@ func TestTheTableOfReasonsIsComplete(t *testing.T) {
 		}
 	})
 	if diff := cmp.Diff(types, quotedIn(conditions, 0)); diff != "" {
-		t.Errorf("conditions in docs/seeing.md (-there are +documented):\n%s", diff)
+		t.Errorf("conditions in docs/reference.md (-there are +documented):\n%s", diff)
 	}
 }
 
@@ -341,7 +341,7 @@ func TestTheTableOfAlertsIsComplete(t *testing.T) {
 	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(text), -1) {
 		alerts[alert[1]] = true
 	}
-	if diff := cmp.Diff(alerts, quotedIn(tableIn(t, "../docs/seeing.md", "| alert | when | remedy |"), 0)); diff != "" {
-		t.Errorf("alerts in docs/seeing.md (-there are +documented):\n%s", diff)
+	if diff := cmp.Diff(alerts, quotedIn(tableIn(t, "../docs/reference.md", "| alert | when | remedy |"), 0)); diff != "" {
+		t.Errorf("alerts in docs/reference.md (-there are +documented):\n%s", diff)
 	}
 }

@@ -71,7 +71,7 @@ func names(t *testing.T) []string {
 	for _, match := range regexp.MustCompile(`(?m)^ +- alert: (\S+)$`).FindAllStringSubmatch(read(t, "../charts/gpumem/files/rules.yaml"), -1) {
 		found["alert "+match[1]] = true
 	}
-	tables := read(t, "../docs/pods.md") + read(t, "../docs/seeing.md")
+	tables := read(t, "../docs/pods.md") + read(t, "../docs/reference.md")
 	row := regexp.MustCompile("(?m)^\\| `(gpumem.dev/[a-z-]+)`")
 	for _, match := range row.FindAllStringSubmatch(tables, -1) {
 		found["annotation "+match[1]] = true

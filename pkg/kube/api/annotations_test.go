@@ -118,7 +118,7 @@ func TestWhatIsMadeOfTheTable(t *testing.T) {
 	tabletest.Between(t, "docs/pods.md", source, tableForUsers())
 	tabletest.Between(t, "docs/choosing-gpus.md", source, tableOfValues())
 	tabletest.Between(t, "docs/choosing-gpus.md", "pkg/core/placement/policy.go", tableOfPolicies())
-	tabletest.Between(t, "docs/seeing.md", source, tableOfOthers())
+	tabletest.Between(t, "docs/reference.md", source, tableOfOthers())
 }
 
 // Each annotation has all that its writer needs, under a name of its own.

@@ -11,7 +11,7 @@
 //   - Each annotation of the domain is one row of a table (annotations): its name, who writes it,
 //     and of what users write what a value must be, how it is read into the request and what
 //     explain says of it. The names that are known, the chart's admission policies
-//     (charts/gpumem/files/annotations.yaml) and the tables in docs/pods.md and docs/seeing.md are made
+//     (charts/gpumem/files/annotations.yaml) and the tables in docs/pods.md and docs/reference.md are made
 //     of it. No label of the domain means anything.
 //
 // # Decisions

@@ -1,5 +1,5 @@
 // Package event defines the Kubernetes Events that gpumem records on pods and nodes.
 //
 // The tables in event.go are the only place where an Event's reason and type are defined. The table of Events in
-// docs/seeing.md is made of them.
+// docs/reference.md is made of them.
 package event

@@ -22,5 +22,5 @@ func TestTableOfEvents(t *testing.T) {
 	}
 	add("pod", onPods[:])
 	add("node", onNodes[:])
-	tabletest.Between(t, "docs/seeing.md", "pkg/kube/event/event.go", table)
+	tabletest.Between(t, "docs/reference.md", "pkg/kube/event/event.go", table)
 }

@@ -88,5 +88,5 @@ func TestTheTableOfChecks(t *testing.T) {
 		quote := func(message string) string { return cmp.Or(strings.ReplaceAll("`"+message+"`", "``", ""), "–") }
 		table += fmt.Sprintf("| `%s` | %s | %s | %s |\n", r, r.Doc(), quote(m.brief), quote(m.onGPU))
 	}
-	tabletest.Between(t, "docs/seeing.md", "pkg/core/placement/checks.go", table)
+	tabletest.Between(t, "docs/reference.md", "pkg/core/placement/checks.go", table)
 }

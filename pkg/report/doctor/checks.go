@@ -31,7 +31,7 @@ func Checks() []Check {
 		{"resource", "The kubelet of a node with GPUs offers the resource that its label selects, as much as the device plugin lists.",
 			"a difference ends within a minute of a restart, or of a GPU that fails. If it stays, delete the plugin's pod on that node: the next one registers again", "troubleshooting.md#a-node-with-a-gpu-offers-nothing", checkResource},
 		{"gpus", "All GPUs are healthy, uncordoned, and have no more memory allocated than they offer.",
-			"kubectl inspect gpumem drain NODE GPU moves pods off a GPU; kube-scheduler counts those that stay against the node's other GPUs", "seeing.md#health", checkGPUs},
+			"kubectl inspect gpumem drain NODE GPU moves pods off a GPU; kube-scheduler counts those that stay against the node's other GPUs", "reference.md#health", checkGPUs},
 		{"other-drivers", "No other driver offers the same GPUs: NVIDIA's device plugin, or a driver that publishes ResourceSlices.",
 			"split the GPUs between both (devicePlugin.devices, and the other driver's own setting), or remove one of them from the node", "install.md", checkOtherDrivers},
 		{"claims", "Kubernetes has the version and the feature gates that claims need, and nodes of that kind publish their GPUs.",
