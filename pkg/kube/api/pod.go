@@ -90,7 +90,7 @@ func Believed(pod *v1.Pod) bool {
 	return Admitted(pod) || Considered(pod)
 }
 
-// Conditions returns what Holding, Nomination and FitsNowhere read of a pod's.
+// Conditions returns what Holding, Nomination, FitsNowhere and Disruption read of a pod's.
 func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
 		switch {
@@ -98,9 +98,23 @@ func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
 			out = append(out, c)
 		case c.Type == v1.PodScheduled && !Admitted(pod): // without the message, which may be long
 			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
+		case disrupts(c):
+			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
 		}
 	}
 	return out
+}
+
+// Disruption returns the reason why Kubernetes terminates the pod, such as PreemptionByScheduler, or "".
+func Disruption(pod *v1.Pod) string {
+	if at := slices.IndexFunc(pod.Status.Conditions, disrupts); at >= 0 {
+		return pod.Status.Conditions[at].Reason
+	}
+	return ""
+}
+
+func disrupts(c v1.PodCondition) bool {
+	return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue
 }
 
 // Priority returns the pod's priority as admission has set it.

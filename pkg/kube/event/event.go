@@ -26,6 +26,7 @@ const (
 	WithinGrant
 	Evicted
 	NotEvicted
+	Disrupted
 	LevelLowered
 	LevelRaised
 	NotEnforced
@@ -61,6 +62,7 @@ var onPods = [...]Row{
 	WithinGrant:  {"GPUMemoryWithinGrant", v1.EventTypeNormal, "the container that uses no more than its grant again"},
 	Evicted:      {"GPUMemoryEvicted", v1.EventTypeWarning, "the container whose use evicted the pod"},
 	NotEvicted:   {"GPUMemoryNotEvicted", v1.EventTypeWarning, "the container that uses more than its grant in a static pod, which the API server cannot evict"},
+	Disrupted:    {"GPUMemoryDisrupted", v1.EventTypeWarning, "the reason why Kubernetes terminates the pod (preemption, eviction, drain). At the level `mps`, [its neighbours may fail](limits.md#risks-of-mps) if it is killed after its grace period"},
 	LevelLowered: {"GPUMemoryEnforcement", v1.EventTypeWarning, "the [level](limits.md) that limits the pod, weaker than at its binding"},
 	LevelRaised:  {"GPUMemoryEnforcement", v1.EventTypeNormal, "the level that limits the pod, stronger than at its binding"},
 	NotEnforced:  {"GPUMemoryNotEnforced", v1.EventTypeWarning, "the reason why a container waits, does not start, or runs without its limit"},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
 const patience = 10 * time.Second
@@ -172,6 +174,27 @@ func TestPodsOfTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, p, func(pods []allocation.Pod, _ bool) bool { return len(pods) == 0 })
+}
+
+// TestDisruptions lists a pod that Kubernetes terminates, and signals it.
+func TestDisruptions(t *testing.T) {
+	client := fake.NewClientset(pod("a", "u1", 3), pod("b", "u2", 3))
+	p := watching(t, client)
+	none, changed := p.Disruptions()
+	for i, status := range []v1.ConditionStatus{v1.ConditionFalse, v1.ConditionTrue} {
+		victim := pod("a", "u1", 3)
+		victim.ResourceVersion = strconv.Itoa(i + 2)
+		victim.Status.Conditions = append(victim.Status.Conditions, v1.PodCondition{Type: v1.DisruptionTarget, Status: status, Reason: v1.PodReasonPreemptionByScheduler})
+		if _, err := client.CoreV1().Pods("ns").Update(t.Context(), victim, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-changed
+	got, _ := p.Disruptions()
+	want := []usage.Disruption{{Pod: placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, Reason: v1.PodReasonPreemptionByScheduler}}
+	if diff := cmp.Diff(want, got); diff != "" || len(none) != 0 {
+		t.Errorf("before: %v; then (-want +got):\n%s", none, diff)
+	}
 }
 
 func TestPodsAreTrimmed(t *testing.T) {

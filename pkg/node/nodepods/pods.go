@@ -61,6 +61,8 @@ type entry struct {
 	static     string            // the kubelet's UID of the static pod that this one mirrors
 
 	claims map[string][]string // names of ResourceClaims by container
+
+	disrupted string // the reason why Kubernetes terminates it, or ""
 }
 
 // NewPods returns a view that is empty until it runs.
@@ -198,6 +200,7 @@ func (p *Pods) put(obj any) {
 		containers: containerNames(pod),
 		static:     staticUID(pod),
 		claims:     claimsOf(pod),
+		disrupted:  api.Disruption(pod),
 	}
 	if err != nil {
 		now.problem = err.Error()
@@ -209,7 +212,7 @@ func (p *Pods) put(obj any) {
 		return
 	}
 	p.pods[key(pod)] = now
-	if !known || !reflect.DeepEqual(was.pod, now.pod) {
+	if !known || !reflect.DeepEqual(was.pod, now.pod) || was.disrupted != now.disrupted {
 		p.signal()
 	}
 	p.mu.Unlock()
@@ -264,6 +267,18 @@ func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool)
 func (p *Pods) Holds(uid string) bool {
 	_, ok := p.find(func(e entry) bool { return e.pod.Pod.UID == uid || e.static != "" && e.static == uid })
 	return ok
+}
+
+// Disruptions returns the pods that Kubernetes terminates, and a channel that is closed when any pod has changed.
+func (p *Pods) Disruptions() (out []usage.Disruption, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.pods {
+		if e.disrupted != "" {
+			out = append(out, usage.Disruption{Pod: e.pod.Pod, Reason: e.disrupted})
+		}
+	}
+	return out, p.changed
 }
 
 func (p *Pods) find(match func(entry) bool) (e entry, ok bool) {

@@ -12,6 +12,9 @@
 // again after as many: use that goes up and down around the limit is reported once. Going over is a Warning on the pod, and
 // with --on-overuse=evict the beginning of its eviction.
 //
+// Kubernetes kills a container that outlives its grace period, and a killed MPS client can harm the others. Where MPS serves
+// containers, Watch warns on each pod with the condition DisruptionTarget: preemption, the eviction API and taints set it.
+//
 // # Invariants
 //
 //   - Every process is in exactly one of: a container with a grant, a pod with a grant whose container is not known yet, an MPS

@@ -80,6 +80,9 @@ type Watch struct {
 	recorder Recorder // nil: the use is not recorded
 	records  map[placement.PodRef]recorded
 
+	disruptions Disruptions     // nil: no pod is terminated
+	warned      map[string]bool // UIDs of terminating pods whose neighbours were warned of
+
 	mu      sync.Mutex // guards the rest
 	samples []Sample
 	merged  map[gpu.UUID]uint64
@@ -124,17 +127,21 @@ func (w *Watch) ServerMemory() map[gpu.UUID]uint64 {
 	return maps.Clone(w.merged)
 }
 
-// Run looks after each probe until the context is done.
+// Run looks after each probe, and warns of disruptions at once, until the context is done.
 func (w *Watch) Run(ctx context.Context) error {
 	for {
 		processes, probed := w.gpus.Processes()
 		if processes != nil {
 			w.look(ctx, processes)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-probed:
+		for waits := true; waits; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-probed:
+				waits = false
+			case <-w.warn():
+			}
 		}
 	}
 }
@@ -224,16 +231,43 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		}
 		w.evicted[s.Pod.UID] = true
 		w.log.Info("pod evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID))
-		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: %s%s", s.overUse(), w.neighbours()))
+		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: %s", s.overUse()))
 	}
 }
 
-// neighbours warns of the other clients of an MPS server (NVIDIA, "Multi-Process Service", Limitations).
-func (w *Watch) neighbours() string {
-	if len(w.known) == 0 {
-		return ""
+// Disruption is the termination of a pod by Kubernetes: by preemption, an eviction, a taint.
+type Disruption struct {
+	Pod    placement.PodRef
+	Reason string // of the condition DisruptionTarget
+}
+
+// Disruptions lists the pods that Kubernetes terminates, with a channel that is closed when the list may have changed.
+type Disruptions interface {
+	Disruptions() ([]Disruption, <-chan struct{})
+}
+
+// WarnOf sets the pods whose termination can harm their neighbours. Call it before Run.
+func (w *Watch) WarnOf(disruptions Disruptions) { w.disruptions = disruptions }
+
+// warn warns once of each pod that terminates, holds GPU memory and has other clients of an MPS server beside it (NVIDIA,
+// "Multi-Process Service", Limitations). The channel is closed when there may be another.
+func (w *Watch) warn() (changed <-chan struct{}) {
+	if w.disruptions == nil {
+		return nil
 	}
-	return "; MPS runs on the node: if the container outlives its grace period and is killed, other programs that use MPS may fail"
+	disrupted, changed := w.disruptions.Disruptions()
+	warned := make(map[string]bool)
+	for _, d := range disrupted {
+		if len(w.known) == 0 || !w.pods.Holds(d.Pod.UID) {
+			continue
+		}
+		warned[d.Pod.UID] = true
+		if !w.warned[d.Pod.UID] {
+			w.events.Pod(d.Pod, event.Disrupted, fmt.Sprintf("terminates (%s) on a node where programs share MPS: if it outlives its grace period and is killed, its neighbours may fail", d.Reason))
+		}
+	}
+	w.warned = warned
+	return changed
 }
 
 // withoutServers returns the processes that are no MPS servers, and how much memory of each GPU NVML counts as a server's,

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -28,10 +30,17 @@ type world struct {
 	evicted []string
 	budget  error // why nobody is evicted
 	asked   int   // evictions
+
+	processes map[gpu.UUID][]inventory.Process
+	disrupted []Disruption
+	changed   chan struct{}
 }
 
-func (w *world) Processes() (map[gpu.UUID][]inventory.Process, <-chan struct{}) { return nil, nil }
-func (w *world) SetForeign(bytes map[gpu.UUID]uint64)                           { w.foreign = bytes }
+func (w *world) Processes() (map[gpu.UUID][]inventory.Process, <-chan struct{}) {
+	return w.processes, nil
+}
+func (w *world) SetForeign(bytes map[gpu.UUID]uint64)         { w.foreign = bytes }
+func (w *world) Disruptions() ([]Disruption, <-chan struct{}) { return w.disrupted, w.changed }
 
 func (w *world) Owner(pid int) (Owner, error) {
 	if o, ok := w.owners[pid]; ok {
@@ -305,24 +314,39 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestAnEvictionWarnsOfTheNeighbours where they are clients of the same MPS server.
-func TestAnEvictionWarnsOfTheNeighbours(t *testing.T) {
-	for _, served := range []bool{false, true} {
-		w, _ := newWorld()
-		watch := New(100, w, w, w, w, w, w, zap.NewNop())
-		watch.Except(func(context.Context) (map[int]bool, error) {
-			if served {
-				return map[int]bool{99: true}, nil
+// TestADisruptedPodWarnsOfTheNeighbours once, where they are clients of the same MPS server.
+func TestADisruptedPodWarnsOfTheNeighbours(t *testing.T) {
+	victim := Disruption{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}, Reason: v1.PodReasonPreemptionByScheduler}
+	other := Disruption{Pod: placement.PodRef{Namespace: "ns", Name: "without-gpu", UID: "1"}, Reason: v1.PodReasonPreemptionByScheduler}
+	for served, want := range map[bool][]string{
+		false: nil,
+		true:  {"ns/p Warning GPUMemoryDisrupted: terminates (PreemptionByScheduler) on a node where programs share MPS: if it outlives its grace period and is killed, its neighbours may fail"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w, watch := newWorld()
+			watch.Except(func(context.Context) (map[int]bool, error) { return map[int]bool{99: true}, nil })
+			if !served {
+				watch.Except(func(context.Context) (map[int]bool, error) { return nil, nil })
 			}
-			return nil, nil
+			w.processes, w.changed = on("GPU-a"), make(chan struct{})
+			watch.WarnOf(w)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- watch.Run(ctx) }()
+			synctest.Wait()
+			for range 2 {
+				w.disrupted = []Disruption{victim, other}
+				changed := w.changed
+				w.changed = make(chan struct{})
+				close(changed)
+				synctest.Wait()
+			}
+			cancel()
+			<-done
+			if diff := cmp.Diff(want, w.takeEvents()); diff != "" {
+				t.Errorf("with MPS %t (-want +got):\n%s", served, diff)
+			}
 		})
-		for range Looks {
-			watch.look(t.Context(), on("GPU-a", process(inPod, 3000)))
-		}
-		told := strings.Join(w.takeEvents(), "\n")
-		if !strings.Contains(told, "GPUMemoryEvicted: ") || strings.Contains(told, "other programs that use MPS may fail") != served {
-			t.Errorf("with MPS %t: %s", served, told)
-		}
 	}
 }
 
