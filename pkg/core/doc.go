@@ -1,14 +1,14 @@
-// Package core is a folder. What is in it decides: does a pod fit a node, on which of its GPUs, on
-// which node, who is evicted, and who holds what. Its packages are values and functions over the
-// standard library alone. They have no clock, no goroutine of their own and no input or output.
+// Package core is empty. Its subpackages make gpumem's decisions: whether a pod fits a node, on which
+// GPUs, which node is best, and which pods to evict. They import only the standard library, read no
+// clock, start no goroutine and do no I/O, so that they can be tested, fuzzed and simulated without a
+// cluster or a GPU.
 //
-//	gpu         units, devices, IDs
-//	placement   does a pod fit a node, on which of its GPUs, or why not
-//	ranking     on which node
-//	preemption  who is evicted for whom
-//	decide      may a pod go to a node: the question that every part asks
-//	cache       who holds what in a cluster: the scheduler's half
-//	allocation  who holds what on a node: the device plugin's half
-//	closest     which nodes came closest, where a pod fits on none
-//	defrag      whom to evict where what is free is in pieces
+//   - gpu: units, devices and device IDs
+//   - placement: whether a pod fits a node, on which GPUs, or the reason against it
+//   - ranking: the best node
+//   - preemption: the pods to evict for a pod of higher priority
+//   - decide: the decision for one pod and one node, nominated pods included
+//   - cache: the GPU allocations of the cluster, for the scheduler
+//   - closest: the distance of a node from a fit
+//   - defrag: the pods to evict if free memory is fragmented
 package core

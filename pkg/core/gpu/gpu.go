@@ -6,88 +6,88 @@ import (
 	"strings"
 )
 
-// Units counts shares of GPU memory: one count of the extended resource.
+// Units counts units of GPU memory, the quantity of the extended resource.
 type Units int64
 
-// UUID identifies a GPU as the driver does: "GPU-" and 32 hexadecimal digits
-// in five groups, and "MIG-" and as many of a MIG instance.
+// UUID identifies a GPU or a MIG instance in the driver's form: "GPU-" or "MIG-", and 32 hexadecimal
+// digits in five groups.
 type UUID string
 
-// SharesPerDevice is what a GPU offers in shares, whatever its size.
+// SharesPerDevice is the number of shares that a GPU of any size offers.
 const SharesPerDevice = 10
 
-// CoresPerDevice is what a whole GPU offers of the gpu-core resource: per cent
-// of its streaming multiprocessors.
+// CoresPerDevice is the quantity of the gpu-core resource that a whole GPU offers: per cent of its
+// streaming multiprocessors.
 const CoresPerDevice = 100
 
 // Device is one GPU that a node offers for sharing.
 type Device struct {
 	UUID   UUID
-	Index  int    // NVML index, for people
-	Parent UUID   // of a MIG instance: the GPU that it is a part of, where that is known
-	Model  string // as NVML names it, for example "NVIDIA A100-SXM4-80GB"
+	Index  int    // NVML index, for display
+	Parent UUID   // the GPU that contains the MIG instance; empty if unknown
+	Model  string // name from NVML, for example "NVIDIA A100-SXM4-80GB"
 
-	MemoryMiB   int64 // all of the GPU's memory, the driver's share included
-	Allocatable Units // what pods may hold of it
-	ShareMiB    int64 // of one of its units, where it is offered in shares; 0: they are the inventory's
-	Foreign     Units // of Allocatable, what programs use that were granted none of it
+	MemoryMiB   int64 // total memory, the driver's share included
+	Allocatable Units // units that the device offers to pods
+	ShareMiB    int64 // MiB of one unit if the GPU is offered in shares; 0: Inventory.UnitMiB
+	Foreign     Units // part of Allocatable that processes without a grant use
 
-	NUMANode          int    // -1 when unknown
+	NUMANode          int    // -1 if unknown
 	PCI               string // bus address, for example "00000000:3b:00.0"
-	ComputeCapability string // for example "8.0"; empty when unknown
-	Speed             int    // relative to other models, an A100 being 100; 0 when unknown
+	ComputeCapability string // for example "8.0"; empty if unknown
+	Speed             int    // relative to an A100, which is 100; 0 if unknown
 
 	Status Status
 }
 
-// Link is a way between two GPUs of a node that is faster than the bus.
+// Link is an NVLink connection between two GPUs of a node.
 type Link struct {
 	A, B  UUID
-	Lanes int // how many NVLinks it is made of
+	Lanes int // number of NVLinks
 }
 
-// PodAllocation is what the kubelet of a node has given to a pod whose annotations say less, or have
-// said less. With a name it is of a pod that has GPUs by claims: nothing else records these.
+// PodAllocation is a pod's allocation by the kubelet. The inventory lists it if the pod's annotations
+// record less, or once did. Pods with claims have no such annotations, so all of them are listed.
 type PodAllocation struct {
-	UID, Namespace, Name string // of the pod; the name is that of a pod with claims
+	UID, Namespace, Name string // of the pod; Namespace and Name are set only for pods with claims
 	Shares               []Share
 }
 
-// Share is what a pod has of one device.
+// Share is a pod's part of one device.
 type Share struct {
 	Device UUID
 	Units  Units
 	Cores  int
 }
 
-// MIG reports whether the device is a MIG instance of a GPU. A program sees no other device next to one
-// (NVIDIA, "Multi-Instance GPU").
+// MIG reports whether the device is a MIG instance. A CUDA program that uses a MIG instance can use no
+// other device (NVIDIA, "Multi-Instance GPU").
 func (d Device) MIG() bool { return strings.HasPrefix(string(d.UUID), "MIG-") }
 
-// InShares reports whether the device is offered in shares of it, and not by the amount.
+// InShares reports whether the device is offered in shares instead of amounts of memory.
 func (d Device) InShares() bool { return d.ShareMiB > 0 }
 
-// MiB returns how much memory so many units of the device are, where unitMiB is its inventory's unit.
+// MiB converts units of the device to MiB. UnitMiB is the unit of its inventory.
 func (d Device) MiB(u Units, unitMiB int64) int64 { return int64(u) * cmp.Or(d.ShareMiB, unitMiB) }
 
-// Inventory is what a node offers.
+// Inventory describes the GPUs that a node offers.
 type Inventory struct {
-	UnitMiB       int64 // 0 where its devices are offered in shares
+	UnitMiB       int64 // 0 if the devices are offered in shares
 	DriverVersion string
 	Enforcement   Enforcement
-	Weaker        string          // why the enforcement is no stronger; empty when it is the strongest, or was chosen
+	Weaker        string          // reason why the level is not kernel; empty if it is, or if the level was configured
 	MPS           bool            // containers are clients of an MPS daemon
-	Coreless      bool            // it offers no cores of its GPUs
+	Coreless      bool            // the node does not offer the gpu-core resource
 	Devices       []Device        // sorted by Index
-	Links         []Link          // between these; each pair once
-	Allocated     []PodAllocation // where the kubelet has given pods more than is written; sorted by UID
-	CPU           int64           // that pods can have of the node as well, in millicores; 0: not known
+	Links         []Link          // between Devices; each pair once
+	Allocated     []PodAllocation // allocations that pods' annotations do not record in full; sorted by UID
+	CPU           int64           // allocatable CPU of the node in millicores; 0 if unknown
 }
 
-// InShares reports whether the devices are offered in shares of them: all are, or none.
+// InShares reports whether the node offers its devices in shares: either all are, or none.
 func (inv Inventory) InShares() bool { return len(inv.Devices) > 0 && inv.Devices[0].InShares() }
 
-// Device returns the device with that UUID.
+// Device returns the device with the UUID.
 func (inv Inventory) Device(id UUID) (Device, bool) {
 	for i := range inv.Devices { // a Device is large
 		if inv.Devices[i].UUID == id {
@@ -97,10 +97,11 @@ func (inv Inventory) Device(id UUID) (Device, bool) {
 	return Device{}, false
 }
 
-// Advertised reports whether the kubelet offers the device, and as a healthy one: also while it is cordoned.
+// Advertised reports whether the device plugin lists the device as healthy. A cordoned device is
+// advertised too.
 func (d Device) Advertised() bool { return d.Status.Works() && !d.Status.ByClaims }
 
-// Allocatable returns the units of all devices together, healthy or not.
+// Allocatable returns the units of all devices, healthy or not.
 func (inv Inventory) Allocatable() (sum Units) {
 	for _, d := range inv.Devices {
 		sum += d.Allocatable
@@ -108,8 +109,8 @@ func (inv Inventory) Allocatable() (sum Units) {
 	return sum
 }
 
-// UnitsIn returns how many whole units of unitMiB are usable of a GPU with
-// totalMiB of memory, without reservedMiB that are not to be given away.
+// UnitsIn returns the number of whole units of unitMiB that a GPU with totalMiB of memory offers to
+// pods, less reservedMiB.
 func UnitsIn(totalMiB, reservedMiB, unitMiB int64) Units {
 	usable := totalMiB - reservedMiB
 	if unitMiB <= 0 || usable <= 0 {
@@ -118,21 +119,21 @@ func UnitsIn(totalMiB, reservedMiB, unitMiB int64) Units {
 	return Units(usable / unitMiB)
 }
 
-// Enforcement says who holds a container to its grant. The zero value is
+// Enforcement is the level at which a container's memory is limited to its grant. The zero value is
 // EnforcementAdvisory.
 type Enforcement string
 
 // The levels, weakest first.
 const (
-	EnforcementAdvisory Enforcement = "advisory" // the framework in the container, if it obeys
-	EnforcementMPS      Enforcement = "mps"      // the MPS server, per client process
-	EnforcementKernel   Enforcement = "kernel"   // driver and kernel, per container
+	EnforcementAdvisory Enforcement = "advisory" // by the framework in the container, if it reads its environment
+	EnforcementMPS      Enforcement = "mps"      // by the MPS server, per client process
+	EnforcementKernel   Enforcement = "kernel"   // by driver and kernel, per container
 )
 
-// LevelFor returns the level at which containers of pods with that many GPUs are limited to their
-// grants. With MPS a limit is in the client's environment, in a list of GPUs, and a
-// program that sees fewer of them has none of these limits (NVIDIA, "Per-GPU Compute and Memory
-// Limits with MPS"): launchers of several workers show each worker one GPU.
+// LevelFor returns the enforcement level for pods with the given number of GPUs. MPS reads a client's
+// limits from a list of GPUs in its environment. A program that sees fewer GPUs than the list has none
+// of these limits (NVIDIA, "Per-GPU Compute and Memory Limits with MPS"), and launchers of several
+// workers show each worker one GPU. So a pod with several GPUs gets the advisory level.
 func (inv Inventory) LevelFor(gpus int) Enforcement {
 	if gpus > 1 && inv.Enforcement == EnforcementMPS {
 		return EnforcementAdvisory
@@ -140,7 +141,7 @@ func (inv Inventory) LevelFor(gpus int) Enforcement {
 	return inv.Enforcement
 }
 
-// AtLeast reports whether e enforces as strongly as want.
+// AtLeast reports whether e is as strong as want, or stronger.
 func (e Enforcement) AtLeast(want Enforcement) bool {
 	limits := []Enforcement{EnforcementMPS, EnforcementKernel}
 	return slices.Index(limits, e) >= slices.Index(limits, want)

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Resource is one of the two extended resources: each GPU has some of both.
+// Resource is one of the two extended resources that each GPU offers.
 type Resource uint8
 
-// The two resources.
+// The extended resources.
 const (
 	Memory Resource = iota // units of its memory
 	Cores                  // per cent of its streaming multiprocessors
@@ -24,16 +24,15 @@ func (r Resource) String() string {
 	return "memory"
 }
 
-// SlotID is the ID under which the kubelet accounts for one unit, or for one
-// per cent of the cores, of one device: "<first hexadecimal digits of the
-// UUID>-<n>", for example "a1b2c3d4-11", or "a1b2c3d4-c11" of its cores. IDs
-// are unique in a node and the same after a reboot.
+// SlotID is the device ID under which the kubelet allocates one unit of memory, or one per cent of the
+// cores, of a GPU: "<first hexadecimal digits of the UUID>-<n>", for example "a1b2c3d4-11", or
+// "a1b2c3d4-c11" for cores. IDs are unique on a node and survive a reboot.
 type SlotID string
 
-// coreMark is what the number of a core begins with.
+// coreMark precedes the number in the ID of a core slot.
 const coreMark = "c"
 
-// Resource returns what the slot is a part of.
+// Resource returns the resource of the slot.
 func (id SlotID) Resource() Resource {
 	_, number, _ := strings.Cut(string(id), "-")
 	if strings.HasPrefix(number, coreMark) && !strings.Contains(number, "-") {
@@ -42,13 +41,12 @@ func (id SlotID) Resource() Resource {
 	return Memory
 }
 
-// GPUShare reports whether gpushare's device plugin made the ID, as
-// "<UUID>-_-<n>". The UUID in it does not name the container's GPU: the kubelet picked
-// such IDs at random.
+// GPUShare reports whether gpushare's device plugin made the ID, in the form "<UUID>-_-<n>". The UUID
+// does not identify the container's GPU, because the kubelet picked such IDs at random.
 func (id SlotID) GPUShare() bool { return strings.Contains(string(id), "-_-") }
 
-// An ID carries slotDigits of the UUID's digits, or more, up to all, where two GPUs of the node
-// begin alike.
+// An ID contains slotDigits of the UUID's digits. If the UUIDs of two GPUs of the node share a prefix,
+// it contains more, up to uuidDigits.
 const (
 	slotDigits = 8
 	uuidDigits = 32
@@ -57,16 +55,15 @@ const (
 // Slots translates between the devices of one inventory and their slot IDs.
 type Slots struct {
 	devices  []Device
-	prefixes []string // of devices, in order
+	prefixes []string // prefixes[i] is the ID prefix of devices[i]
 }
 
-// maxSlots is the most that a device can have: slot numbers have 31 bits.
+// maxSlots is the maximum number of slots of a device: slot numbers have 31 bits.
 const maxSlots = math.MaxInt32
 
-// NewSlots names the slots of an inventory. It fails when two UUIDs hold the
-// same digits, for then no ID could name its GPU, and when a device has more
-// units than could be numbered. What becomes of the inventory later does not
-// show in the slots.
+// NewSlots returns the slots of an inventory. It returns an error if the UUIDs of two devices have the
+// same digits, because their IDs would collide, or if a device has more than maxSlots units. It copies
+// the devices, so later changes of inv do not affect the slots.
 func NewSlots(inv Inventory) (*Slots, error) {
 	s := &Slots{devices: slices.Clone(inv.Devices), prefixes: make([]string, len(inv.Devices))}
 	ids := make([]UUID, len(inv.Devices))
@@ -85,18 +82,18 @@ func NewSlots(inv Inventory) (*Slots, error) {
 	return nil, fmt.Errorf("two GPUs of the node have UUIDs with the same digits: %v", ids)
 }
 
-// hexDigits returns the hexadecimal digits of a UUID in order, lower-case.
+// hexDigits returns the lower-case hexadecimal digits of a UUID.
 func (id UUID) hexDigits() string {
 	return strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' || 'a' <= r && r <= 'f' {
 			return r
 		}
-		return -1 // the letters of "GPU-" among them
+		return -1 // drops dashes and the letters of "GPU-"
 	}, strings.ToLower(string(id)))
 }
 
-// Of returns the slots of one device, in order: as many as it has of the
-// resource. An unknown device has none.
+// Of returns the IDs of all slots that a device has of a resource, by number. It returns none for an
+// unknown device.
 func (s *Slots) Of(r Resource, id UUID) []SlotID {
 	i := slices.IndexFunc(s.devices, func(d Device) bool { return d.UUID == id })
 	if i < 0 {
@@ -113,8 +110,8 @@ func (s *Slots) Of(r Resource, id UUID) []SlotID {
 	return out
 }
 
-// count returns how many slots a device has: no cores without memory, for
-// no pod could use them.
+// count returns the number of slots of a device. A device without memory has no cores, because no pod
+// could use them.
 func count(r Resource, d Device) int {
 	if r == Cores && d.Allocatable > 0 {
 		return CoresPerDevice
@@ -122,9 +119,9 @@ func count(r Resource, d Device) int {
 	return max(0, int(d.Allocatable))
 }
 
-// Device returns the device that a slot belongs to. The error says what is
-// wrong with an ID that belongs to none: its form, its GPU or its number. Where it is past
-// the end of a device, that device is returned with the error: it may have had more of them.
+// Device returns the device of a slot. It returns an error if the ID is malformed, names an unknown
+// GPU, or has a number past the device's last slot. In the last case it returns the device with the
+// error, because the device may have had more slots before.
 func (s *Slots) Device(id SlotID) (Device, error) {
 	prefix, number, ok := strings.Cut(string(id), "-")
 	if !ok {

@@ -2,32 +2,32 @@ package gpu
 
 import "fmt"
 
-// Status is whether a GPU takes new pods, and what keeps them off. The zero value takes
-// them. Two are compared with ==. Reason is for people: no program reads it.
+// Status records whether a GPU takes new pods, and the reasons against it. The zero value takes pods.
+// Statuses can be compared with ==. Programs do not parse Reason.
 type Status struct {
-	Unhealthy bool   `json:"unhealthy,omitempty"` // it has failed, or is another's
-	Cordoned  bool   `json:"cordoned,omitempty"`  // people keep new pods off
-	Stopped   bool   `json:"stopped,omitempty"`   // its node's device plugin has ended
-	ByClaims  bool   `json:"byClaims,omitempty"`  // claims are what it is handed out by: no pod gets any of it by the extended resource
-	Reason    string `json:"reason,omitempty"`    // why it is unhealthy; may be empty
+	Unhealthy bool   `json:"unhealthy,omitempty"` // the GPU failed, or other software uses it
+	Cordoned  bool   `json:"cordoned,omitempty"`  // an administrator keeps new pods off
+	Stopped   bool   `json:"stopped,omitempty"`   // the device plugin of its node has stopped
+	ByClaims  bool   `json:"byClaims,omitempty"`  // only dynamic resource allocation hands it out, not the extended resource
+	Reason    string `json:"reason,omitempty"`    // why the GPU is unhealthy; may be empty
 }
 
-// Unhealthy is the status of a GPU that has failed, and why.
+// Unhealthy returns the status of a failed GPU.
 func Unhealthy(reason string) Status { return Status{Unhealthy: true, Reason: reason} }
 
-// Works reports whether the GPU is healthy, and what hands it out runs.
+// Works reports whether the GPU is healthy and its device plugin runs.
 func (s Status) Works() bool { return !s.Unhealthy && !s.Stopped }
 
-// Open reports whether new pods may come to the GPU, be it by claims.
+// Open reports whether the GPU takes new pods, by the extended resource or by claims.
 func (s Status) Open() bool { return s.Works() && !s.Cordoned }
 
-// TakesPods reports whether new pods may come to the GPU by the extended resource.
+// TakesPods reports whether the GPU takes new pods by the extended resource.
 func (s Status) TakesPods() bool { return s.Open() && !s.ByClaims }
 
-// OnlyCordoned reports whether a cordon is all that keeps new pods off the GPU.
+// OnlyCordoned reports whether a cordon is the only reason why the GPU takes no new pods.
 func (s Status) OnlyCordoned() bool { return s.Cordoned && s.Works() }
 
-// OutOfUse is the error that a GPU is not healthy. Why, people read by package reasons.
+// OutOfUse is the error for an allocation on a device that is not advertised. Package reasons renders it.
 type OutOfUse struct{ Device Device }
 
 func (e *OutOfUse) Error() string {

@@ -6,12 +6,13 @@ import (
 	"strings"
 )
 
-// Version is that of a driver, or a compute capability: numbers with dots between. It ends
-// before what is no number: "615.43-beta" is 615. Empty: not known, or none is asked for.
+// Version is a driver version or a compute capability: numbers separated by dots. Parsing stops at the
+// first part that is not a number: "615.43-beta" equals "615". The empty version is unknown;
+// as a minimum, it accepts any version.
 type Version string
 
-// AtLeast reports whether v is not older than want. One that is not known is older than any;
-// where none is asked for, any will do. What is left out is 0.
+// AtLeast reports whether v is want or newer. An unknown version is older than any other. Missing
+// parts count as 0.
 func (v Version) AtLeast(want Version) bool {
 	if want == "" {
 		return true
