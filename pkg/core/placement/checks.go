@@ -6,8 +6,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// checks has a row for each reason, in the order in which the checks decide. rejectsNode and rejectsGPU make the checks,
-// package reasons has their messages, and the tables of the documentation are made of both.
+// checks has a row for each reason, in the order of evaluation. Methods rejectsNode and rejectsGPU
+// evaluate the checks, package reasons has their messages, and the tables of the documentation are
+// generated from both.
 var checks = [Fragmented + 1]check{
 	Fits:              {name: "Fits"},
 	NoDevices:         {name: "NoDevices", of: aNode, doc: "it offers no GPU, or all its GPUs by [claims](claims.md)"},
@@ -23,7 +24,8 @@ var checks = [Fragmented + 1]check{
 	Fragmented:        {name: "Fragmented", doc: "enough is free in all, and too little on one GPU"},
 }
 
-// check is a row of the table. A reason without of follows from the number of GPUs that remain.
+// check is a row of the table. A reason without a scope has no check of its node or GPUs: candidates
+// derives it from the number of GPUs that remain.
 type check struct {
 	name   string
 	of     scope
@@ -31,7 +33,7 @@ type check struct {
 	doc    string
 }
 
-// scope is a set of objects that a check examines.
+// scope is the set of objects that a check examines.
 type scope uint8
 
 const (
@@ -39,14 +41,15 @@ const (
 	aGPU
 )
 
-// query is a request to a node.
+// query is the evaluation of one request on one node.
 type query struct {
 	request *Request
 	node    *Node
 	units   gpu.Units // on each GPU
 	cores   int
 
-	// The verdict of the model globs on the last device. Most nodes have one model, so that its name is matched once.
+	// The result of matching the model globs with the last device. Most nodes have GPUs of one model, so
+	// the globs are usually matched once.
 	model   string
 	passes  bool
 	matched bool
@@ -57,7 +60,7 @@ func newQuery(r *Request, n *Node) query {
 	return query{request: r, node: n, units: units, cores: cores}
 }
 
-// allows reports whether the pod's globs let it use a device. Of several GPUs none is a MIG instance.
+// allows reports whether the pod's globs match a device. A pod with several GPUs gets no MIG instances.
 func (q *query) allows(d Device) bool {
 	if !q.matched || d.Model != q.model {
 		q.model, q.passes, q.matched = d.Model, q.request.Models.MatchModel(d.Model), true
@@ -65,7 +68,7 @@ func (q *query) allows(d Device) bool {
 	return q.passes && q.request.UUIDs.Match(string(d.UUID)) && !(d.MIG() && q.request.GPUs() > 1)
 }
 
-// rejectsNode makes the check of one reason on the node.
+// rejectsNode reports whether the check of a reason rejects the node.
 func (q *query) rejectsNode(reason Reason) bool {
 	switch reason {
 	case NoDevices:
@@ -81,7 +84,7 @@ func (q *query) rejectsNode(reason Reason) bool {
 	}
 }
 
-// rejectsGPU makes the check of one reason on a GPU of the node.
+// rejectsGPU reports whether the check of a reason rejects a GPU of the node.
 func (q *query) rejectsGPU(reason Reason, d Device) bool {
 	switch reason {
 	case OtherUnits:
@@ -101,7 +104,7 @@ func (q *query) rejectsGPU(reason Reason, d Device) bool {
 	}
 }
 
-// check returns the first reason against the node as a whole.
+// check returns the first reason that rejects the node as a whole.
 func (q *query) check() Reason {
 	for reason := range checks {
 		if checks[reason].of&aNode != 0 && q.rejectsNode(Reason(reason)) {
@@ -111,7 +114,7 @@ func (q *query) check() Reason {
 	return Fits
 }
 
-// checkGPU returns the first reason against a GPU of the node.
+// checkGPU returns the first reason that rejects a GPU of the node.
 func (q *query) checkGPU(d Device) Reason {
 	for reason := range checks {
 		if checks[reason].of&aGPU != 0 && q.rejectsGPU(Reason(reason), d) {

@@ -6,14 +6,15 @@ import (
 	"slices"
 )
 
-// Choose picks the GPUs of a node for a request, by the request's policy or
-// else by fallback. The verdict says why when the assignment is none.
+// Choose picks the GPUs of a node for a request. It uses the request's policy, or fallback if the
+// request names none. If the request does not fit, the assignment is empty and the verdict has the
+// reason.
 //
-// A device that already holds a pod of the same group comes before all others,
-// then the model that the pod prefers. Of several GPUs, those that are nearest
-// to one another are taken, then the policy decides, and of equals the lowest index.
-// As a fallback, Exclusive chooses like Binpack and excludes no pod: only a pod that
-// names it is alone. An unknown policy takes the lowest indexes.
+// Choose prefers a device that already holds a pod of the same group, then the model that the pod
+// prefers. For several GPUs it prefers the set with the best interconnect. Then the policy decides,
+// and among equal devices the lowest index. As a fallback, Exclusive chooses like Binpack and allows
+// other pods: only a pod that names the policy gets a GPU for itself. An unknown policy picks the
+// lowest indexes.
 func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 	chosen, reason := choose(fallback, req, node)
 	units, cores := req.Share()
@@ -24,27 +25,25 @@ func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 	return a, Verdict{Reason: reason, Request: req, Node: node}
 }
 
-// Choice is which devices of a node Choose takes for a request, for those who
-// compare nodes.
+// Choice is the set of devices that Choose picks on a node, for callers that compare nodes.
 type Choice struct {
-	Devices []int // of Node.Devices
+	Devices []int // indexes into Node.Devices
 	Order
 }
 
-// Order is how a request likes a choice, whatever the policy.
+// Order ranks a choice by the request's preferences, independently of the policy.
 type Order struct {
-	Grouped   bool     // one of the devices holds a pod of the request's group
-	ModelCost int      // of the model that the request likes least, the lower the better
-	distance  distance // but for lanes: those of different models are not alike
+	Grouped   bool     // a chosen device holds a pod of the request's group
+	ModelCost int      // of the least preferred model; lower is better
+	distance  distance // without lanes: the NVLinks of different models are not comparable
 }
 
-// Compare orders choices, the better one first: by the group, then by the model, then by nearness.
+// Compare orders choices, the better one first: by group, then by model, then by distance.
 func (a Order) Compare(b Order) int {
 	return cmp.Or(CompareBool(b.Grouped, a.Grouped), cmp.Compare(a.ModelCost, b.ModelCost), a.distance.compare(b.distance))
 }
 
-// NewChoice chooses devices of a node. It reports false when the request does not
-// fit.
+// NewChoice picks devices of a node. It returns false if the request does not fit.
 func NewChoice(fallback Policy, req Request, node Node) (Choice, bool) {
 	chosen, reason := choose(fallback, req, node)
 	if reason != Fits {
@@ -59,7 +58,7 @@ func NewChoice(fallback Policy, req Request, node Node) (Choice, bool) {
 	return c, true
 }
 
-// choose returns the devices for a request, in their order.
+// choose returns the indexes of the picked devices in ascending order.
 func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 	fitting, reason := candidates(req, node)
 	if reason != Fits {
@@ -81,8 +80,8 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 		)
 	})
 	want := req.GPUs()
-	// Those that are liked better than the last of them are in any case taken,
-	// and those that are liked less in none.
+	// Every solution contains all devices that are preferred to the last one, and no device that is less
+	// preferred.
 	last := fitting[want-1]
 	first := slices.IndexFunc(fitting, func(i int) bool { return liked(i, last) == 0 })
 	fitting = slices.DeleteFunc(fitting, func(i int) bool { return liked(i, last) > 0 })
@@ -91,7 +90,7 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 	return chosen, Fits
 }
 
-// CompareBool puts false first.
+// CompareBool orders false before true.
 func CompareBool(a, b bool) int {
 	switch {
 	case a == b:

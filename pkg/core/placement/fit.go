@@ -7,25 +7,24 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Fit reports whether the request fits the node, and if not, why. What the pod
-// itself already holds of the node must not be in it.
+// Fit reports whether the request fits the node, or the reason against it. The node must not include
+// the pod's own allocation.
 func Fit(req Request, node Node) Verdict {
 	_, reason := candidates(req, node)
 	return Verdict{Reason: reason, Request: req, Node: node}
 }
 
-// Amount is one of memory and one of cores, in per cent.
+// Amount is an amount of memory and of cores, the latter in per cent of one GPU.
 type Amount struct {
 	Units gpu.Units
 	Cores int
 }
 
-// Covers reports whether there is as much of both.
+// Covers reports whether the amount is at least that large in both resources.
 func (a Amount) Covers(units gpu.Units, cores int) bool { return a.Units >= units && a.Cores >= cores }
 
-// Left returns what is left of a device for new pods. A pod of the node whose device is not
-// known may be on any of them, so all that it requests is subtracted from each: how that is
-// split is not known either.
+// Left returns the free amount of a device for new pods. A pod without known devices may be on any
+// device, with any split, so its whole request is subtracted from each.
 func (n Node) Left(d Device) Amount {
 	left := Amount{Units: d.Free(), Cores: d.FreeCores()}
 	for _, h := range n.Unattributed {
@@ -35,34 +34,33 @@ func (n Node) Left(d Device) Amount {
 	return left
 }
 
-// Allows reports whether the pod's globs let it use a device. Of several GPUs none is a MIG instance.
+// Allows reports whether the pod's globs match a device. A pod with several GPUs gets no MIG instances.
 func (r Request) Allows(d Device) bool {
 	q := query{request: &r}
 	return q.allows(d)
 }
 
-// MayShare reports whether the request may share the device with the pods that are there, or may
-// be there.
+// MayShare reports whether the request can share the device with the pods that are, or may be, on it.
 func (n Node) MayShare(r Request, d Device) bool {
 	bars := func(h Holding) bool { return r.BarredBy(h.Request) }
 	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
 }
 
-// BarredBy reports whether the request may not be on one device with another.
+// BarredBy reports whether two requests exclude each other from one device.
 func (r Request) BarredBy(other Request) bool {
 	return r.Policy == Exclusive || other.Policy == Exclusive || r.ExclusiveGroup != (Group{}) && other.ExclusiveGroup == r.ExclusiveGroup
 }
 
-// HeldAlone reports whether a pod is on the device, or may be there, that is to be
-// alone: no other gets any of it, whatever is free.
+// HeldAlone reports whether an exclusive pod is, or may be, on the device. No other pod can use the
+// device then, even if memory is free.
 func (n Node) HeldAlone(d Device) bool { return !n.MayShare(Request{}, d) }
 
-// MPSClients is how many processes the MPS server serves on one GPU, of the drivers that serve the fewest.
+// MPSClients is the smallest limit of processes per GPU among the MPS servers of supported drivers.
 const MPSClients = 48
 
-// HasClients reports whether the MPS server, where containers are its clients, has one
-// left on the device for each container of the request. A container counts as one
-// process: how many it has is not known before.
+// HasClients reports whether the MPS server can serve one more client per container of the request on
+// the device. It returns true on nodes without MPS. A container counts as one process, because the
+// real number is unknown in advance.
 func (n Node) HasClients(r Request, d Device) bool {
 	if !n.MPS && n.Enforcement != gpu.EnforcementMPS {
 		return true
@@ -76,10 +74,11 @@ func (n Node) HasClients(r Request, d Device) bool {
 	return clients <= n.Clients(d)
 }
 
-// Clients returns how many processes the MPS server serves on a device of the node (NVIDIA, "Multi-Process Service",
-// Limitations): 60 client contexts from CUDA 13.1 on, which came with driver 590, and 48 with CUDA 13.0 and before, on Volta
-// and newer. The server has fewer for clients that set CUDA_DEVICE_MAX_CONNECTIONS above 2, which gpumem does not see. On a
-// MIG instance it is fewer, by its size (NVIDIA, "Multi-Instance GPU"): as on the smallest, with any driver.
+// Clients returns the maximum number of processes that the MPS server serves on a device of the node
+// (NVIDIA, "Multi-Process Service", Limitations): on Volta and newer, 60 client contexts from CUDA 13.1
+// (driver 590) on, and 48 before. The server supports fewer if clients set
+// CUDA_DEVICE_MAX_CONNECTIONS above 2, which gpumem cannot detect. For a MIG instance the limit depends
+// on its size (NVIDIA, "Multi-Instance GPU"); Clients returns the limit of the smallest instance.
 func (n Node) Clients(d Device) int {
 	switch {
 	case d.MIG():
@@ -91,8 +90,8 @@ func (n Node) Clients(d Device) int {
 	}
 }
 
-// FreeFor returns what is free in all on the devices that the request may use,
-// large enough or not: were it on one of them, it might do.
+// FreeFor returns the total free amount of the devices that the request can use, including devices
+// with too little for one share. If this covers the request, the free memory is fragmented.
 func (n Node) FreeFor(r Request) (sum Amount) {
 	q := newQuery(&r, &n)
 	for _, d := range n.Devices {
@@ -105,14 +104,15 @@ func (n Node) FreeFor(r Request) (sum Amount) {
 	return sum
 }
 
-// Check returns the first reason why one share of the request does not fit a device of the node: one of OtherUnits,
-// NoSuchDevice, TooLarge, Unhealthy, Occupied and Insufficient.
+// Check returns the first reason why a share of the request does not fit a device of the node:
+// OtherUnits, NoSuchDevice, TooLarge, Unhealthy, Occupied or Insufficient. It returns Fits if the share
+// fits.
 func (n Node) Check(r Request, d Device) Reason {
 	q := newQuery(&r, &n)
 	return q.checkGPU(d)
 }
 
-// Checks yields the reason that Check returns for each device, by its place in the node.
+// Checks yields the result of Check for each device, by its index in Devices.
 func (n Node) Checks(r Request) iter.Seq2[int, Reason] {
 	return func(yield func(int, Reason) bool) {
 		q := newQuery(&r, &n)
@@ -124,8 +124,8 @@ func (n Node) Checks(r Request) iter.Seq2[int, Reason] {
 	}
 }
 
-// Bears reports whether a pod of the node fits on the very devices that it is
-// assigned to, next to the others.
+// Bears reports whether an assigned pod still fits the devices of its assignment, next to the other
+// pods.
 func (n Node) Bears(h Holding) bool {
 	n = n.Without([]Holding{h})
 	fits := func(d Device) bool { return n.Check(h.Request, d) == Fits }
@@ -137,14 +137,14 @@ func (n Node) Bears(h Holding) bool {
 	return true
 }
 
-// candidates returns the devices of the node on which the request fits, or the reason of the first check that too few
-// devices pass.
+// candidates returns the indexes of the devices on which the request fits. If too few do, it returns
+// the reason of the first check that leaves too few devices.
 func candidates(req Request, node Node) ([]int, Reason) {
 	q := newQuery(&req, &node)
 	if reason := q.check(); reason != Fits {
 		return nil, reason
 	}
-	var rejected [len(checks)]int // devices, by reason
+	var rejected [len(checks)]int // number of devices by reason
 	var fitting []int
 	for i, d := range node.Devices {
 		reason := q.checkGPU(d)

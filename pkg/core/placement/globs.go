@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Globs say which names pass: globs with commas between them, as people write them; a "!" before
-// one excludes. Their form is path.Match's; one that is malformed matches nothing. Case does not
-// count, and a space is as good as a dash, which labels have in its place. Empty, all names pass.
+// Globs is a comma-separated list of patterns for names, in the syntax of path.Match. A leading "!"
+// excludes the names that match. A malformed pattern matches nothing. Case is ignored, and a space
+// equals a dash, because labels cannot contain spaces. The empty list matches all names.
 type Globs string
 
-// NewGlobs returns a list of globs; none has a comma.
+// NewGlobs joins patterns. A pattern must not contain a comma.
 func NewGlobs(texts ...string) Globs { return Globs(strings.Join(texts, ",")) }
 
-// Texts returns the globs as they are written.
+// Texts returns the patterns as written.
 func (g Globs) Texts() []string {
 	if g == "" {
 		return nil
@@ -22,8 +22,8 @@ func (g Globs) Texts() []string {
 	return strings.Split(string(g), ",")
 }
 
-// Match reports whether something passes under one of its names: at least one of the globs
-// that do not exclude matches (when there are any), and none of those that do.
+// Match reports whether the list accepts an object with the given names: no excluding pattern matches
+// any of them, and an including one does, unless there are only excluding ones.
 func (g Globs) Match(names ...string) bool {
 	if g == "" {
 		return true
@@ -40,14 +40,14 @@ func (g Globs) Match(names ...string) bool {
 	return matched || !wanted
 }
 
-// MatchModel is Match for a model, which counts without the names in front of it too: "A100*"
-// matches "NVIDIA A100-SXM4-80GB", and "T4*" matches "Tesla T4".
+// MatchModel is Match for a model, with and without the brand in front: "A100*" matches
+// "NVIDIA A100-SXM4-80GB", and "T4*" matches "Tesla T4".
 func (g Globs) MatchModel(model string) bool {
 	return g == "" || g.Match(model, strings.TrimPrefix(fold(model), "nvidia-"),
 		strings.TrimPrefix(strings.TrimPrefix(fold(model), "nvidia-"), "tesla-"))
 }
 
-// ValidGlob reports whether a glob, without the "!", has a form that may match something.
+// ValidGlob reports whether the syntax of a pattern, without the "!", is valid.
 func ValidGlob(s string) bool {
 	_, err := path.Match(fold(s), "")
 	return err == nil && s != ""

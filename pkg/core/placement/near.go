@@ -5,25 +5,24 @@ import (
 	"slices"
 )
 
-// distance is how far the GPUs of a set are from one another, added up over
-// its pairs.
+// distance measures the interconnect of a set of GPUs, summed over its pairs.
 type distance struct {
-	unlinked int // pairs without a link
-	lanes    int // NVLinks of the others
-	crossing int // pairs on two NUMA nodes
+	unlinked int // pairs without an NVLink
+	lanes    int // NVLinks of the other pairs
+	crossing int // pairs across NUMA nodes
 }
 
 func (a distance) plus(b distance) distance {
 	return distance{a.unlinked + b.unlinked, a.lanes + b.lanes, a.crossing + b.crossing}
 }
 
-// compare puts the nearer first. One pair without a link holds up all that the
-// GPUs do together, so it weighs more than any number of lanes.
+// compare orders the better interconnect first. One pair without an NVLink slows down all collective
+// operations, so it weighs more than any number of lanes.
 func (a distance) compare(b distance) int {
 	return cmp.Or(cmp.Compare(a.unlinked, b.unlinked), cmp.Compare(b.lanes, a.lanes), cmp.Compare(a.crossing, b.crossing))
 }
 
-// between returns the distance of two devices.
+// between returns the distance between two devices.
 func (n Node) between(i, j int) distance {
 	a, b, out := &n.Devices[i], &n.Devices[j], distance{unlinked: 1}
 	if a.NUMANode != b.NUMANode {
@@ -37,7 +36,7 @@ func (n Node) between(i, j int) distance {
 	return out
 }
 
-// span returns the distance of a whole set.
+// span returns the distance of a set.
 func (n Node) span(set []int) (sum distance) {
 	for i, a := range set {
 		for _, b := range set[:i] {
@@ -47,11 +46,11 @@ func (n Node) span(set []int) (sum distance) {
 	return sum
 }
 
-// maxSearched bounds the devices whose sets are all tried: 12,870 sets of 8.
+// maxSearched limits the exhaustive search: 16 devices have 12,870 sets of 8.
 const maxSearched = 16
 
-// nearest returns want of the devices, the first ones in any case, that are
-// nearest to one another. Among equals, those that come first.
+// nearest returns the set of want devices with the least distance. The set contains the first devices
+// in any case. Among equal sets, the one with the earliest devices is returned.
 func nearest(node Node, devices []int, first, want int) []int {
 	devices = devices[:min(len(devices), max(want, maxSearched))]
 	if want == 1 || want == len(devices) {
@@ -80,7 +79,7 @@ func nearest(node Node, devices []int, first, want int) []int {
 			}
 			extend(append(set, i), i+1, with)
 			if i < first {
-				return // it is in every set
+				return // every set contains device i
 			}
 		}
 	}

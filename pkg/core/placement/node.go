@@ -9,37 +9,36 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Share is what a pod holds of one device.
+// Share is a pod's part of one device.
 type Share = gpu.Share
 
-// Assignment is which GPUs of its node a pod was given, by index of the device.
-// The zero value means: none yet.
+// Assignment records the GPUs that a pod was given on its node, by device index. The zero value means
+// that none are assigned yet.
 type Assignment struct {
 	Shares []Share
 
-	// UnitMiB is the unit of the shares as the annotation has it, for readers who do not see the
-	// node. Nothing is decided by it: all pods of a node have the node's unit.
+	// UnitMiB is the unit in the pod's annotation, for readers that do not have the node. No decision
+	// depends on it: all pods of a node have the node's unit.
 	UnitMiB int64
 
-	// Enforcement is the level at which the pod was given its devices; empty: that
-	// of the node when it was assigned.
+	// Enforcement is the level at the time of assignment; empty means the node's level at that time.
 	Enforcement gpu.Enforcement
 
-	// ByNode says that the node's device plugin chose the devices: no scheduler had
-	// asked, for one that knows sums alone chose the node, or the pod names it itself.
+	// ByNode is set if the node's device plugin picked the devices, because no gpumem scheduler placed the
+	// pod: another scheduler bound it by the node's sum, or its spec names the node.
 	ByNode bool
 
-	// Allocated says that these are the devices whose slots the kubelet has given to the pod: it
-	// was given as many, whatever number it asks for by now.
+	// Allocated is set if the kubelet has allocated slots of these devices. Their number can differ from
+	// the request, which may have changed since.
 	Allocated bool
 
-	// Leaving are other devices that are charged with the same share. Pods that
-	// exchange devices are corrected one by one: each is charged on both sides
-	// until all are where they belong, so that no pod takes the gap between.
+	// Leaving lists further devices that are charged with the same share. When pods exchange devices, they
+	// are corrected one by one. Each is charged on both sides until all are in place, so that no pod can
+	// take the memory in between.
 	Leaving []gpu.UUID
 }
 
-// None reports whether nothing is assigned.
+// None reports whether no device is assigned.
 func (a Assignment) None() bool { return len(a.Shares) == 0 }
 
 // Devices returns the UUIDs of the assigned devices.
@@ -51,11 +50,10 @@ func (a Assignment) Devices() []gpu.UUID {
 	return out
 }
 
-// SameDevices reports whether two assignments name the same devices, in any
-// order. Those that they leave do not count.
+// SameDevices reports whether two assignments name the same devices, in any order. It ignores Leaving.
 func (a Assignment) SameDevices(b Assignment) bool { return sameSet(a.Devices(), b.Devices()) }
 
-// Same reports whether two assignments name the same devices and leave the same.
+// Same reports whether two assignments name the same devices and leave the same devices.
 func (a Assignment) Same(b Assignment) bool {
 	return a.SameDevices(b) && sameSet(slices.Clone(a.Leaving), slices.Clone(b.Leaving))
 }
@@ -66,8 +64,7 @@ func sameSet(x, y []gpu.UUID) bool {
 	return slices.Equal(x, y)
 }
 
-// WithShares returns the assignment to the same devices with the amounts that
-// a request has of each.
+// WithShares returns the assignment with the request's share on each device.
 func (a Assignment) WithShares(r Request) Assignment {
 	units, cores := r.Share()
 	a.Shares = slices.Clone(a.Shares)
@@ -77,26 +74,26 @@ func (a Assignment) WithShares(r Request) Assignment {
 	return a
 }
 
-// Holding is one pod on a node: what it asked for and where it is. A holding
-// that is assigned nothing, or a device that the node lacks, may be anywhere.
+// Holding is one pod on a node, with its request and its devices. A pod without an assignment, or with
+// one to a device that the node lacks, may be on any device.
 type Holding struct {
 	Pod        PodRef
 	Request    Request
 	Assignment Assignment
 	Admitted   bool // the kubelet has admitted the pod: its GPUs no longer change
 
-	// Allocated is what the kubelet has given to the pod, where its node says so: what is written of
-	// the pod was less. See On.
+	// Allocated is the kubelet's allocation, if the node's inventory lists it. On charges the larger of
+	// Allocated and Assignment.
 	Allocated []Share
 
-	Started     time.Time // when the kubelet admitted it; zero before
-	Terminating bool      // it is being deleted, and holds what it has to the end
-	Nominated   bool      // it is not on the node yet: others leave for it
-	Waits       time.Time // of a nominated pod: since when it waits for pods of the node to be admitted; zero: for others to leave
+	Started     time.Time // when the kubelet admitted the pod; zero before
+	Terminating bool      // the pod is being deleted; its memory is allocated until it ends
+	Nominated   bool      // the pod is not on the node yet: other pods leave for it
+	Waits       time.Time // start of a nominated pod's wait until the kubelet admits other pods; zero: it waits for evictions
 }
 
-// On returns what the pod is charged with on a device of its node: the larger of what is written
-// of it and of what the kubelet has given to it, of memory and of cores.
+// On returns the pod's charge on a device of its node: for memory and for cores, the larger of the
+// assignment and the kubelet's allocation.
 func (h Holding) On(id gpu.UUID) Share {
 	s, given := shareOn(h.Assignment.Shares, id), shareOn(h.Allocated, id)
 	if slices.Contains(h.Assignment.Leaving, id) {
@@ -105,8 +102,8 @@ func (h Holding) On(id gpu.UUID) Share {
 	return Share{Device: id, Units: max(s.Units, given.Units), Cores: max(s.Cores, given.Cores)}
 }
 
-// Devices returns the devices that the pod has, as is written of it or as the kubelet has given
-// them. Those that it leaves are not among them.
+// Devices returns the devices of the pod by its assignment or by the kubelet's allocation, without the
+// devices that it leaves.
 func (h Holding) Devices() []gpu.UUID {
 	out := h.Assignment.Devices()
 	for _, s := range h.Allocated {
@@ -126,10 +123,9 @@ func shareOn(shares []Share, id gpu.UUID) Share {
 	return Share{Device: id}
 }
 
-// CompareImportance puts the more important pod first, as kube-scheduler does: by
-// priority, then by age, in seconds. It knows no difference between pods that
-// started in the same one.
-// (k8s.io/kubernetes/pkg/scheduler/util, MoreImportantPod)
+// CompareImportance orders the more important pod first, as kube-scheduler does: by priority, then by
+// age in seconds. Pods that started in the same second are equal. (MoreImportantPod in
+// k8s.io/kubernetes/pkg/scheduler/util)
 func CompareImportance(a, b Holding) int {
 	return cmp.Or(
 		cmp.Compare(b.Request.Priority, a.Request.Priority),
@@ -138,57 +134,56 @@ func CompareImportance(a, b Holding) int {
 	)
 }
 
-// MoreImportant is the same with an order among equals.
+// MoreImportant is CompareImportance with the pods' names as a tie-breaker.
 func MoreImportant(a, b Holding) int {
 	return cmp.Or(CompareImportance(a, b), a.Pod.Compare(b.Pod))
 }
 
-// Device is one GPU of a node with what pods hold of it.
+// Device is one GPU of a node and the pods on it.
 type Device struct {
-	*gpu.Device              // of the node's inventory
-	Requested      gpu.Units // the sum of what Pods have of it
-	RequestedCores int       // the same
-	Pods           []Holding // by namespace and name, those that leave it included
+	*gpu.Device              // points into Inventory.Devices
+	Requested      gpu.Units // sum over Pods
+	RequestedCores int       // sum over Pods, in per cent
+	Pods           []Holding // by namespace and name, including pods that leave the device
 }
 
-// With returns the device with another status.
+// With returns a copy of the device with a changed status.
 func (d Device) With(status gpu.Status) Device {
 	other := *d.Device
 	other.Status, d.Device = status, &other
 	return d
 }
 
-// Free returns the units that are neither allocated nor used: never negative.
+// Free returns the units that are neither allocated nor used by other processes. It is never negative.
 func (d Device) Free() gpu.Units { return max(0, d.Allocatable-d.Foreign-d.Requested) }
 
-// FreeShare returns which part of the device is neither allocated nor used, from 0 to 1.
+// FreeShare returns the free fraction of the device, from 0 to 1.
 func (d Device) FreeShare() float64 { return float64(d.Free()) / float64(max(1, d.Allocatable)) }
 
-// FreeCores returns the per cent of cores that are not allocated: never negative.
+// FreeCores returns the per cent of cores that are not allocated. It is never negative.
 func (d Device) FreeCores() int { return max(0, gpu.CoresPerDevice-d.RequestedCores) }
 
-// Node is one node: what it offers, and who holds what of it. It is not changed once made.
+// Node is a node with its GPUs and their allocations. It is immutable.
 type Node struct {
 	Name string
 	gpu.Inventory
 
-	Devices      []Device // those of the inventory, or some of them (Only), with the pods that are on them
-	RequestedCPU int64    // by all pods of the node, with GPU memory or without
+	Devices      []Device // the inventory's devices, or some of them (see Only), with their pods
+	RequestedCPU int64    // of all pods on the node, with or without GPU memory
 
-	// Unattributed are pods on this node that no device is known of.
+	// Unattributed are pods on this node whose devices are unknown.
 	Unattributed []Holding
 
-	// Nominated are pods that are to come here once others have left, the first
-	// in line first. They hold nothing yet: see decide.Reserved.
+	// Nominated are pods that are to run here once other pods have left, in the order of the queue. They
+	// have no memory allocated yet: see decide.Reserved.
 	Nominated []Holding
 
-	// Expected are pods that kube-scheduler is about to bind here. They hold nothing yet, and refuse
-	// no pod: see WithExpected.
+	// Expected are pods that kube-scheduler is about to bind here. They have no memory allocated yet, and
+	// only WithExpected counts them.
 	Expected []Holding
 }
 
-// NewNode puts holdings on the devices of an inventory. The order of the
-// holdings does not matter.
+// NewNode assigns holdings to the devices of an inventory. The order of the holdings is irrelevant.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	n := Node{Name: name, Inventory: inv, Devices: make([]Device, len(inv.Devices))}
 	for i := range inv.Devices {
@@ -201,7 +196,7 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 			given[g.UID] = g.Shares
 			continue
 		}
-		// The pod is among the holdings as well, for its CPU and its share by the extended resource.
+		// The holdings include the pod itself too, for its CPU and its share of the extended resource.
 		holdings = append(holdings, Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
 	}
 	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
@@ -211,7 +206,7 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 		}
 		n.RequestedCPU += h.Request.CPU
 		if h.Assignment.None() && len(h.Allocated) == 0 && (h.Request.Empty() || len(inv.Devices) > 0 && h.Request.InShares != inv.InShares()) {
-			continue // it names the resource, and asks for none of it, or of none that the kubelet gives here
+			continue // the pod requests none of the resource, or none that the kubelet allocates here
 		}
 		if h.Assignment.None() && !h.Request.Empty() || n.lacks(h) {
 			n.Unattributed = append(n.Unattributed, h)
@@ -222,12 +217,12 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	return n
 }
 
-// lacks reports whether the node has not all devices that a pod is assigned to.
+// lacks reports whether the node lacks a device of the pod's assignment.
 func (n *Node) lacks(h Holding) bool {
 	return slices.ContainsFunc(h.Assignment.Shares, func(s Share) bool { _, ok := n.Device(s.Device); return !ok })
 }
 
-// charge puts a pod on some of the devices.
+// charge adds a pod to the given devices.
 func (n *Node) charge(h Holding, on []gpu.UUID) {
 	for i := range n.Devices {
 		if d := &n.Devices[i]; slices.Contains(on, d.UUID) {
@@ -239,8 +234,8 @@ func (n *Node) charge(h Holding, on []gpu.UUID) {
 	}
 }
 
-// FreeCPU returns the CPU that is not requested: never negative, and endless where
-// it is not known.
+// FreeCPU returns the CPU that no pod requests, in millicores. It is never negative, and MaxInt64 if
+// the node's CPU is unknown.
 func (n Node) FreeCPU() int64 {
 	if n.CPU == 0 {
 		return math.MaxInt64
@@ -248,9 +243,9 @@ func (n Node) FreeCPU() int64 {
 	return max(0, n.CPU-n.RequestedCPU)
 }
 
-// Unrequested returns what is free on the node to kube-scheduler, which knows its sums alone:
-// what the kubelet is offered of the devices, less what all pods ask for. It is less than what
-// is free on the devices, or negative, where one has failed or shrunk under its pods.
+// Unrequested returns the free amount of the node in kube-scheduler's view, which knows only sums: the
+// advertised amount minus the requests of all pods. It is less than the free amount of the devices, or
+// negative, if a device has failed or shrunk below its allocations.
 func (n Node) Unrequested() (units gpu.Units, cores int) {
 	for _, d := range n.Devices {
 		over, coresOver := d.Excess()
@@ -262,12 +257,11 @@ func (n Node) Unrequested() (units gpu.Units, cores int) {
 	return units, cores
 }
 
-// Excess returns what pods ask for beyond what the kubelet is offered of the device: negative
-// where some of that is free. A pod that is charged on more devices than it has counts on those
-// that it has: where that is known from the kubelet, what is written next to it is not so, and
-// what the pod leaves counts where it goes.
+// Excess returns the amount that pods hold beyond the advertised amount of the device. It is negative
+// if part of the device is free. A pod counts on the devices of its kubelet allocation, or of its
+// assignment if none is known, and not on the devices that it leaves.
 func (d Device) Excess() (units gpu.Units, cores int) {
-	for i := range d.Pods { // a Holding is large
+	for i := range d.Pods { // avoid copying Holdings
 		has := d.Pods[i].Allocated
 		if len(has) == 0 {
 			has = d.Pods[i].Assignment.Shares
@@ -281,8 +275,8 @@ func (d Device) Excess() (units gpu.Units, cores int) {
 	return units, cores
 }
 
-// InSum reports whether the sums of the node are enough for a request, as kube-scheduler
-// checks it before it asks for GPUs.
+// InSum reports whether the node's sums suffice for a request. kube-scheduler checks this before it
+// calls the extender.
 func (n Node) InSum(r Request) bool {
 	units, cores := n.Unrequested()
 	return r.Units() <= units && (r.Cores() == 0 || r.Cores() <= cores)

@@ -43,16 +43,16 @@ type policy struct {
 	doc     [2]string                   // the preferred GPU and the preferred node, in Markdown
 }
 
-// NodeChoice is a node and the GPUs that a request would get there, as policies compare them.
+// NodeChoice describes a node and the GPUs that a request would get there, for the comparison by policy.
 type NodeChoice struct {
-	GPUs        Policy  // has chosen the GPUs
-	Left        float64 // units that stay free on the chosen GPUs
-	Share       float64 // the part of the fullest chosen GPU that is free before
+	GPUs        Policy  // the policy that picked the GPUs
+	Left        float64 // units that stay free on the picked GPUs
+	Share       float64 // free fraction of the fullest picked GPU, before the placement
 	Free        float64 // units free on the node
 	Allocatable float64 // units of the node
 }
 
-// unknown is the row of all policies that the table lacks.
+// unknown is the row of policies that are not in the table.
 var unknown = policy{
 	devices: func(_, _ *Device) int { return 0 },
 	nodes:   func(NodeChoice) [4]float64 { return [4]float64{} },
@@ -68,7 +68,7 @@ func (p Policy) row() *policy {
 	return &unknown
 }
 
-// Known reports whether the policy is in the table. Parsers reject unknown policies; all GPUs and nodes are equal under one.
+// Known reports whether the policy is in the table. Parsers reject unknown policies.
 func (p Policy) Known() bool { return p.row() != &unknown }
 
 // OfCluster reports whether administrators can choose the policy for pods that name none.
@@ -77,7 +77,8 @@ func (p Policy) OfCluster() bool { return p.row().cluster }
 // Priced reports whether the first value of NodeOrder counts units, so that the ranking can add a cost to it.
 func (p Policy) Priced() bool { return p.row().priced }
 
-// NodeOrder returns the values that the policy compares nodes with: the node with the lower values is preferred.
+// NodeOrder returns the policy's values for a node. Of two nodes, the one with the lower values is
+// preferred; the first difference decides.
 func (p Policy) NodeOrder(c NodeChoice) [4]float64 { return p.row().nodes(c) }
 
 // Doc describes the GPU and the node that the policy prefers, in Markdown.
@@ -104,7 +105,7 @@ func ClusterPolicies() (names []Policy) {
 	return names
 }
 
-// JoinPolicies writes names for people: "binpack, spread or exclusive".
+// JoinPolicies joins names for messages: "binpack, spread or exclusive".
 func JoinPolicies(names []Policy) string {
 	var out strings.Builder
 	for i, name := range names {
@@ -128,8 +129,8 @@ func compareEmptiest(a, b *Device) int {
 
 func preferFullest(c NodeChoice) [4]float64 { return [4]float64{c.Left, c.Free} }
 
-// preferEmptiest compares the chosen GPUs only where they too were chosen for their free part: chosen as the fullest, they
-// would make the emptiest node the last.
+// preferEmptiest compares the free fraction of the picked GPUs only if Spread picked them. Binpack
+// picks the fullest GPU, so this comparison would put the emptiest node last.
 func preferEmptiest(c NodeChoice) [4]float64 {
 	share := 0.0
 	if c.GPUs == Spread {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// PodRef names one pod for good: a pod made again under its name has another UID.
+// PodRef identifies one pod. A pod recreated under the same name has a different UID.
 type PodRef struct {
 	Namespace, Name, UID string
 }
@@ -22,42 +22,42 @@ func (p PodRef) Compare(o PodRef) int {
 	return cmp.Or(cmp.Compare(p.Namespace, o.Namespace), cmp.Compare(p.Name, o.Name), cmp.Compare(p.UID, o.UID))
 }
 
-// ContainerKind says when a container of a pod runs.
+// ContainerKind is the phase in which a container of a pod runs.
 type ContainerKind uint8
 
-// The kinds, in the order in which the kubelet starts them.
+// The container kinds, in the order in which the kubelet starts them.
 const (
-	Init    ContainerKind = iota // runs to its end before the next starts
-	Sidecar                      // an init container that restarts always: runs with all that follow
-	App                          // runs with the other app containers
+	Init    ContainerKind = iota // ends before the next container starts
+	Sidecar                      // an init container with restartPolicy Always: runs along with all later ones
+	App                          // runs along with the other app containers
 )
 
-// Container is what one container asks for.
+// Container is the request of one container.
 type Container struct {
 	Name  string
 	Kind  ContainerKind
-	Units gpu.Units // of all the pod's GPUs together
-	Cores int       // per cent of one GPU, of all the pod's GPUs together
+	Units gpu.Units // over all GPUs of the pod
+	Cores int       // per cent of one GPU, over all GPUs of the pod
 }
 
-// Containers are those of a pod that ask for a share: init containers and sidecars first, in the
-// order of the pod spec. Two of the same are equal (==); the zero value is none.
+// Containers lists the containers of a pod that request GPU memory: init containers and sidecars
+// first, in the order of the pod spec. Equal lists compare with ==. The zero value is empty.
 type Containers struct {
 	list    list
-	unnamed list // the same without names
+	unnamed list // list without the containers' names
 
-	// At the pod's peak, over all its GPUs: the larger of all app containers and sidecars
-	// together and of each init container with the sidecars started before it.
+	// The pod's peak, over all its GPUs: the larger of all app containers and sidecars together, and of
+	// each init container with the sidecars started before it.
 	units     gpu.Units
 	cores     int
-	processes int // containers that use the GPUs at once
+	processes int // containers that use the GPUs at the same time
 
-	// For what the kubelet asks first: the first of them, and the first that asks for cores.
+	// The kubelet's first allocation: the first container, and the first that requests cores.
 	firstUnits gpu.Units
 	firstCores int
 }
 
-// NewContainers returns containers, in their order.
+// NewContainers returns a list of containers in the given order.
 func NewContainers(all ...Container) (out Containers) {
 	for _, c := range slices.Backward(all) {
 		out.list = out.list.prepend(c)
@@ -71,8 +71,8 @@ func NewContainers(all ...Container) (out Containers) {
 	return out
 }
 
-// peak returns what a container and those after it have at their peak: an init container has
-// ended before the next starts.
+// peak returns the peak of a container and the containers after it. An init container ends before the
+// next one starts, so its request is not added to theirs.
 func peak[N gpu.Units | int](c Container, its, theirs N) N {
 	if c.Kind == Init {
 		return max(its, theirs)
@@ -80,10 +80,10 @@ func peak[N gpu.Units | int](c Container, its, theirs N) N {
 	return its + theirs
 }
 
-// All returns the containers, in their order.
+// All returns the containers in order.
 func (c Containers) All() []Container { return c.list.all() }
 
-// Each returns the containers with a change made to each.
+// Each returns a copy of the list with a change applied to each container.
 func (c Containers) Each(change func(*Container)) Containers {
 	all := c.All()
 	for i := range all {
@@ -92,13 +92,13 @@ func (c Containers) Each(change func(*Container)) Containers {
 	return NewContainers(all...)
 }
 
-// Equal reports whether both are the same. It is there for who compares by reflection.
+// Equal reports whether both lists are equal, for comparison by reflection such as go-cmp.
 func (c Containers) Equal(o Containers) bool { return c == o }
 
 func (c Containers) String() string { return fmt.Sprint(c.All()) }
 
-// list is containers in their order. It is compared with ==: two of the same are one in memory.
-// It does not change; the zero value is empty.
+// list is an immutable linked list of interned nodes: equal lists share memory and compare with ==.
+// The zero value is empty.
 type list struct{ first unique.Handle[link] }
 
 type link struct {
@@ -115,17 +115,17 @@ func (l list) all() (out []Container) {
 	return out
 }
 
-// Preference says which models of GPU a pod likes best. It keeps no pod from any.
+// Preference orders GPU models for a pod. It rules out none.
 type Preference string
 
-// The preferences that a pod can state.
+// The preferences.
 const (
 	Fastest  Preference = "fastest"
-	Cheapest Preference = "cheapest" // the slowest
+	Cheapest Preference = "cheapest" // the slowest model first
 )
 
-// Cost orders GPUs by their speed, the one to prefer first. One whose speed is
-// not known is the last choice in either case.
+// Cost returns the rank of a GPU by its speed: a lower cost is preferred. A GPU of unknown speed is the
+// last choice under either preference.
 func (p Preference) Cost(speed int) int {
 	switch {
 	case p == Fastest:
@@ -136,49 +136,48 @@ func (p Preference) Cost(speed int) int {
 	return 0
 }
 
-// Group is one of the groups that pods of a namespace name: a name means nothing to the pods
-// of another. The zero value is none.
+// Group is a group of pods in a namespace. Groups of different namespaces are unrelated. The zero
+// value is no group.
 type Group struct {
 	Namespace, Name string
 }
 
-// Request is what one pod asks for. The zero value asks for nothing. Two of the same are equal
-// (==), and so are the keys of two that ask for the same: see Key.
+// Request is a pod's request. The zero value requests nothing. Equal requests compare with ==; Key
+// also equates requests that differ only in irrelevant fields.
 type Request struct {
-	Containers Containers // those without a share are left out
-	InShares   bool       // their units are shares of GPUs, and not amounts of memory
-	Count      int        // GPUs to split the memory over, equally; 0 means 1
+	Containers Containers // containers that request GPU memory
+	InShares   bool       // the units are shares of GPUs instead of amounts of memory
+	Count      int        // GPUs over which the request is split equally; 0 means 1
 	Policy     Policy     // empty: the cluster's default
 
-	Models Globs // that a device's model must pass; empty: any
-	UUIDs  Globs // the same for its UUID
+	Models Globs // patterns for the device's model; empty: any
+	UUIDs  Globs // patterns for the device's UUID; empty: any
 
 	Preference Preference // empty: none
 
-	Group          Group // on one GPU with pods of the same where possible
-	ExclusiveGroup Group // never on one GPU with a pod of the same
+	Group          Group // preferably on one GPU with pods of the same group
+	ExclusiveGroup Group // never on one GPU with a pod of the same group
 
-	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
+	Enforcement gpu.Enforcement // weakest acceptable level; empty: any
 
-	CPU int64 // of the node, in millicores: others need it with their GPUs
+	CPU int64 // requested from the node, in millicores; ranking weighs it against GPU memory
 
-	Priority int32 // pods of lower priority can be evicted for it
+	Priority int32 // pods of lower priority can be evicted for this pod
 }
 
-// GPUs returns how many GPUs the request is split over: one or more.
+// GPUs returns the number of GPUs that the pod requests, at least one.
 func (r Request) GPUs() int { return max(1, r.Count) }
 
-// Empty reports whether the pod asks for no GPU memory at all.
+// Empty reports whether the pod requests no GPU memory.
 func (r Request) Empty() bool { return r.Containers.list == (list{}) }
 
-// Units returns the memory that the pod holds at its peak, over all its GPUs.
+// Units returns the pod's peak of memory, over all its GPUs.
 func (r Request) Units() gpu.Units { return r.Containers.units }
 
-// Cores returns the per cent of streaming multiprocessors that the pod holds
-// at its peak, over all its GPUs.
+// Cores returns the pod's peak of cores, over all its GPUs, in per cent of one GPU.
 func (r Request) Cores() int { return r.Containers.cores }
 
-// Share returns what the pod needs of each of its GPUs.
+// Share returns the units and cores that the pod needs on each of its GPUs, rounded up.
 func (r Request) Share() (gpu.Units, int) {
 	n := r.GPUs()
 	return ceilDiv(r.Units(), gpu.Units(n)), ceilDiv(r.Cores(), n)
@@ -186,11 +185,11 @@ func (r Request) Share() (gpu.Units, int) {
 
 func ceilDiv[N gpu.Units | int](a, b N) N { return (a + b - 1) / b }
 
-// Key is what a request asks for. Requests of the same key fit the same nodes and like the same.
+// Key identifies equivalent requests: they fit the same nodes and have the same preferences.
 type Key struct{ asked Request }
 
-// Key returns the key of the request. All of a request is in it but what is taken out here: the
-// names of containers, and the priority.
+// Key returns the key of the request. It contains all fields except the containers' names and the
+// priority.
 func (r Request) Key() Key {
 	r.Count = r.GPUs()
 	r.Containers.list = r.Containers.unnamed
@@ -198,21 +197,19 @@ func (r Request) Key() Key {
 	return Key{r}
 }
 
-// GPUKey is Key for those who look at the GPUs of a node alone.
+// GPUKey is Key without the CPU, for callers that compare only the GPUs of a node.
 func (r Request) GPUKey() Key {
 	r.CPU = 0
 	return r.Key()
 }
 
-// Interchangeable reports whether two pods can stand in for one another on a
-// node: the kubelet asks for them in the same words, and what one may have the
-// other may have too.
+// Interchangeable reports whether two pods can swap their assignments on a node: the kubelet's calls
+// for them are equal, and each fits wherever the other fits.
 func (r Request) Interchangeable(o Request) bool { return r.GPUKey() == o.GPUKey() }
 
-// Confusable reports whether the kubelet's first question for one pod could be
-// its first question for the other: it names an amount, of memory or of cores,
-// and no pod. From the second question on, the IDs already given tell the two
-// apart.
+// Confusable reports whether the kubelet's first Allocate call for one pod can equal its first call for
+// the other. The call has an amount of memory or of cores, and no pod. From the second call on, the IDs
+// already allocated identify the pod.
 func (r Request) Confusable(o Request) bool {
 	a, b := r.Containers, o.Containers
 	same := a.firstUnits == b.firstUnits || a.firstCores > 0 && a.firstCores == b.firstCores

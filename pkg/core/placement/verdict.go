@@ -6,25 +6,25 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Reason says why a request does not fit a node. The zero value means it fits.
+// Reason is the reason why a request does not fit a node. The zero value means that it fits.
 type Reason uint8
 
-// The reasons, from what can change least to what can change most. The order counts: before
-// Unhealthy no pod that leaves helps (Unresolvable), and from Occupied on one may, all of these
-// equally (package closest).
+// The reasons, from the most to the least permanent. The order matters: no pod that leaves resolves a
+// reason before Unhealthy (Unresolvable). From Occupied on, a pod that leaves may help, equally for all
+// of these reasons (package closest).
 const (
 	Fits              Reason = iota
 	NoDevices                // the node offers no GPU, or all by claims
-	OtherUnits               // the pod asks for shares and the node offers amounts of memory, or the other way about
-	WeakerEnforcement        // the node cannot hold a container to its grant as the pod demands
-	NoCores                  // the pod asks for cores, and the node offers none
-	NoSuchDevice             // no GPU of the node passes the pod's globs, or all are MIG instances and it wants several
-	TooLarge                 // no GPU is large enough, were it empty
-	TooFew                   // GPUs are large enough, but not as many as wanted
-	Unhealthy                // too many of them take no new pods: not healthy, cordoned, or without their device plugin
-	Occupied                 // the pod may not be with the pods that are on them, or they are too many
-	Insufficient             // not enough is free, on one GPU or in all
-	Fragmented               // enough is free in all, on no GPU alone
+	OtherUnits               // the pod requests shares and the node offers amounts of memory, or the reverse
+	WeakerEnforcement        // the node's enforcement level is weaker than the pod accepts
+	NoCores                  // the pod requests cores, and the node offers none
+	NoSuchDevice             // no GPU matches the pod's globs, or only MIG instances do and the pod requests several GPUs
+	TooLarge                 // no GPU is large enough, even when empty
+	TooFew                   // fewer GPUs are large enough than requested
+	Unhealthy                // too many GPUs take no new pods: unhealthy, cordoned, or without their device plugin
+	Occupied                 // the pod cannot share the GPUs with the pods on them, or the MPS server has no client left
+	Insufficient             // too little is free, on single GPUs and in total
+	Fragmented               // enough is free in total, but not on single GPUs
 )
 
 func (r Reason) String() string { return checks[r].name }
@@ -32,10 +32,10 @@ func (r Reason) String() string { return checks[r].name }
 // Doc describes the reason in Markdown.
 func (r Reason) Doc() string { return checks[r].doc }
 
-// OfGPU reports whether a GPU can have the reason, and not only its node.
+// OfGPU reports whether the reason can apply to a single GPU.
 func (r Reason) OfGPU() bool { return checks[r].of&aGPU != 0 }
 
-// Verdict is the answer for one request on one node.
+// Verdict is the result of checking one request on one node.
 type Verdict struct {
 	Reason  Reason
 	Request Request
@@ -45,12 +45,11 @@ type Verdict struct {
 // Fits reports whether the request fits the node.
 func (v Verdict) Fits() bool { return v.Reason == Fits }
 
-// Unresolvable reports whether the request can never fit the node as it is,
-// whatever pods leave it. (Kubernetes: UnschedulableAndUnresolvable.)
+// Unresolvable reports whether the request cannot fit the node even if all pods leave it
+// (UnschedulableAndUnresolvable in Kubernetes).
 func (v Verdict) Unresolvable() bool { return v.Reason > Fits && v.Reason < Unhealthy }
 
-// Unfit says that a pod does not fit a node. It is an error; what
-// people read is made of it by package reasons.
+// Unfit is the error for a pod that does not fit a node. Package reasons renders it for people.
 type Unfit struct {
 	Pod     PodRef
 	Verdict Verdict
@@ -60,14 +59,14 @@ func (u *Unfit) Error() string {
 	return fmt.Sprintf("pod %s does not fit: %s", u.Pod, u.Verdict.Reason)
 }
 
-// Short says that the GPUs of a pod have fewer slots left than a container of it asks for. It is an
-// error; what people read is made of it by package reasons.
+// Short is the error for a pod whose GPUs have fewer free slots than a container requests. Package
+// reasons renders it for people.
 type Short struct {
-	Pod      PodRef // none: the pod that has the GPUs already, by its init containers
+	Pod      PodRef // empty if the GPUs are those on which the pod's init containers have slots
 	Devices  []gpu.UUID
 	Resource gpu.Resource
-	Slots    int   // that it asks for
-	UnitMiB  int64 // of the node
+	Slots    int   // requested slots
+	UnitMiB  int64 // unit of the node
 }
 
 func (s *Short) Error() string { return fmt.Sprintf("GPU %v has too few slots left", s.Devices) }

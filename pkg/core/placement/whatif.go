@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Only returns the node with some of its devices.
+// Only returns the node with only the given devices.
 func (n Node) Only(devices ...Device) Node {
 	n.Devices = devices
 	return n
 }
 
-// Holdings returns the pods that hold anything of the node, each once.
+// Holdings returns the pods on the node, each once.
 func (n Node) Holdings() []Holding { return n.holdings(func(Holding) bool { return true }) }
 
 func (n Node) holdings(wanted func(Holding) bool) []Holding {
@@ -30,9 +30,9 @@ func (n Node) holdings(wanted func(Holding) bool) []Holding {
 	return out
 }
 
-// HasPod reports whether one of the pods is the one that h is of.
+// HasPod reports whether the list contains the pod of h.
 func HasPod(pods []Holding, h Holding) bool {
-	for i := range pods { // a Holding is large
+	for i := range pods { // avoid copying Holdings
 		if pods[i].Pod.UID == h.Pod.UID {
 			return true
 		}
@@ -40,24 +40,24 @@ func HasPod(pods []Holding, h Holding) bool {
 	return false
 }
 
-// With returns the node with one more pod on the devices of its assignment. A pod whose devices the
-// node lacks may be anywhere, as in NewNode.
+// With returns the node with one more pod on the devices of its assignment. If the node lacks one of
+// these devices, the pod becomes unattributed, as in NewNode.
 func (n Node) With(h Holding) Node {
 	n.RequestedCPU += h.Request.CPU
-	h.Allocated = nil // it was given that where it was
+	h.Allocated = nil // this allocation was on its old node
 	if n.lacks(h) && !h.Nominated {
 		n.Unattributed = append(slices.Clip(n.Unattributed), h)
 		return n
 	}
 	n.Devices = slices.Clone(n.Devices)
 	for i := range n.Devices {
-		n.Devices[i].Pods = slices.Clip(n.Devices[i].Pods) // what is added shows in no other node
+		n.Devices[i].Pods = slices.Clip(n.Devices[i].Pods) // the clone must not share its Pods with n
 	}
 	n.charge(h, h.Assignment.Devices())
 	return n
 }
 
-// Without returns the node as it is when some of its pods have left.
+// Without returns the node after some of its pods have left.
 func (n Node) Without(gone []Holding) Node {
 	left := func(h Holding) bool { return HasPod(gone, h) }
 	for _, h := range n.holdings(left) {
@@ -79,8 +79,8 @@ func (n Node) Without(gone []Holding) Node {
 	return n
 }
 
-// WithExpected returns the node with the expected pods on their devices, except for one pod that
-// asks.
+// WithExpected returns the node with the expected pods on their devices, except one pod: the pod that
+// is being placed.
 func (n Node) WithExpected(except PodRef) Node {
 	expected := n.Expected
 	n.Expected = nil
@@ -92,9 +92,8 @@ func (n Node) WithExpected(except PodRef) Node {
 	return n
 }
 
-// WithNominated returns the node with pods that are to come to it, in line by
-// priority. Of equals those go first whose GPUs are known, then those for which
-// others leave, and then the one that has waited longest.
+// WithNominated returns the node with nominated pods, ordered by priority. Among equals, pods with
+// known GPUs come first, then pods that wait for evictions, then the one with the longest wait.
 func (n Node) WithNominated(pods []Holding) Node {
 	n.Nominated = slices.Clone(pods)
 	slices.SortFunc(n.Nominated, func(a, b Holding) int {

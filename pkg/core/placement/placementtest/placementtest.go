@@ -1,6 +1,5 @@
-// Package placementtest makes the nodes, requests and pods of tests, in as few
-// words as a table can bear. GPUs go by their index: that of index 1 has the UUID
-// GPU-1.
+// Package placementtest builds nodes, requests and pods for tests with short expressions. GPUs are
+// named by index: the GPU with index 1 has the UUID GPU-1.
 package placementtest
 
 import (
@@ -12,13 +11,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// OfDevice changes what Device returns.
+// OfDevice is an option of Device.
 type OfDevice = func(*gpu.Device)
 
-// OfRequest changes what Ask returns.
+// OfRequest is an option of Ask.
 type OfRequest = func(*placement.Request)
 
-// Device returns a healthy GPU of an A100's model.
+// Device returns a healthy A100.
 func Device(index int, capacity gpu.Units, change ...OfDevice) gpu.Device {
 	d := gpu.Device{
 		UUID: UUID(index), Index: index, Model: "NVIDIA A100-SXM4-80GB", Allocatable: capacity,
@@ -30,28 +29,28 @@ func Device(index int, capacity gpu.Units, change ...OfDevice) gpu.Device {
 	return d
 }
 
-// UUID returns that of a GPU.
+// UUID returns the UUID of the GPU with an index.
 func UUID(index int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", index)) }
 
-// Sick is said of a Device that is not healthy.
+// Sick makes a device unhealthy.
 func Sick(d *gpu.Device) { d.Status = gpu.Unhealthy("XID 79") }
 
-// Cordoned is said of a Device that people keep new pods off.
+// Cordoned cordons a device.
 func Cordoned(d *gpu.Device) { d.Status.Cordoned = true }
 
-// Model is said of a Device.
+// Model sets the model.
 func Model(m string) OfDevice { return func(d *gpu.Device) { d.Model = m } }
 
-// NUMA is said of a Device: its node.
+// NUMA sets the NUMA node.
 func NUMA(n int) OfDevice { return func(d *gpu.Device) { d.NUMANode = n } }
 
-// Speed is said of a Device.
+// Speed sets the relative speed.
 func Speed(n int) OfDevice { return func(d *gpu.Device) { d.Speed = n } }
 
-// Link joins two GPUs by so many NVLinks.
+// Link connects two GPUs by a number of NVLinks.
 func Link(a, b, lanes int) gpu.Link { return gpu.Link{A: UUID(a), B: UUID(b), Lanes: lanes} }
 
-// Inventory returns one in units of 1 GiB.
+// Inventory returns an inventory with units of 1 GiB.
 func Inventory(devices ...gpu.Device) gpu.Inventory {
 	return gpu.Inventory{UnitMiB: 1024, Devices: devices}
 }
@@ -61,7 +60,7 @@ func Node(inv gpu.Inventory, holdings ...placement.Holding) placement.Node {
 	return placement.NewNode("n", inv, holdings)
 }
 
-// Machine returns a node with CPU and some equal GPUs.
+// Machine returns a node with milli millicores of CPU and a number of equal GPUs.
 func Machine(name string, milli int64, gpus int, units gpu.Units, holdings ...placement.Holding) placement.Node {
 	inv := Inventory()
 	inv.CPU = milli
@@ -80,60 +79,60 @@ func Ask(units gpu.Units, change ...OfRequest) placement.Request {
 	return r
 }
 
-// Cores are said of a request: per cent, of its container.
+// Cores sets the cores of each container, in per cent.
 func Cores(n int) OfRequest {
 	return func(r *placement.Request) {
 		r.Containers = r.Containers.Each(func(c *placement.Container) { c.Cores = n })
 	}
 }
 
-// Count is said of a request: of GPUs.
+// Count sets the number of GPUs.
 func Count(n int) OfRequest { return func(r *placement.Request) { r.Count = n } }
 
-// CPU is said of a request: in millicores.
+// CPU sets the CPU in millicores.
 func CPU(milli int64) OfRequest { return func(r *placement.Request) { r.CPU = milli } }
 
-// Enforced is said of a request: the weakest level to accept.
+// Enforced sets the weakest acceptable level.
 func Enforced(e gpu.Enforcement) OfRequest { return func(r *placement.Request) { r.Enforcement = e } }
 
-// ExclusiveGroup is said of a request: one of a namespace like any other.
+// ExclusiveGroup sets an exclusive group in the namespace of the tests' pods.
 func ExclusiveGroup(g string) OfRequest { return ExclusiveGroupOf("ns", g) }
 
-// ExclusiveGroupOf is ExclusiveGroup of a namespace.
+// ExclusiveGroupOf sets an exclusive group in a namespace.
 func ExclusiveGroupOf(namespace, g string) OfRequest {
 	return func(r *placement.Request) { r.ExclusiveGroup = placement.Group{Namespace: namespace, Name: g} }
 }
 
-// Group is said of a request: one of a namespace like any other.
+// Group sets a group in the namespace of the tests' pods.
 func Group(g string) OfRequest { return GroupOf("ns", g) }
 
-// GroupOf is Group of a namespace.
+// GroupOf sets a group in a namespace.
 func GroupOf(namespace, g string) OfRequest {
 	return func(r *placement.Request) { r.Group = placement.Group{Namespace: namespace, Name: g} }
 }
 
-// Models are said of a request: globs.
+// Models sets the globs for models.
 func Models(globs ...string) OfRequest {
 	return func(r *placement.Request) { r.Models = placement.NewGlobs(globs...) }
 }
 
-// Policy is said of a request.
+// Policy sets the policy.
 func Policy(p placement.Policy) OfRequest { return func(r *placement.Request) { r.Policy = p } }
 
-// Prefers is said of a request: its preference.
+// Prefers sets the preference.
 func Prefers(p placement.Preference) OfRequest {
 	return func(r *placement.Request) { r.Preference = p }
 }
 
-// Priority is said of a request.
+// Priority sets the priority.
 func Priority(p int32) OfRequest { return func(r *placement.Request) { r.Priority = p } }
 
-// UUIDs are said of a request: globs.
+// UUIDs sets the globs for UUIDs.
 func UUIDs(globs ...string) OfRequest {
 	return func(r *placement.Request) { r.UUIDs = placement.NewGlobs(globs...) }
 }
 
-// Hold returns a pod that holds its share of each of the devices.
+// Hold returns a pod that holds its share on each of the devices.
 func Hold(name string, r placement.Request, devices ...int) placement.Holding {
 	var a placement.Assignment
 	for _, d := range devices {
@@ -142,13 +141,13 @@ func Hold(name string, r placement.Request, devices ...int) placement.Holding {
 	return placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: r, Assignment: a.WithShares(r)}
 }
 
-// Terminating returns a pod that is being deleted.
+// Terminating marks a pod as being deleted.
 func Terminating(h placement.Holding) placement.Holding {
 	h.Terminating = true
 	return h
 }
 
-// Requested returns the units that pods of a node have together, each once.
+// Requested returns the units of all pods of a node.
 func Requested(n placement.Node) (sum gpu.Units) {
 	for _, d := range n.Devices {
 		sum += d.Requested
@@ -159,7 +158,7 @@ func Requested(n placement.Node) (sum gpu.Units) {
 	return sum
 }
 
-// World returns the parts of any node, and any request.
+// World returns a random inventory, random pods on it, and a random request.
 func World(random *rand.Rand) (gpu.Inventory, []placement.Holding, placement.Request) {
 	inv := Inventory()
 	inv.Enforcement = Pick(random, "", gpu.EnforcementMPS)
@@ -208,5 +207,5 @@ func World(random *rand.Rand) (gpu.Inventory, []placement.Holding, placement.Req
 	return inv, holdings, request()
 }
 
-// Pick returns one of several.
+// Pick returns a random element.
 func Pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
