@@ -7,15 +7,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Decide chooses GPUs of a node for a pod that holds nothing of it yet, and
-// leaves to nominated pods what is theirs. The policy is the cluster's, for pods
-// that name none. The cache reserves what Decide chooses; to those who only ask,
-// it promises nothing.
+// Decide picks GPUs of a node for a pod that has no allocation there, and respects the reservations of
+// nominated pods. The policy is the cluster's, for pods that name none. The cache reserves the GPUs; for
+// other callers the result is not binding.
 func Decide(n placement.Node, pod placement.PodRef, req placement.Request, policy placement.Policy) (placement.Assignment, *Refusal) {
 	n = Reserved(n, pod, req, policy)
 	chosen, verdict := placement.Choose(policy, req, n)
 	if !verdict.Fits() {
-		why := verdict // it is kept, and where the pod fits, nothing is
+		why := verdict // a copy, so that a pod that fits allocates nothing
 		return placement.Assignment{}, &Refusal{
 			Reason: why.Reason.String(), Verdict: &why, Gap: closest.Of(why),
 			Unresolvable: why.Unresolvable(), Temporary: why.Reason >= placement.Occupied && fitsOnceSettled(n, req, policy),
@@ -27,8 +26,8 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 	return chosen, nil
 }
 
-// fitsOnceSettled reports whether the request fits once the node has placed each pod on its GPUs. Until
-// then a pod without a GPU counts on each of them, and one that is moved counts where it was as well.
+// fitsOnceSettled reports whether the request fits after the node has placed each pod on its GPUs. Until
+// then a pod without a GPU counts on each GPU, and a moved pod also counts on its old GPUs.
 func fitsOnceSettled(n placement.Node, req placement.Request, policy placement.Policy) bool {
 	moved := slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool { return len(h.Assignment.Leaving) == 0 })
 	unplaced := slices.DeleteFunc(slices.Clone(n.Unattributed), func(h placement.Holding) bool { return !h.Assignment.None() })
@@ -51,10 +50,9 @@ func fitsOnceSettled(n placement.Node, req placement.Request, policy placement.P
 	return true
 }
 
-// confusedWith returns a pod of the node that the kubelet has not admitted yet
-// and could take for this one, to the harm of either. A pod that has waited for
-// long for others to be admitted counts too: it would never go there otherwise
-// while there is always one more of them.
+// confusedWith returns a pod of the node that the kubelet has not admitted yet and could confuse with
+// this pod, to the harm of either. It also returns a nominated pod that has waited long for the
+// kubelet to admit others. Otherwise a steady stream of such pods would keep it out forever.
 func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request, chosen placement.Assignment) (placement.PodRef, bool) {
 	harm := func(h placement.Holding) bool {
 		waits := h.Nominated && !h.Waits.IsZero()
@@ -72,25 +70,24 @@ func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request,
 	return placement.PodRef{}, false
 }
 
-// Refusal is why a pod cannot go to a node. It is an error; what people read is made of it by
-// package reasons.
+// Refusal is the error for a pod that cannot go to a node. Package reasons renders it for people.
 type Refusal struct {
-	Reason  string             // in a word: the verdict's, Confusable, Elsewhere, or that of who found it
-	Verdict *placement.Verdict // on the node's GPUs; nil: they are not what is in the way
-	Gap     closest.Gap        // of the verdict
+	Reason  string             // one word: the verdict's, Confusable, Elsewhere, or the caller's own
+	Verdict *placement.Verdict // on the node's GPUs; nil if the GPUs are not the reason
+	Gap     closest.Gap        // distance of the verdict from a fit
 
-	Pod     placement.PodRef // of Confusable: the other pod
-	Node    string           // of Elsewhere: where the pod is
-	Assumed bool             // of Elsewhere: the outcome of its binding is not known yet
-	Message string           // of any other reason: what is said of it
+	Pod     placement.PodRef // for Confusable: the other pod
+	Node    string           // for Elsewhere: the pod's node
+	Assumed bool             // for Elsewhere: the outcome of the binding is unknown yet
+	Message string           // for any other reason: the message
 
-	Unresolvable bool // whatever pods leave the node
-	Temporary    bool // it ends by itself, within about a second: no pod has to leave
+	Unresolvable bool // no pod that leaves the node helps
+	Temporary    bool // resolves by itself within about a second, without evictions
 }
 
-// What else can be in the way than a verdict says, in a word.
+// Reasons that no verdict has.
 const (
-	Confusable = "Confusable" // the kubelet could take the pod for another, and has admitted neither
+	Confusable = "Confusable" // the kubelet could confuse the pod with another, and has admitted neither
 	Elsewhere  = "Elsewhere"  // the pod is on a node already
 )
 

@@ -1,55 +1,44 @@
-// Package decide answers whether one pod may go to one node, and to which of its
-// GPUs: the one question that is asked in many places.
-//
-// The cache reserves what Decide chooses, the extender's Filter refuses what it
-// refuses, and the command line and the page show its answer:
+// Package decide decides whether one pod can go to one node, and to which GPUs. Every part of gpumem
+// uses this decision: the cache reserves the GPUs, the extender's Filter rejects the node, and the
+// command line and the page show the result.
 //
 //	chosen, refusal := decide.Decide(node, pod, request, policy)
 //	if refusal != nil {
-//		return refusal // an error, with a reason in a word and a message for people
+//		return refusal // an error with a one-word reason; package reasons renders the message
 //	}
 //
-// # Where to find what
-//
-// decide.go puts the answer together. nominate.go counts the pods that are
-// nominated to a node, for which others leave it.
+// decide.go combines the checks. nominate.go reserves memory for nominated pods, which wait until other
+// pods leave the node.
 //
 // # Invariants
 //
-//   - Decide refuses a pod if and only if Bind would refuse it on a node in this
-//     state, where the pod is on no node yet.
-//   - There is one refusal for one pod and one node. Its reason and its message are
-//     the same wherever it is shown.
-//   - What is reserved for a nominated pod counts against pods of its priority or
-//     a lower one, never against itself or one before it in line.
-//   - All functions are total and without effect: the same question has the same
-//     answer. The policy is an argument, never assumed: what a nominated pod leaves
-//     to others depends on it.
+//   - Decide refuses a pod if and only if Bind would refuse it on a node in this state, provided that
+//     the pod is on no node yet.
+//   - A pod and a node have one refusal. Its reason and message are the same everywhere.
+//   - Memory reserved for a nominated pod counts only against pods of equal or lower priority. It counts
+//     neither against the pod itself nor against pods before it in the queue.
+//   - All functions are total and have no side effects. The policy is an argument, because the
+//     reservations of nominated pods depend on it.
 //
 // # Decisions
 //
-// The answer is made of three that each belong to another package: what nominated pods
-// leave over (which takes package preemption), whether the pod fits there,
-// and where (package placement), and whether the kubelet could take the pod for
-// another (placement.Request.Confusable). Asking for one of them alone was how
-// the command line came to say "fits" of a pod that the extender refused.
+// The decision has three parts: the memory that nominated pods leave over (which needs package
+// preemption), the fit and the GPUs (package placement), and pods that the kubelet could confuse
+// (placement.Request.Confusable). Callers must not use one part alone: the command line once did, and
+// reported a fit where the extender refused the pod.
 //
-// Pods that the kubelet could take for one another and that are not
-// interchangeable do not wait for the kubelet on one node at the same time,
-// unless on the same GPUs: the second is refused until the first is admitted.
-// Such a refusal is temporary, and so is one for pods that the node has yet to
-// place: callers evict no pod for it, on any node. A pod that was refused so
-// for a while is nominated to the node (placement.Holding.Waits), and then
-// precedes all that could be taken for it.
+// Two confusable pods that are not interchangeable must not wait for the kubelet on one node at the
+// same time, unless they have the same GPUs. Decide refuses the second until the kubelet has admitted
+// the first. Such a refusal is temporary, like one because of pods that the node has yet to place:
+// callers evict no pods for it, on any node. If a pod is refused like that for a while, it is nominated
+// to the node (placement.Holding.Waits), and then precedes all pods that could be confused with it.
 //
-// A nominated pod is one for which others were evicted. It is counted on the GPU
-// where it would go by the same functions as any pod, so that no other takes the
-// memory that was freed for it. This is worked out for each question: memory that
-// becomes free elsewhere may change it. Where pods are evicted that may have the
-// same priority (defrag), the nomination names the GPUs.
+// A nominated pod is one for which other pods were evicted. It is counted on the GPU that it would get,
+// so that no other pod takes the freed memory. This is computed for each question, because memory that
+// becomes free elsewhere can change it. For evictions of pods with equal priority (defrag), the
+// nomination names the GPUs.
 //
-// What is asked of nodes as they would be, with pods gone or GPUs in use again
-// (packages preemption and defrag, and what explain says of GPUs that are out of
-// use), is asked of package placement: a pod that the kubelet has not admitted yet
-// is in the way for a moment alone, and no reason for a plan.
+// Questions about hypothetical nodes, without some pods or with failed GPUs back in use (packages
+// preemption and defrag, and explain), use package placement instead. There, a pod that the kubelet has
+// not admitted yet matters only for a moment, and is no reason for a plan.
 package decide

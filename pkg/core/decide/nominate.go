@@ -9,15 +9,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 )
 
-// Reserved returns the node as one pod finds it: the nominated pods that go
-// before it hold their memory, on the GPUs that they are nominated to, or where
-// they fit, or else where pods leave for them. The others do not count for it,
-// and are not in the node that is returned: Reserved of that is the same node.
+// Reserved returns the node with the nominated pods that precede a pod, charged to their GPUs: the GPUs
+// that they are nominated to, those where they fit, or those that other pods will leave. It drops the
+// other nominated pods, so Reserved of the result returns the same node.
 //
-// Those go before it that have its priority or a higher one. A pod that is
-// nominated to the node itself goes before its equals behind it in line, so that
-// no two of them wait for one another. Where both are nominated to GPUs that are
-// known, and these differ, neither does.
+// Nominated pods of equal or higher priority precede the pod. If the pod is itself nominated to the
+// node, the pods behind it in the queue do not count, so that no two pods wait for each other. They do
+// count if both nominations name GPUs, and none is the same.
 func Reserved(n placement.Node, pod placement.PodRef, req placement.Request, policy placement.Policy) placement.Node {
 	line := n.Nominated
 	n.Nominated = nil
@@ -37,19 +35,18 @@ func Reserved(n placement.Node, pod placement.PodRef, req placement.Request, pol
 	return n
 }
 
-// apart reports whether two pods come to GPUs that are known, and none of them the same.
+// apart reports whether two assignments are known and share no GPU.
 func apart(a, b placement.Assignment) bool {
 	return !a.None() && !b.None() && !slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { return slices.Contains(b.Devices(), id) })
 }
 
-// Promised returns the node with all nominated pods on it, as a pod finds it that
-// goes after each of them.
+// Promised returns the node with all nominated pods, for a pod that all of them precede.
 func Promised(n placement.Node, policy placement.Policy) placement.Node {
 	return Reserved(n, placement.PodRef{}, placement.Request{Priority: math.MinInt32}, policy)
 }
 
-// landing is where a nominated pod goes: none when it does not fit the node,
-// whichever pods leave.
+// landing returns the assignment of a nominated pod. It is empty if the pod does not fit the node, even
+// after evictions.
 func landing(n placement.Node, req placement.Request, policy placement.Policy) placement.Assignment {
 	if !placement.Fit(req, n).Fits() {
 		victims, _ := preemption.Preempt(req, n, nil, nil)
