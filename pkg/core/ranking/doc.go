@@ -1,42 +1,37 @@
-// Package ranking says on which of several nodes a request is best placed. Where
-// it fits, and on which GPUs of a node, is package placement's to say.
+// Package ranking orders the nodes on which a request fits and scores them. Package placement decides
+// whether it fits, and on which GPUs of a node.
 //
-// # Where to find what
-//
-// rank.go scores nodes. mix.go has what pods have asked for, market.go keeps that, and prices.go has what a
-// pod takes from more of them.
+// rank.go scores nodes. mix.go counts the requests of past pods, market.go stores the counts, and
+// prices.go estimates the cost of a placement to future pods. index.go maintains the order of nodes.
 //
 // # Invariants
 //
-//   - Only nodes on which the request fits have a score.
-//   - What a Ranker keeps does not show in its scores, nor does the order of the
-//     nodes. It keeps what it found of a node for as long as the node's State is
-//     the same.
-//   - Prices are 0 or more, and do not change once made. A Cost may be less than 0: a pod
-//     with little CPU leaves more to the GPU memory of its node.
+//   - Only nodes on which the request fits get a score.
+//   - Scores depend neither on the cache of an Index nor on the order of the nodes.
+//   - Prices are at least 0 and immutable. A Cost can be negative: a pod with little CPU leaves more CPU
+//     for the GPU memory of its node.
 //
 // # Decisions
 //
-// What a pod likes (placement.Choice) goes before the policy, between nodes as
-// between the GPUs of one.
+// A pod's preferences (placement.Choice) precede the policy, between nodes as between GPUs.
 //
-// A pod's own policy is of GPUs and of nodes. One for nodes alone would be a
-// second word for what topologySpreadConstraints and affinity say of pods.
+// A pod's policy applies to GPUs and nodes. A second policy for nodes would duplicate
+// topologySpreadConstraints and affinity.
 //
-// Nodes are ranked by the memory that is left free on the GPU chosen, and by what
-// the pod takes from pods to come (Prices), in the same units. The first alone packs well
-// until pods find GPUs without CPU for them, the models that they name full, or no node
-// with as many free GPUs as they need; the second sees these before they happen. What pods
-// ask for is learned from those that have come (Mix).
+// Nodes are ranked by the memory that stays free on the chosen GPU plus the cost to future pods
+// (Prices), in the same unit. The first alone packs well until pods find GPUs without CPU, find the
+// models that they name full, or find no node with enough free GPUs. The second predicts these cases
+// from the requests of past pods (Mix).
 //
-// Idle CPU counts (Cost.Idle) as far as there are pods without GPU memory. These go where most CPU is free,
-// whatever an extender would say. Where the CPU of nodes in use is taken first, they take less from nodes
-// that pods of several GPUs need. The more it counts, the less fits where no pod leaves: docs/packing.md.
+// Idle CPU has a cost (Cost.Idle) in proportion to the pods without GPU memory. Those go to the nodes
+// with the most free CPU, and no extender can change that. If pods with GPU memory use up the CPU of
+// busy nodes first, the others take less from nodes that pods with several GPUs need. A higher weight
+// reduces the number of pods that fit if no pod leaves: docs/packing.md.
 //
-// Slots for pods of several GPUs do not count CPU. Where pods leave, an idle node whose CPU
-// another pod has for now is as good as any other as soon as that pod has gone.
+// The price for pods with several GPUs ignores CPU. If pods come and go, a node whose CPU is in use
+// becomes available as soon as that pod ends.
 //
-// Spread goes by parts and not by amounts: by what is free of it, the largest GPU of a
-// cluster would take pod after pod until as little was left as smaller ones have. And it
-// goes by the GPU before the node, so that no pod has a neighbour while a GPU is empty.
+// Spread compares free fractions instead of amounts. By amount, the largest GPU would get pod after pod
+// until it had as little free memory as the smaller ones. Spread compares the GPU before the node, so
+// that pods share no GPU while another is empty.
 package ranking

@@ -10,48 +10,48 @@ import (
 
 // Source provides an Index with nodes and prices.
 type Source interface {
-	// Since returns the nodes that have changed after so many changes, and how many changes there
-	// have been by now. It reports false where it does not remember so many.
+	// Since returns the nodes that changed after the given number of changes, and the current number
+	// of changes. It returns false if it has no record that far back.
 	Since(changes uint64) (names []string, now uint64, ok bool)
-	// Look returns a node as it is now; nil: there is none.
+	// Look returns the current state of a node, or nil if there is none.
 	Look(name string) *placement.Node
 	// All yields all nodes.
 	All(yield func(*placement.Node) bool)
 	Prices() *Prices
 }
 
-// Index maintains, for each request that pods make, the nodes of one Source on which it fits, in
-// the order of Rank. It updates an order by the nodes that have changed since the last question
-// about that request. It is safe for use by several goroutines, and the zero value is ready.
+// Index maintains, for each distinct request, the nodes of one Source on which it fits, in the order
+// of Rank. It updates an order with the nodes that changed since that order was last used. It is safe
+// for concurrent use, and the zero value is ready.
 type Index struct {
 	mu      sync.Mutex
 	classes map[class]*sequence
-	size    int    // of all classes
-	asked   uint64 // questions so far
+	size    int    // total size of all classes
+	asked   uint64 // number of questions
 }
 
-// class is a request, whatever pod makes it, and the policies where the request names none.
+// class is the key of an order: a request and the policies that apply if the request names none.
 type class struct {
 	key      placement.Key
 	defaults Policies
 }
 
-// maxIndexed bounds the size of an Index: the nodes in its orders, and the words of the requests
-// that they are for. The order in use may exceed it.
+// maxIndexed limits the size of an Index: the nodes in its orders plus the names in their requests. The
+// order in use may exceed it.
 const maxIndexed = 1 << 18
 
-// Question is one pod's question about the best nodes.
+// Question asks for the best nodes for one pod.
 type Question struct {
 	Request  placement.Request
 	Defaults Policies
-	// View returns a node without the memory that is reserved for pods that are nominated to it or
-	// expected there. The amount depends on the pod.
+	// View returns a node minus the memory reserved for pods that are nominated to it or expected
+	// there. The reservation depends on the asking pod.
 	View func(*placement.Node) *placement.Node
 }
 
-// Walk visits the nodes on which a request fits, the best first, until visit returns false. Nodes
-// that are equal have the same rank. Walk returns on how many nodes the request fits. Visit must
-// not call the Index.
+// Walk visits the nodes on which a request fits, the best first, until visit returns false. Equal nodes
+// have the same rank. Walk returns the number of nodes on which the request fits. Visit must not call
+// the Index.
 func (x *Index) Walk(source Source, q Question, visit func(n *placement.Node, rank int) bool) (fit int) {
 	_, walk, fit := x.walk(source, q)
 	defer x.mu.Unlock()
@@ -68,8 +68,8 @@ func (x *Index) Walk(source Source, q Question, visit func(n *placement.Node, ra
 	return fit
 }
 
-// Rank returns the best nodes, at most so many, of those on which a request fits or, where among is
-// not nil, of some of these. Ranking.Alone is one of them.
+// Rank returns at most the given number of best nodes. If among is not nil, it considers only those
+// nodes. Ranking.Alone is one of the returned nodes.
 func (x *Index) Rank(source Source, q Question, most int, among map[string]bool) Ranking {
 	by, walk, fit := x.walk(source, q)
 	defer x.mu.Unlock()
@@ -86,12 +86,12 @@ func (x *Index) Rank(source Source, q Question, most int, among map[string]bool)
 		}
 	}
 	if len(sorted) < most {
-		fit = len(sorted) // it does not fit on all of them
+		fit = len(sorted) // the request does not fit all nodes of among
 	}
 	return by.ranking(sorted, fit, most)
 }
 
-// walk returns the order for a question as of now, with x.mu locked.
+// walk returns the up-to-date order for a question. It returns with x.mu locked.
 func (x *Index) walk(source Source, q Question) (by criteria, walk iter.Seq[*ranked], fit int) {
 	x.mu.Lock()
 	o := x.sequence(q)
@@ -102,7 +102,7 @@ func (x *Index) walk(source Source, q Question) (by criteria, walk iter.Seq[*ran
 	return o.criteria, merged(o.sorted, others), len(o.sorted) + len(others)
 }
 
-// others returns the nodes apart on which the request fits, the best first.
+// others ranks the nodes apart on which the request fits, the best first.
 func (o *sequence) others(source Source, q Question) (others []*ranked) {
 	for name := range o.apart {
 		if n := source.Look(name); n != nil {
@@ -115,7 +115,7 @@ func (o *sequence) others(source Source, q Question) (others []*ranked) {
 	return others
 }
 
-// sequence returns the order for a request, which may be empty yet.
+// sequence returns the order for a request. A new order is empty.
 func (x *Index) sequence(q Question) *sequence {
 	key := class{q.Request.Key(), q.Defaults}
 	o := x.classes[key]
@@ -135,7 +135,7 @@ func (x *Index) sequence(q Question) *sequence {
 	return o
 }
 
-// dropOldest removes the order of the request that was not asked about for longest.
+// dropOldest removes the least recently used order.
 func (x *Index) dropOldest() {
 	var oldest *sequence
 	var key class
@@ -151,24 +151,24 @@ func (x *Index) dropOldest() {
 // sequence is the order of nodes for one request.
 type sequence struct {
 	criteria
-	asked uint64 // the number of its last question
+	asked uint64 // number of its last question
 
-	seen   uint64             // changes of nodes
-	nodes  int                // when it was last built, those on which the request does not fit included
+	seen   uint64             // changes of the Source that the order includes
+	nodes  int                // number of nodes at the last build, including those on which the request does not fit
 	sorted []*ranked          // the best first, without the nodes apart
-	by     map[string]*ranked // the same by name; nil: none was made yet
-	apart  map[string]bool    // nodes to which pods are to come
+	by     map[string]*ranked // by name; nil before the first build
+	apart  map[string]bool    // nodes with nominated or expected pods
 }
 
-// isApart reports whether pods are to come to a node. Its rank depends on the pod that asks.
+// isApart reports whether a node has nominated or expected pods. Its rank then depends on the asking pod.
 func isApart(n *placement.Node) bool { return len(n.Nominated)+len(n.Expected) > 0 }
 
-// words returns how much the request adds to the size of an Index: it may list many names.
+// words returns the size of the request for maxIndexed: a request may list many names.
 func (o *sequence) words() int {
 	return 1 + len(o.req.Containers.All()) + len(o.req.Models.Texts()) + len(o.req.UUIDs.Texts())
 }
 
-// catchUp applies what has changed since the last question.
+// catchUp applies the changes since the last question.
 func (o *sequence) catchUp(source Source, prices *Prices) {
 	names, now, ok := source.Since(o.seen)
 	if o.by == nil || !ok || len(names) > o.nodes {
@@ -189,7 +189,7 @@ func (o *sequence) catchUp(source Source, prices *Prices) {
 	o.seen = now
 }
 
-// build makes the order anew.
+// build ranks all nodes.
 func (o *sequence) build(source Source) {
 	o.by, o.sorted, o.apart, o.nodes = make(map[string]*ranked), nil, make(map[string]bool), 0
 	source.All(func(n *placement.Node) bool {
@@ -204,11 +204,11 @@ func (o *sequence) build(source Source) {
 	slices.SortFunc(o.sorted, (*ranked).before)
 }
 
-// update moves one node to where it belongs by now; nil: it is gone.
+// update moves one node to its new place; nil removes it.
 func (o *sequence) update(name string, n *placement.Node) {
 	was := o.by[name]
 	if was != nil && was.node == n {
-		return // it has changed more than once
+		return // listed twice in the changes
 	}
 	delete(o.apart, name)
 	var is *ranked
@@ -224,7 +224,7 @@ func (o *sequence) update(name string, n *placement.Node) {
 		return i
 	}
 	switch {
-	case was != nil && is != nil: // most changes move a node by a few places: no other node moves
+	case was != nil && is != nil: // most changes move a node by a few places: shift only the nodes in between
 		from, to := at(was), at(is)
 		if from < to {
 			to--
@@ -242,7 +242,7 @@ func (o *sequence) update(name string, n *placement.Node) {
 	}
 }
 
-// merged yields the nodes of two orders in order.
+// merged yields the nodes of two sorted lists in order.
 func merged(a, b []*ranked) iter.Seq[*ranked] {
 	return func(yield func(*ranked) bool) {
 		for _, r := range a {

@@ -7,8 +7,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Market keeps what pods have asked for and the prices that were made of it. The zero value has
-// neither. It is safe for use by several goroutines.
+// Market stores the mix of past requests and the latest prices. The zero value is empty. It is safe for
+// concurrent use.
 type Market struct {
 	mu  sync.Mutex
 	mix Mix // guarded by mu
@@ -16,24 +16,22 @@ type Market struct {
 	last atomic.Pointer[priced]
 }
 
-// priced are prices and when they were made.
+// priced are prices and the counts at the time of their computation.
 type priced struct {
 	*Prices
-	changes uint64 // of nodes
+	changes uint64 // changes of nodes
 	nodes   int
 	learned uint64 // pods
 }
 
-// Learn records what a pod asks for that has been heard of for the first time,
-// whether it is on a node or waits.
+// Learn records the request of a newly seen pod, whether it is bound or waits.
 func (m *Market) Learn(req placement.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mix.Learn(req)
 }
 
-// Prices returns what the last call of Reprice has found, without any wait; nil
-// before the first.
+// Prices returns the result of the last Reprice, or nil before the first. It never blocks.
 func (m *Market) Prices() *Prices {
 	if last := m.last.Load(); last != nil {
 		return last.Prices
@@ -41,10 +39,9 @@ func (m *Market) Prices() *Prices {
 	return nil
 }
 
-// Reprice finds out what that is worth to the pods to come that fit on the
-// nodes, by what was learned of them, if since it last did about one in stale nodes has
-// changed, or one in stale has been added to the pods that are learned of. It is given how many
-// changes of nodes there have been, and looks at all nodes, so no pod should have to wait for it.
+// Reprice computes new prices if, since the last computation, more than about one in stale nodes has
+// changed, or the number of learned pods has grown by more than one in stale. The argument changes is
+// the total number of changes of nodes. Reprice reads all nodes, so no pod should wait for it.
 func (m *Market) Reprice(changes uint64, nodes func() []placement.Node) {
 	const stale = 4
 	last := m.last.Load()

@@ -9,35 +9,33 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// kind is what pods of one kind ask for.
+// kind is a class of pods with equal requests.
 type kind struct {
 	gpus   int
-	units  gpu.Units // of each GPU
-	shares bool      // they are shares
+	units  gpu.Units // per GPU
+	shares bool      // units are shares of a GPU
 	models placement.Globs
-	cpu    int64 // millicores
+	cpu    int64 // in millicores
 }
 
 func (k kind) demand() float64 { return float64(k.gpus) * float64(k.units) }
 
-// Mix is what pods have asked for, the last of them above all. The zero value
-// has seen none.
+// Mix counts the requests of past pods and gives recent ones more weight. The zero value is empty.
 type Mix struct {
 	seen  map[kind]float64
 	total float64
 
-	Learned uint64 // how many pods it was taught, those that it has forgotten included
+	Learned uint64 // number of learned pods, including forgotten ones
 }
 
 const (
-	// remembered is how many pods a mix has seen when it begins to forget.
+	// remembered is the total weight at which a mix halves all weights.
 	remembered = 8192
-	// maxKinds bounds the kinds of pods in a mix.
+	// maxKinds limits the number of kinds in a mix.
 	maxKinds = 1024
 )
 
-// Learn adds a pod. Those that want certain GPUs by UUID do not count: no other
-// GPU is worth more for them.
+// Learn adds a pod. It ignores pods that select GPUs by UUID, because they compete for no other GPUs.
 func (m *Mix) Learn(r placement.Request) {
 	if r.Empty() || r.UUIDs != "" {
 		return
@@ -53,7 +51,7 @@ func (m *Mix) Learn(r placement.Request) {
 	}
 }
 
-// fade halves the weight of all that was seen, and forgets what is left of the rarest.
+// fade halves all weights and removes the kinds with a weight below 1.
 func (m *Mix) fade() {
 	m.total = 0
 	maps.DeleteFunc(m.seen, func(_ kind, n float64) bool { return n < 1 })
@@ -63,10 +61,11 @@ func (m *Mix) fade() {
 	}
 }
 
-// Clone returns a mix that does not change with this one.
+// Clone returns an independent copy.
 func (m *Mix) Clone() Mix { return Mix{seen: maps.Clone(m.seen), total: m.total, Learned: m.Learned} }
 
-// kinds returns the kinds of pods that ask for shares, or by the amount, by what they ask for together.
+// kinds returns the kinds that request shares, or those that request amounts of memory, by descending
+// total demand.
 func (m *Mix) kinds(shares bool) []kind {
 	return slices.DeleteFunc(slices.SortedFunc(maps.Keys(m.seen), func(a, b kind) int {
 		return cmp.Or(
@@ -76,5 +75,5 @@ func (m *Mix) kinds(shares bool) []kind {
 	}), func(k kind) bool { return k.shares != shares })
 }
 
-// demand returns what all pods of a kind ask for together.
+// demand returns the total units requested by all pods of a kind.
 func (m *Mix) demand(k kind) float64 { return m.seen[k] * k.demand() }

@@ -10,29 +10,30 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Prices say what pods to come lose when a pod is placed: the models that they want, the
-// CPU that they need with a GPU or without, and nodes with several free GPUs. They do not change
-// once made, and the zero value has none.
+// Prices estimate the loss of future pods when a pod is placed: the models that they request, the CPU
+// that they need with or without a GPU, and nodes with several free GPUs. They are immutable. The zero
+// value prices nothing.
 type Prices struct {
-	load     map[string]float64 // by model, see loads
+	load     map[string]float64 // by model: see loads
 	balances []balance          // by ratio, the lowest first
 	several  []several
-	idle     float64 // of a millicore
-	shares   *Prices // of nodes that offer shares, which take other pods
+	idle     float64 // price of a millicore
+	shares   *Prices // of nodes that offer shares, which run other pods
 }
 
-// Cost is what a pod takes from others on a node, in its units of GPU memory.
+// Cost is the estimated loss of future pods if a pod is placed on a node, in units of GPU memory.
 type Cost struct {
-	Models  float64 // from pods that want the models of the chosen GPUs
-	CPU     float64 // free GPU memory for which the CPU of the node is then short
-	Several float64 // from pods that want several GPUs of one node
-	Idle    float64 // idle CPU of the node, as a part of the GPU memory for which it is enough on average
+	Models  float64 // loss of pods that request the models of the chosen GPUs
+	CPU     float64 // free GPU memory that the node's remaining CPU cannot serve
+	Several float64 // loss of pods that request several GPUs of one node
+	Idle    float64 // CPU that stays idle on the node, converted to GPU memory
 }
 
-// Sum is all that a pod takes from others.
+// Sum returns the total cost.
 func (c Cost) Sum() float64 { return c.Models + c.CPU + c.Several + c.Idle }
 
-// NewPrices makes prices for the pods of a mix on nodes. Without a mix that of idle CPU is all.
+// NewPrices computes prices on the given nodes for the pods of a mix. For an empty mix, only idle CPU
+// has a price.
 func NewPrices(mix Mix, nodes []placement.Node) *Prices {
 	prices := newPrices(&mix, nodes, false)
 	prices.shares = newPrices(&mix, nodes, true)
@@ -42,7 +43,7 @@ func NewPrices(mix Mix, nodes []placement.Node) *Prices {
 func newPrices(mix *Mix, nodes []placement.Node, shares bool) *Prices {
 	kinds := mix.kinds(shares)
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n placement.Node) bool { return n.InShares() != shares })
-	units, cpu, others := gpu.Units(0), int64(1), int64(0) // of all nodes with GPUs whose CPU is known
+	units, cpu, others := gpu.Units(0), int64(1), int64(0) // sums over all nodes with GPUs and known CPU; others is the CPU of pods without GPU memory
 	for i := range nodes {
 		if n := &nodes[i]; n.CPU > 0 && len(n.Devices) > 0 {
 			units, cpu, others = units+n.Allocatable(), cpu+n.CPU, others+n.RequestedCPU
@@ -57,10 +58,9 @@ func newPrices(mix *Mix, nodes []placement.Node, shares bool) *Prices {
 	return &Prices{load: load, balances: balances(mix, kinds), several: newSeveral(mix, kinds, nodes, slices.Collect(maps.Keys(load))), idle: idle * float64(max(0, others)) / float64(cpu) * float64(units) / float64(cpu)}
 }
 
-// loads returns by model how much would be asked of a unit of its GPUs if the pods of
-// each kind spread evenly over the GPUs that they may use and that are large enough for
-// them: 1 is the mean of all models. A model that many name, or that few GPUs are as
-// large as, has more.
+// loads returns the demand per unit of memory by model, relative to the mean of all models, which is 1.
+// It assumes that pods of each kind spread evenly over the GPUs that match their globs and are large
+// enough. A model that many pods name, or one of few large models, has a higher load.
 func loads(mix *Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
 	all, largest, capacity := make(map[string]gpu.Units), make(map[string]gpu.Units), gpu.Units(0)
 	for i := range nodes {
@@ -91,12 +91,12 @@ func loads(mix *Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
 	return load
 }
 
-// balance is a ratio of GPU memory to CPU, and the pods that ask for less GPU memory with
-// their CPU than that, or as much.
+// balance is a ratio of GPU memory to CPU. Its other fields cover the pods that request at most this
+// ratio.
 type balance struct {
-	ratio float64 // units for each millicore
-	part  float64 // of all pods
-	units float64 // that these ask for with a millicore, times their part
+	ratio float64 // units per millicore
+	part  float64 // fraction of all pods
+	units float64 // sum over these pods' kinds: units per millicore × fraction of all pods
 }
 
 func balances(mix *Mix, kinds []kind) (out []balance) {
@@ -114,8 +114,8 @@ func balances(mix *Mix, kinds []kind) (out []balance) {
 	return out
 }
 
-// short returns for how much of the free units of a node its free CPU is short: on average
-// over the pods, what is left of the units when pods of that kind have taken all CPU.
+// short returns the part of a node's free units that its free CPU cannot serve. It is the average over
+// all kinds of the units that remain after pods of that kind have used up the CPU.
 func (p *Prices) short(units, cpu float64) float64 {
 	i, _ := slices.BinarySearchFunc(p.balances, units/cpu, func(b balance, ratio float64) int { return cmp.Compare(b.ratio, ratio) })
 	if i == 0 {
@@ -124,39 +124,39 @@ func (p *Prices) short(units, cpu float64) float64 {
 	return units*p.balances[i-1].part - cpu*p.balances[i-1].units
 }
 
-// several is a kind of pods that want several GPUs of a node, whatever their CPU. A slot
-// takes one of them.
+// several is a kind of pods that request several GPUs of a node, regardless of their CPU. A slot is
+// room for one such pod.
 type several struct {
 	kind
-	pods  float64  // in the mix
-	may   []string // use these models
+	pods  float64  // weight in the mix
+	may   []string // models that match the globs
 	price float64  // of a slot, in units
 }
 
 const (
-	// idle weighs idle CPU. A millicore of it counts as
+	// idle is the weight of idle CPU. A millicore costs
 	//
 	//	idle × (GPU memory ÷ CPU, of the cluster) × (CPU of pods without GPU memory ÷ all CPU)
 	//
-	// units. From 0.25 to 1 it does about as well.
+	// units. Replays gave similar results from 0.25 to 1.
 	idle = 0.5
-	// maxSeveral bounds the kinds with a price for slots: those that ask for the most.
+	// maxSeveral limits the kinds with priced slots to those with the highest demand.
 	maxSeveral = 16
-	// ahead is how far demand is looked at, in parts of the free memory: for pods leave,
-	// too, more come than fit now.
+	// ahead is the assumed future demand, as a multiple of the free memory. It exceeds 1 because pods
+	// leave, and more pods arrive than fit now.
 	ahead = 1.5
 )
 
-// newSeveral prices slots on these models:
+// newSeveral prices slots on the given models:
 //
 //	price = memory × GPUs² × min(1, demand/supply)³ ÷ 50
 //
-// Supply are the slots that are free, demand the pods of the kind and of kinds that ask for
-// as many GPUs or more, and as much of each. Slots do not come back by themselves once small
-// pods are on the node, so even one that is likely to be missed costs more than a few units
-// that stay free.
+// Supply is the number of free slots. Demand is the expected number of pods of the kind and of kinds
+// that request at least as many GPUs with at least as much memory. A slot does not reappear by itself
+// once small pods are on the node. So a slot that is likely to be missed costs more than a few free
+// units.
 func newSeveral(mix *Mix, kinds []kind, nodes []placement.Node, models []string) (out []several) {
-	asked, room := 0.0, 0.0 // by all pods, and free
+	asked, room := 0.0, 0.0 // requested by all pods, and free on all nodes
 	for _, k := range kinds {
 		pods := mix.seen[k]
 		asked += pods * k.demand()
@@ -186,7 +186,7 @@ func newSeveral(mix *Mix, kinds []kind, nodes []placement.Node, models []string)
 	return out
 }
 
-// slots returns how many pods fit on the GPUs of a node once so many units of some are taken.
+// slots returns the number of pods that fit the GPUs of a node after units are taken from some of them.
 func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) int {
 	fit := 0
 	for i := range n.Devices {
@@ -201,7 +201,7 @@ func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) int {
 	return fit / s.gpus
 }
 
-// cost returns what a request takes from others on devices of a node; nothing without prices.
+// cost returns the cost of a request on devices of a node. It is zero for nil prices.
 func (p *Prices) cost(n *placement.Node, req placement.Request, devices []int) (c Cost) {
 	if p != nil && n.InShares() {
 		p = p.shares

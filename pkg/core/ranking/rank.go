@@ -8,18 +8,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// MaxScore is the highest score that Rank gives, k8s.io/kube-scheduler's
-// MaxExtenderPriority.
+// MaxScore is the highest score that Rank returns: MaxExtenderPriority of k8s.io/kube-scheduler.
 const MaxScore = 10
 
-// Policies are those of the cluster, for pods that name none.
+// Policies are the cluster's policies for pods that name none.
 type Policies struct {
 	GPU  placement.Policy
-	Node placement.Policy // empty: as for GPUs
+	Node placement.Policy // empty: the policy for GPUs
 }
 
-// node returns the policy by which nodes are chosen for a request. What a pod
-// asks for itself is of nodes too, but for Exclusive, which is of GPUs alone.
+// node returns the policy that ranks nodes for a request. A pod's own policy applies to nodes too,
+// except Exclusive, which applies to GPUs only.
 func (p Policies) node(req placement.Request) placement.Policy {
 	if req.Policy == placement.Exclusive {
 		req.Policy = ""
@@ -27,12 +26,12 @@ func (p Policies) node(req placement.Request) placement.Policy {
 	return cmp.Or(req.Policy, p.Node, p.GPU)
 }
 
-// Ranking is the order of the nodes on which a request fits.
+// Ranking is the result of Rank.
 type Ranking struct {
-	Best []Scored // the best first; of equals the names decide
+	Best []Scored // the best first; equal nodes by name
 
-	// First is the best node, and Alone the one that the policy alone puts first, whatever
-	// the request likes and takes from others. They are the same where that changes nothing.
+	// First is the best node. Alone is the node that the policy would put first without the request's
+	// preferences and costs. Both are the same if these make no difference.
 	First, Alone Stake
 }
 
@@ -42,25 +41,23 @@ type Scored struct {
 	Score int64
 }
 
-// Stake is what a request likes of a node, and takes from others there.
+// Stake is a node with the chosen GPUs, the request's preferences, and the cost to future pods.
 type Stake struct {
 	Node *placement.Node
 	placement.Choice
 	Cost
 }
 
-// Rank returns the best nodes for a request, at most so many.
+// Rank returns at most the given number of best nodes for a request.
 //
-// The best node gets MaxScore and the others share the rest by rank: eleven
-// levels are too coarse to carry a measure. Nodes between which there is no
-// difference get the same, and kube-scheduler's other scores decide.
+// The best nodes get MaxScore; the others get 1 to MaxScore-1 by rank, because eleven levels are too few
+// for a measure. Equal nodes get the same score, and kube-scheduler's other scores decide.
 //
-// A node with the pod's group, a model that it prefers or GPUs nearer to one
-// another goes before. Then Binpack prefers the node on whose chosen GPU the
-// least is left free, what the pod takes from others at these prices (Cost) included, and
-// among equals the fullest node; Spread the node whose chosen GPUs are emptiest, by the
-// fullest of them, where GPUs are spread too, then the node with the largest
-// part free, and then that with most free.
+// A node with a pod of the request's group, a preferred model or a better interconnect comes first.
+// Then Binpack prefers the node with the least memory left on the chosen GPU, plus the cost to future
+// pods at the given prices, and then the fullest node. Spread prefers the node whose chosen GPUs have
+// the largest free fraction, by the fullest of them, if Spread chose the GPUs too. Then it prefers the
+// node with the largest free fraction, and then the node with the most free memory.
 func Rank(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
 	by := criteria{defaults, req, defaults.pay(req, prices)}
 	var fitting []*ranked
@@ -73,14 +70,14 @@ func Rank(most int, defaults Policies, req placement.Request, nodes []*placement
 	return by.ranking(fitting, len(fitting), most)
 }
 
-// criteria are what a node is ranked by: the request, the policies, and prices where these count.
+// criteria determine the rank of a node: the policies, the request, and the prices that apply to it.
 type criteria struct {
 	defaults Policies
 	req      placement.Request
 	prices   *Prices
 }
 
-// pay returns the prices that count for a request; nil: none do.
+// pay returns the prices that apply to a request, or nil if none do.
 func (p Policies) pay(req placement.Request, prices *Prices) *Prices {
 	if p.node(req).Priced() {
 		return prices
@@ -88,7 +85,7 @@ func (p Policies) pay(req placement.Request, prices *Prices) *Prices {
 	return nil
 }
 
-// ranking returns the order of nodes that are sorted already, of so many that fit.
+// ranking builds the result from sorted nodes. The number of nodes on which the request fits is fitting.
 func (by criteria) ranking(sorted []*ranked, fitting, most int) Ranking {
 	if len(sorted) == 0 {
 		return Ranking{}
@@ -112,19 +109,19 @@ func (by criteria) stake(r *ranked) Stake {
 	return Stake{r.node, placement.Choice{Devices: r.devices, Order: r.liked()}, by.prices.cost(r.node, by.req, r.devices)}
 }
 
-// ranked is what nodes are compared by. An Index has one for each node and request, so it is small.
+// ranked holds the keys for comparing nodes. An Index has one per node and request, so it is small.
 type ranked struct {
 	node    *placement.Node
-	devices []int            // the GPUs that the request would get
-	order   *placement.Order // nil means unliked, which most nodes are
-	policy  [4]float32       // the policy prefers nodes with lower values: see placement.Policy.NodeOrder
-	worth   float64          // the first value of policy and the cost together
+	devices []int            // GPUs that the request would get
+	order   *placement.Order // nil means unliked, as on most nodes
+	policy  [4]float32       // lower values are preferred: see placement.Policy.NodeOrder
+	worth   float64          // first value of policy plus the cost
 }
 
-// unliked is how a request without likings likes one GPU.
+// unliked is the order of one GPU for a request without preferences.
 var unliked = placement.Order{ModelCost: math.MinInt}
 
-// single backs the devices of choices of one GPU, so that these need no slice each.
+// single backs the device lists with one GPU, to avoid an allocation for each.
 var single = func() (out [64]int) {
 	for i := range out {
 		out[i] = i
@@ -132,7 +129,7 @@ var single = func() (out [64]int) {
 	return out
 }()
 
-// rank returns how a node ranks; nil: the request does not fit on it.
+// rank returns the keys of a node, or nil if the request does not fit it.
 func (by criteria) rank(n *placement.Node) *ranked {
 	r := &ranked{node: n}
 	if !by.req.Empty() {
@@ -162,7 +159,7 @@ func (by criteria) rank(n *placement.Node) *ranked {
 	return r
 }
 
-// price works out what a node is worth at the prices.
+// price recomputes worth at the current prices.
 func (by criteria) price(r *ranked) {
 	r.worth = float64(r.policy[0]) + by.prices.cost(r.node, by.req, r.devices).Sum()
 }
@@ -194,8 +191,8 @@ func (r *ranked) before(o *ranked) int {
 	return cmp.Compare(r.node.Name, o.node.Name)
 }
 
-// alone orders nodes by the policy alone. Of equals the one comes first that is not the best,
-// for something else has decided then.
+// alone orders nodes by the policy only. It puts the worse of equal nodes first, so that Alone differs
+// from First if preferences or costs decided.
 func (r *ranked) alone(o *ranked) int {
 	if by := slices.Compare(r.policy[:], o.policy[:]); by != 0 {
 		return by
