@@ -1,17 +1,15 @@
-// Package preemption says who would have to leave a node so that a request fits
-// it. What fits is asked of package placement, on nodes as they would be. What is
-// kept for the pods that others leave for, package decide says.
+// Package preemption picks the pods to evict from a node so that a request fits. Package placement
+// checks the fit on hypothetical nodes, and package decide reserves the freed memory.
 //
 // # Invariants
 //
-//   - Victims have a lower priority than the request, or kube-scheduler has
-//     proposed them. Without them the request fits.
-//   - Nothing is stored: the same question has the same answer.
+//   - A victim has a lower priority than the request, or kube-scheduler has proposed it. The request
+//     fits the node without the victims.
+//   - The package has no state. Equal arguments give equal results.
 //
 // # Decisions
 //
-// Victims are chosen per GPU, in the order in which kube-scheduler chooses a
-// node, and no pod is evicted whom the others' eviction makes needless. On one
-// GPU this is the least for pods of one priority; over several GPUs or
-// priorities, and with budgets, it is a good choice and not always the best.
+// Victims are picked per GPU, in kube-scheduler's order for nodes, and a pod that the other evictions
+// make needless is kept. On one GPU and for pods of equal priority, the number of victims is minimal.
+// With several GPUs, different priorities or budgets, the choice is good and not always optimal.
 package preemption

@@ -9,14 +9,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Budget says how many of certain pods may still be disrupted at will, as a
-// PodDisruptionBudget does.
+// Budget limits the voluntary disruptions of a set of pods, as a PodDisruptionBudget does.
 type Budget struct {
 	Pods    []string // UIDs
 	Allowed int
 }
 
-// Guarded returns the UIDs of pods that a budget allows no eviction of.
+// Guarded returns the UIDs of pods for which a budget allows no eviction.
 func Guarded(budgets []Budget) map[string]bool {
 	guarded := make(map[string]bool)
 	for _, b := range budgets {
@@ -30,20 +29,20 @@ func Guarded(budgets []Budget) map[string]bool {
 	return guarded
 }
 
-// Victims are pods of a node that are to be evicted for another one.
+// Victims are the pods of a node to evict for another pod.
 type Victims struct {
 	Pods       []placement.Holding // the most important first
-	Violations int                 // how many of the evictions are beyond a budget
+	Violations int                 // number of evictions that exceed a budget
 }
 
-// Preempt chooses whom to evict from a node so that the request fits it: pods
-// of lower priority, as few and as unimportant as there are, on the GPUs where
-// that costs the least (see Cheaper). It reports false when no eviction helps.
+// Preempt picks the pods to evict from a node so that the request fits it. They have lower priority, and
+// Preempt evicts as few and as unimportant ones as possible, from the GPUs with the lowest cost (see
+// Cheaper). It returns false if no eviction helps.
 //
-// Proposed are the pods that kube-scheduler would evict, with and without a GPU.
-// Those that it proposes for the node's sum of GPU memory alone are replaced by
-// pods of one GPU. Those that it needs for something else, like CPU, are
-// evicted too. Where these alone free enough on a GPU, all that are proposed go.
+// The proposed pods are those that kube-scheduler would evict, with and without GPUs. Preempt replaces
+// the ones that are proposed only for the node's sum of GPU memory by pods of one GPU. It keeps the ones
+// that are proposed for other resources, such as CPU. If these alone free enough on a GPU, Preempt
+// returns all proposed pods.
 func Preempt(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (Victims, bool) {
 	kept := unexplained(req, node, proposed, budgets)
 	rest := node.Without(kept)
@@ -56,7 +55,7 @@ func Preempt(req placement.Request, node placement.Node, proposed []placement.Ho
 	}
 	gone := slices.Concat(kept, chosen)
 	if !node.Without(gone).InSum(req) && placement.Fit(req, node.Without(proposed)).Fits() {
-		gone = proposed // which make up for a GPU that is over-committed, or out of use
+		gone = proposed // they compensate for a GPU that is over-committed or out of use
 	}
 	return newVictims(gone, budgets), true
 }
@@ -67,16 +66,16 @@ func newVictims(pods []placement.Holding, budgets []Budget) Victims {
 	return Victims{Pods: pods, Violations: Violations(pods, budgets)}
 }
 
-// Violations counts the pods whose eviction is beyond a budget, when they are
-// evicted in this order. Pods that are being deleted already are beyond none.
+// Violations counts the evictions that exceed a budget when the pods are evicted in this order.
+// Terminating pods exceed none.
 func Violations(pods []placement.Holding, budgets []Budget) int {
 	evicted := slices.DeleteFunc(slices.Clone(pods), func(h placement.Holding) bool { return h.Terminating })
 	beyond, _ := spend(evicted, budgets)
 	return len(beyond)
 }
 
-// spend takes pods off the budgets that they are under, one after the other, and
-// returns those whom one of these did not allow, and the rest.
+// spend charges the pods to their budgets in order. It returns the pods that exceed a budget and the
+// others.
 func spend(pods []placement.Holding, budgets []Budget) (beyond, within []placement.Holding) {
 	spent := make([]int, len(budgets))
 	for _, h := range pods {
@@ -96,9 +95,9 @@ func spend(pods []placement.Holding, budgets []Budget) (beyond, within []placeme
 	return beyond, within
 }
 
-// moreWorth orders pods by what their eviction would cost: one that is being
-// deleted costs nothing, and of equal priority the smaller ones stay, for then
-// the fewest have to go.
+// moreWorth orders pods by the cost of their eviction, the highest first. A terminating pod costs
+// nothing. Among pods of equal priority the smaller ones come first, because evicting the larger ones
+// takes fewer evictions.
 func moreWorth(a, b placement.Holding) int {
 	return cmp.Or(
 		placement.CompareBool(a.Terminating, b.Terminating),
@@ -108,12 +107,10 @@ func moreWorth(a, b placement.Holding) int {
 	)
 }
 
-// unexplained returns those of the proposed pods that kube-scheduler would not
-// evict if it were for the node's sums alone: those that hold no GPU of it, and
-// of the others whom it would put back. It does as kube-scheduler does: without
-// all pods that may be evicted, each in turn is put back if it can be.
-// (SelectVictimsOnNode of
-// k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
+// unexplained returns the proposed pods that kube-scheduler would not evict for the node's sums alone:
+// pods without GPU memory there, and pods that its simulation would put back. Like kube-scheduler, it
+// removes all pods that may be evicted, and puts each back if the request still fits.
+// (SelectVictimsOnNode in k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
 func unexplained(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (out []placement.Holding) {
 	pods := inTurn(evictable(req, node), proposed, budgets)
 	for _, h := range proposed {
@@ -134,11 +131,10 @@ func unexplained(req placement.Request, node placement.Node, proposed []placemen
 	return out
 }
 
-// inTurn orders pods as kube-scheduler puts them back: those first that are beyond
-// a budget, then the more important. Pods of one priority that started in one
-// second, as those of a Deployment do, it puts into any order. Of these the one
-// that explains what is proposed is taken: the budgets were spent on the proposed
-// pods, and the others were put back before them.
+// inTurn orders pods as kube-scheduler puts them back: first pods that exceed a budget, then by
+// importance. kube-scheduler's order is undefined for pods of equal priority that started in the same
+// second, as the pods of a Deployment often do. inTurn picks the order that explains the proposal: the
+// proposed pods used up the budgets, and the others were put back before them.
 func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Holding {
 	order := func(pods []placement.Holding, proposedFirst bool) {
 		slices.SortFunc(pods, func(a, b placement.Holding) int {
@@ -155,9 +151,8 @@ func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Ho
 	return append(beyond, within...)
 }
 
-// makeRoom returns the pods that must leave for a request that does not fit the
-// node. It begins with each device in turn and goes on where it costs the least,
-// for pods may hold several devices.
+// makeRoom returns the pods to evict for a request that does not fit the node. It tries each device as
+// the first one and continues with the device of the lowest cost, because a pod can hold several devices.
 func makeRoom(req placement.Request, node placement.Node, budgets []Budget) (victims []placement.Holding, ok bool) {
 	node = node.Only(slices.DeleteFunc(slices.Clone(node.Devices), func(d placement.Device) bool { return !req.Allows(d) })...)
 	_, victims, ok = cheapest(node.Devices, budgets, func(first placement.Device) ([]placement.Holding, bool) {
@@ -187,8 +182,7 @@ func makeRoomFrom(first placement.Device, req placement.Request, node placement.
 	return reprieve(req, node, byWorth(gone, budgets, moreWorth))
 }
 
-// cheapest returns the device on which it costs the least to free enough, and who
-// must leave for that.
+// cheapest returns the device on which freeing enough costs the least, and the pods to evict from it.
 func cheapest(devices []placement.Device, budgets []Budget, makeRoom func(placement.Device) ([]placement.Holding, bool)) (device placement.Device, victims []placement.Holding, ok bool) {
 	for _, d := range devices {
 		pods, fits := makeRoom(d)
@@ -199,14 +193,14 @@ func cheapest(devices []placement.Device, budgets []Budget, makeRoom func(placem
 	return device, victims, ok
 }
 
-// clearDevice returns the pods that must leave one device for a request of one.
+// clearDevice returns the pods to evict from one device for a request for one GPU.
 func clearDevice(device placement.Device, one placement.Request, node placement.Node, budgets []Budget) ([]placement.Holding, bool) {
 	alone := node.Only(device)
 	return reprieve(one, alone, byWorth(evictable(one, alone), budgets, moreWorth))
 }
 
-// ofOneGPU is what a request wants of each of its GPUs: all containers run on each, with a part
-// of what they ask for.
+// ofOneGPU returns the request for one of several GPUs: all containers run on each GPU, with an equal
+// part of their requests.
 func ofOneGPU(r placement.Request) placement.Request {
 	n := r.GPUs()
 	r.Containers, r.Count = r.Containers.Each(func(c *placement.Container) {
@@ -215,17 +209,16 @@ func ofOneGPU(r placement.Request) placement.Request {
 	return r
 }
 
-// evictable returns the pods of a node that may be evicted for a request. The priority of a pod is
-// unknown that is in the inventory alone, as those with claims.
+// evictable returns the pods of a node that a request may evict. It leaves out pods that are known from
+// the inventory only, such as pods with claims, because their priority is unknown.
 func evictable(req placement.Request, node placement.Node) []placement.Holding {
 	return slices.DeleteFunc(node.Holdings(), func(h placement.Holding) bool {
 		return h.Request.Empty() || h.Request.Priority >= req.Priority
 	})
 }
 
-// reprieve returns those of the pods without whom the request fits the node, when
-// each in turn is kept if it can be. It reports false when the request does not fit
-// without any of them.
+// reprieve returns the pods that must go so that the request fits the node. It keeps each pod in order
+// if the request fits nevertheless. It returns false if the request does not fit without all of them.
 func reprieve(req placement.Request, node placement.Node, pods []placement.Holding) (victims []placement.Holding, ok bool) {
 	fits := func(gone []placement.Holding) bool { return placement.Fit(req, node.Without(gone)).Fits() }
 	if !fits(pods) {
@@ -241,18 +234,17 @@ func reprieve(req placement.Request, node placement.Node, pods []placement.Holdi
 	return victims, true
 }
 
-// byWorth orders pods for reprieve: those first that are beyond a budget.
+// byWorth orders pods for reprieve: pods that exceed a budget come first.
 func byWorth(pods []placement.Holding, budgets []Budget, compare func(a, b placement.Holding) int) []placement.Holding {
 	slices.SortFunc(pods, compare)
 	beyond, within := spend(pods, budgets)
 	return append(beyond, within...)
 }
 
-// Cheaper orders sets of victims as kube-scheduler orders nodes: by budgets
-// violated, by the highest priority, by the sum of priorities, which is first of
-// all their number; then by the memory that they hold. Pods that are being
-// deleted cost nothing. (k8s.io/kubernetes/pkg/scheduler/framework/preemption,
-// pickOneNodeForPreemption)
+// Cheaper orders sets of victims as kube-scheduler orders nodes: by the number of violated budgets, by
+// the highest priority, by the sum of priorities, which mostly reflects the number of pods, and then by
+// memory. Terminating pods cost nothing. (pickOneNodeForPreemption in
+// k8s.io/kubernetes/pkg/scheduler/framework/preemption)
 func Cheaper(a, b []placement.Holding, budgets []Budget) int {
 	x, y := newCost(a, budgets), newCost(b, budgets)
 	return cmp.Or(
@@ -266,7 +258,7 @@ func Cheaper(a, b []placement.Holding, budgets []Budget) int {
 type cost struct {
 	violations int
 	highest    int64
-	priorities int64 // each above the lowest there is
+	priorities int64 // sum of the distances from the lowest priority
 	units      gpu.Units
 }
 
