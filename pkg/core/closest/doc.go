@@ -1,19 +1,18 @@
-// Package closest tells how far a node is from taking a pod that it refuses: it is for people who
-// ask why a pod waits. Of many nodes they are shown those that come closest, and what would help there.
+// Package closest measures the distance of a node from taking a request that it refuses. The answers to
+// "why does my pod wait" use it to show the closest of many nodes, and the change that would help there.
 //
-// # Where to find what
-//
-// gap.go compares refusals, and says how much one GPU has left. nearmiss.go finds a glob that lets in no GPU, and would if it were
-// written a little wider.
+// gap.go compares refusals and computes the free memory of GPUs. nearmiss.go finds globs that match no
+// GPU and would match one with a wildcard.
 //
 // # Invariants
 //
-//   - Nothing is decided here: whether a pod fits, and where, is asked of package placement.
-//   - No pods can leave with whom the request fits then and that hold less than Gap says.
-//   - All functions are total and without effect.
+//   - The package decides nothing: package placement decides whether and where a pod fits.
+//   - A Gap is a lower bound: no set of pods with less memory than its lack makes the request fit by
+//     leaving.
+//   - All functions are total and have no side effects.
 //
 // # Decisions
 //
-// A Gap is found once for each answer, and kept with it (decide.Refusal): a pod that fits none of
-// 5,000 nodes is asked about again and again.
+// A Gap is computed once per decision and stored in decide.Refusal, because a pod that fits none of 5,000
+// nodes is evaluated again and again.
 package closest

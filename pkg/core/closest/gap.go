@@ -8,17 +8,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Gap is how far a node is from taking a request, to tell which of several comes closest.
+// Gap is the distance of a node from a fit, for comparing nodes.
 type Gap struct {
 	reason placement.Reason
-	lack   int64 // MiB that would have to come free, on the GPUs where that is least
-	fit    int   // how many GPUs are enough; 1 where a GPU is with a wider glob
-	free   int64 // MiB, the most on one GPU; of GPUs that are too small, what they have when empty
+	lack   int64 // MiB that must become free, on the GPUs with the smallest lack
+	fit    int   // number of requested GPUs that lack nothing; 1 if a wider glob would match a GPU
+	free   int64 // MiB on the GPU with the most free memory; if all GPUs are too small, the size of the largest
 }
 
-// Of returns how far the node of a verdict is from taking the request.
+// Of returns the gap of a verdict.
 func Of(v placement.Verdict) Gap {
-	unit := max(1, v.Node.UnitMiB) // of nodes with shares, shares are compared
+	unit := max(1, v.Node.UnitMiB) // nodes with shares have no unit and compare shares
 	g := Gap{reason: v.Reason, free: int64(LargestFree(v.Node)) * unit}
 	if v.Reason == placement.TooLarge {
 		g.free = int64(Largest(v)) * unit
@@ -41,7 +41,7 @@ func Of(v placement.Verdict) Gap {
 	return g
 }
 
-// stage returns how far the request got: the same wherever pods that leave help.
+// stage returns the progress of the request. It is the same for all reasons that an eviction may resolve.
 func (g Gap) stage() placement.Reason {
 	if g.reason == placement.Fits {
 		return placement.Fragmented + 1
@@ -49,8 +49,8 @@ func (g Gap) stage() placement.Reason {
 	return min(g.reason, placement.Occupied)
 }
 
-// lacks returns how much would have to come free of each device where that helps, the least
-// first. What is short of cores counts as as much of the device's memory.
+// lacks returns the amount that must become free on each device where an eviction may help, the
+// smallest first. Missing cores count as the same fraction of the device's memory.
 func lacks(v placement.Verdict) []gpu.Units {
 	units, cores := v.Request.Share()
 	out := make([]gpu.Units, 0, 16)
@@ -64,14 +64,14 @@ func lacks(v placement.Verdict) []gpu.Units {
 			out = append(out, lack)
 		case placement.Occupied:
 			out = append(out, max(1, lack, barring(v, d)))
-		default: // no pod that leaves helps
+		default: // no eviction helps
 		}
 	}
 	slices.Sort(out)
 	return out
 }
 
-// barring returns what the pods have of a device with which the request may not be there.
+// barring returns the units that the pods excluding the request hold on a device.
 func barring(v placement.Verdict, d placement.Device) (sum gpu.Units) {
 	for _, pods := range [...][]placement.Holding{d.Pods, v.Node.Unattributed} {
 		for _, h := range pods {
@@ -84,9 +84,8 @@ func barring(v placement.Verdict, d placement.Device) (sum gpu.Units) {
 	return sum
 }
 
-// Compare puts first the node where the request got further: of nodes that lack memory where
-// the least would have to come free, of others that with the most free on one GPU, or with the
-// largest where all are too small.
+// Compare orders the closest node first: by stage, then by the smallest lack, then by the most free
+// memory on one GPU, or by the largest GPU if all are too small.
 func (g Gap) Compare(other Gap) int {
 	return cmp.Or(
 		cmp.Compare(other.stage(), g.stage()),
@@ -97,7 +96,7 @@ func (g Gap) Compare(other Gap) int {
 	)
 }
 
-// Largest returns what the largest of the devices has, when empty, that pass the pod's globs.
+// Largest returns the size of the largest device that matches the pod's globs.
 func Largest(v placement.Verdict) (most gpu.Units) {
 	for i, reason := range v.Node.Checks(v.Request) {
 		if reason != placement.NoSuchDevice {
@@ -107,8 +106,8 @@ func Largest(v placement.Verdict) (most gpu.Units) {
 	return most
 }
 
-// LargeEnough returns how many of the devices that pass the pod's globs are large enough for
-// its share when empty.
+// LargeEnough returns the number of devices that match the pod's globs and are large enough for its
+// share when empty.
 func LargeEnough(v placement.Verdict) (n int) {
 	for _, reason := range v.Node.Checks(v.Request) {
 		if reason != placement.NoSuchDevice && reason != placement.TooLarge {
@@ -118,8 +117,8 @@ func LargeEnough(v placement.Verdict) (n int) {
 	return n
 }
 
-// LargestFree returns the most that a new pod could have of one GPU: the plainest pod of so
-// much fits, and is in the node's sum, and one of more is not.
+// LargestFree returns the largest amount that fits: a new pod without constraints that requests it from
+// one GPU fits the GPU and the node's sum, and a pod that requests more does not.
 func LargestFree(n placement.Node) (most gpu.Units) {
 	one := placement.NewContainers(placement.Container{Kind: placement.App, Units: 1})
 	plainest := placement.Request{Containers: one, InShares: n.InShares()}

@@ -8,20 +8,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// NearMiss is a glob that matches no device of a node, and would if it were written otherwise.
+// NearMiss describes a glob that matches no device of a node but probably should.
 type NearMiss struct {
-	Wider string            // the glob that would match; empty: see Index
-	Index *placement.Device // the glob is the index of this device, not a UUID
+	Wider string            // wider glob that would match; empty if Index is set
+	Index *placement.Device // device whose index the glob contains instead of a UUID
 }
 
-// telling is how much of a UUID says which one was meant.
+// telling is the minimum number of characters of a UUID that identify the intended GPU.
 const telling = 4
 
-// wholeUUID is how long the UUID of a GPU is.
+// wholeUUID is the length of a GPU's UUID.
 const wholeUUID = len("GPU-00000000-0000-0000-0000-000000000000")
 
-// FindNearMiss returns the first glob of the request that would let in a device of the node with a
-// star before it, after it, or on either side. Nothing else of the request keeps that device out.
+// FindNearMiss returns the first glob of the request that would match a device of the node with a star
+// before it, after it, or on both sides. The rest of the request allows that device.
 func FindNearMiss(v placement.Verdict) (NearMiss, bool) {
 	models, ids := nearly(v)
 	for _, glob := range v.Request.Models.Texts() {
@@ -31,7 +31,7 @@ func FindNearMiss(v placement.Verdict) (NearMiss, bool) {
 	}
 	for _, glob := range v.Request.UUIDs.Texts() {
 		if len(glob) >= wholeUUID {
-			continue // that of one GPU of one node, as a rule
+			continue // a complete UUID usually names one GPU of one node
 		}
 		if at := slices.IndexFunc(v.Node.Devices, func(d placement.Device) bool { return glob == strconv.Itoa(d.Index) }); at >= 0 {
 			return NearMiss{Index: &v.Node.Devices[at]}, true
@@ -47,8 +47,8 @@ func FindNearMiss(v placement.Verdict) (NearMiss, bool) {
 	return NearMiss{}, false
 }
 
-// nearly returns the models and the UUIDs that one more glob of their list could let in: nothing
-// else of the request keeps them out.
+// nearly returns the models and the UUIDs that one more glob in their list could match: the rest of the
+// request allows them.
 func nearly(v placement.Verdict) (models, ids []string) {
 	notModels, notIDs := excluding(v.Request.Models), excluding(v.Request.UUIDs)
 	for _, d := range v.Node.Devices {
@@ -63,13 +63,13 @@ func nearly(v placement.Verdict) (models, ids []string) {
 	return slices.Compact(models), ids
 }
 
-// excluding returns those of the globs that exclude.
+// excluding returns the globs that exclude names.
 func excluding(globs placement.Globs) placement.Globs {
 	return placement.NewGlobs(slices.DeleteFunc(globs.Texts(), func(text string) bool { return !strings.HasPrefix(text, "!") })...)
 }
 
-// wider returns the first of two spellings of a glob that matches one of some names: first, or
-// the glob with a star on either side.
+// wider returns the first of two variants of a glob that matches one of the names: first, or the glob
+// with a star on both sides.
 func wider(names []string, match func(placement.Globs, string) bool, glob, first string) (string, bool) {
 	for _, text := range []string{first, withStars(glob, true, true)} {
 		globs := placement.NewGlobs(text)
@@ -80,7 +80,7 @@ func wider(names []string, match func(placement.Globs, string) bool, glob, first
 	return "", false
 }
 
-// withStars returns a glob with stars on these sides too; one that excludes is left as it is.
+// withStars adds stars to the given sides of a glob. It does not change an excluding glob.
 func withStars(glob string, before, after bool) string {
 	if strings.HasPrefix(glob, "!") {
 		return glob
