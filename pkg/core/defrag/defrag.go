@@ -10,35 +10,33 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// Goal is a request that is to get GPUs, and what may be done for it.
+// Goal is a request that is to get GPUs, and the permitted means.
 type Goal struct {
 	Request  placement.Request
-	Fallback placement.Policy // of the cluster, for pods that name none
+	Fallback placement.Policy // cluster's policy, for pods that name none
 
-	// May reports whether a pod may be evicted at all. In any case it is kept when
-	// it has a higher priority than the request, or its eviction would be beyond
-	// a budget.
+	// May reports whether a pod may be evicted. In any case, pods of higher priority than the request
+	// stay, and no eviction exceeds a budget.
 	May     func(placement.Holding) bool
 	Budgets []preemption.Budget
 
-	// Suits reports whether a node takes a pod, as far as that is not about GPUs
-	// or CPU. The pod without a UID is that of the request.
+	// Suits reports whether a node accepts a pod, apart from GPUs and CPU. The pod without a UID is the
+	// pod of the request.
 	Suits func(pod placement.PodRef, node string) bool
 
-	// Displace allows to evict pods of lower priority that fit nowhere else.
+	// Displace permits evictions of pods with lower priority that fit no other node.
 	Displace bool
 
-	// Empty says that the GPUs are to be free: no pod comes to them, so that the node's
-	// sum is all one.
+	// Empty requests free GPUs for no particular pod. The node's sum is not checked then.
 	Empty bool
 
-	Most int // evictions, at most
+	Most int // maximum number of evictions
 }
 
-// inSum reports whether kube-scheduler would ask about a node for the request.
+// inSum reports whether the request passes kube-scheduler's check of the node's sums.
 func (g Goal) inSum(n placement.Node) bool { return g.Empty || n.InSum(g.Request) }
 
-// Plan is how a request gets GPUs.
+// Plan is the result of a search: the node and the GPUs for a request, and the evictions.
 type Plan struct {
 	Node       string
 	Assignment placement.Assignment // of the request
@@ -48,7 +46,7 @@ type Plan struct {
 // Move is one eviction.
 type Move struct {
 	Pod      placement.Holding
-	From, To string // nodes; To is empty where it fits on none
+	From, To string // nodes; To is empty if the pod fits no node
 }
 
 func (p Plan) displaced() (n int) {
@@ -60,15 +58,14 @@ func (p Plan) displaced() (n int) {
 	return n
 }
 
-// Plan returns the fewest evictions with which the request fits a node, and all
-// evicted pods fit others or, where Displace allows it, none. Of as many, those
-// are taken that displace the fewest pods, then those that are the cheapest (see
-// preemption.Cheaper), then the first node. It reports false when Most are not
-// enough.
+// Plan returns the fewest evictions that let the request fit a node and all evicted pods fit other nodes.
+// With Displace, some evicted pods may fit none. Among plans of equal size, it prefers the one that
+// displaces the fewest pods, then the cheapest (see preemption.Cheaper), then the first node. It returns
+// false if Most evictions are not enough.
 //
-// That an evicted pod fits elsewhere is worked out in turn, the largest first, each
-// where the least is left free, and never on the GPUs of the request: they have to
-// be kept from it until it is elsewhere. kube-scheduler may choose otherwise.
+// New places for the evicted pods are assigned one pod at a time, the largest first, each to the node with
+// the least free memory left, and never on the GPUs of the request. Those must be cordoned until the
+// request has them. kube-scheduler may choose other places.
 func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	s := newSearch(g, nodes)
 	for size := range g.Most + 1 {
@@ -90,9 +87,9 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	return Plan{}, false
 }
 
-// Hopeless reports whether no number of evictions is enough: the request would fit no GPUs
-// even if all pods left that may and fit elsewhere, or less is free elsewhere than
-// those hold that have to go there.
+// Hopeless reports whether no number of evictions is enough. Either the request would not fit even
+// without all pods that may be evicted and fit elsewhere, or those pods need more memory than is free
+// elsewhere.
 func (g Goal) Hopeless(nodes []placement.Node) bool {
 	s := newSearch(g, nodes)
 	total := free(nodes...)
@@ -115,8 +112,8 @@ func (g Goal) Hopeless(nodes []placement.Node) bool {
 	return true
 }
 
-// Overdrawn returns the first node on whose GPUs the request would fit without all pods that
-// may be evicted, though kube-scheduler would not send it there then: as it would be.
+// Overdrawn returns the first node, without all pods that may be evicted, on which the request would fit
+// the GPUs but fail kube-scheduler's check of the node's sums.
 func (g Goal) Overdrawn(nodes []placement.Node) (placement.Node, bool) {
 	s := newSearch(g, nodes)
 	for _, n := range nodes {
@@ -130,7 +127,7 @@ func (g Goal) Overdrawn(nodes []placement.Node) (placement.Node, bool) {
 	return placement.Node{}, false
 }
 
-// roomBeside reports whether a request fits on another node than one, as they are.
+// roomBeside reports whether a request fits any node except one, in their present state.
 func (s *search) roomBeside(req placement.Request, node int) bool {
 	for i, roomy := range s.withRoom(req) {
 		if roomy && i != node {
@@ -147,9 +144,8 @@ func uuids(n placement.Node) (out []gpu.UUID) {
 	return out
 }
 
-// leaving returns how much of a node's GPUs has to be left at least, for the request to
-// get all of them, by pods that have to fit elsewhere, and what those of the pods hold
-// in all that may be displaced.
+// leaving returns a lower bound for the memory of evicted pods that must fit elsewhere if the request is
+// to get all GPUs of n, and the total memory of the pods that may be displaced.
 func (s *search) leaving(n placement.Node, pods []placement.Holding) (leaving, displaced gpu.Units) {
 	share, _ := s.Request.Share()
 	for _, d := range n.Devices {
@@ -167,12 +163,12 @@ func (s *search) leaving(n placement.Node, pods []placement.Holding) (leaving, d
 	return leaving, displaced
 }
 
-// displaces reports whether a pod may be evicted that fits nowhere else.
+// displaces reports whether a pod may be evicted even if it fits no other node.
 func (s *search) displaces(h placement.Holding) bool {
 	return s.Displace && h.Request.Priority < s.Request.Priority
 }
 
-// free returns what is free in all on GPUs that take new pods.
+// free returns the total free memory of GPUs that take new pods.
 func free(nodes ...placement.Node) (sum gpu.Units) {
 	for _, n := range nodes {
 		for _, d := range n.Devices {
@@ -184,26 +180,26 @@ func free(nodes ...placement.Node) (sum gpu.Units) {
 	return sum
 }
 
-// search is the search for a plan.
+// search is the state of one search for a plan.
 type search struct {
 	Goal
 	nodes []placement.Node
-	roomy map[placement.Key][]bool // for each request, whether it fits the nodes in their present state
+	roomy map[placement.Key][]bool // by request, whether it fits each node in its present state
 
-	guarded map[string]bool // UIDs of pods whose budget allows no eviction at all
+	guarded map[string]bool // UIDs of pods whose budget allows no eviction
 }
 
 func newSearch(g Goal, nodes []placement.Node) *search {
 	return &search{Goal: g, nodes: nodes, roomy: make(map[placement.Key][]bool), guarded: preemption.Guarded(g.Budgets)}
 }
 
-// candidate are pods without which the request fits their node.
+// candidate is a set of pods without which the request fits their node.
 type candidate struct {
 	node    int
 	victims []placement.Holding
 }
 
-// candidates returns those of so many pods, the cheapest first.
+// candidates returns the candidates with the given number of pods, the cheapest first.
 func (s *search) candidates(size int) (out []candidate) {
 	for i, n := range s.nodes {
 		pods, ok := s.clearable(n)
@@ -220,8 +216,8 @@ func (s *search) candidates(size int) (out []candidate) {
 	return out
 }
 
-// clearable returns the pods of a node that may be evicted, and whether the request fits
-// it without all of them.
+// clearable returns the pods of a node that may be evicted, and whether the request fits the node
+// without them.
 func (s *search) clearable(n placement.Node) (pods []placement.Holding, ok bool) {
 	if !s.Suits(placement.PodRef{}, n.Name) {
 		return nil, false
@@ -237,7 +233,7 @@ func (s *search) evictable(n placement.Node) []placement.Holding {
 	})
 }
 
-// sets returns a node with each set of so many of its devices.
+// sets returns a copy of the node for each set of the given number of its devices.
 func sets(n placement.Node, size int) (out []placement.Node) {
 	var grow func(set []placement.Device, from int)
 	grow = func(set []placement.Device, from int) {
@@ -253,15 +249,14 @@ func sets(n placement.Node, size int) (out []placement.Node) {
 	return out
 }
 
-// clear returns the sets of so many of the pods without which the request fits
-// some devices of the node, all of them, and its sum. Those without whom it does not
-// fit, no matter who else leaves, are in each of them.
+// clear returns the sets of the given number of pods without which the request fits some devices of the
+// node, using all of them, and the node's sum. Pods that must leave in any case are in every set.
 func (s *search) clear(n, some placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
 	overdrawn := s.overdrawn(n)
 	fits := func(gone []placement.Holding) bool {
 		return placement.Fit(s.Request, some.Without(gone)).Fits() && (!overdrawn || s.inSum(n.Without(gone)))
 	}
-	if !overdrawn { // what fits the devices fits the sum
+	if !overdrawn { // a request that fits the devices also fits the sum
 		pods = slices.DeleteFunc(some.Holdings(), func(h placement.Holding) bool { return !placement.HasPod(pods, h) })
 	}
 	if len(pods) < size || !fits(pods) {
@@ -296,7 +291,7 @@ func (s *search) clear(n, some placement.Node, pods []placement.Holding, size in
 	return sets
 }
 
-// sortAlike puts pods together that ask for the same on the same GPUs, the least important first.
+// sortAlike groups pods with equal requests on the same GPUs, the least important first.
 func sortAlike(pods []placement.Holding) {
 	slices.SortFunc(pods, func(a, b placement.Holding) int { return placement.MoreImportant(b, a) })
 	turn := make(map[placement.Key]int)
@@ -310,7 +305,7 @@ func sortAlike(pods []placement.Holding) {
 	})
 }
 
-// overdrawn reports whether the node's sum may be too small for the request where devices are not.
+// overdrawn reports whether the request may fail the check of the node's sum although it fits devices.
 func (s *search) overdrawn(n placement.Node) bool {
 	return !s.inSum(n) && slices.ContainsFunc(n.Devices, func(d placement.Device) bool {
 		units, cores := d.Excess()
@@ -318,8 +313,8 @@ func (s *search) overdrawn(n placement.Node) bool {
 	})
 }
 
-// alike reports whether it is all one which of two pods is evicted. Pods on other GPUs, or
-// protected by other budgets, are not alike.
+// alike reports whether it makes no difference which of two pods is evicted. Pods on different GPUs or
+// with different budgets are not alike.
 func (s *search) alike(a, b placement.Holding) bool {
 	return a.Request.Priority == b.Request.Priority && a.Request.Key() == b.Request.Key() && slices.Equal(a.Assignment.Devices(), b.Assignment.Devices()) &&
 		!slices.ContainsFunc(s.Budgets, func(budget preemption.Budget) bool {
@@ -327,7 +322,7 @@ func (s *search) alike(a, b placement.Holding) bool {
 		})
 }
 
-// relocate finds places for a candidate's victims once the request has its own.
+// relocate finds places for a candidate's victims after the request has got its GPUs.
 func (s *search) relocate(c candidate) (Plan, bool) {
 	n := s.nodes[c.node].Without(c.victims)
 	chosen, verdict := placement.Choose(s.Fallback, s.Request, n)
@@ -354,7 +349,7 @@ func (s *search) relocate(c candidate) (Plan, bool) {
 	return plan, true
 }
 
-// closed returns a node with some devices that take no further pods.
+// closed returns the node with the given devices cordoned.
 func closed(n placement.Node, devices []gpu.UUID) placement.Node {
 	n.Devices = slices.Clone(n.Devices)
 	for i, d := range n.Devices {
@@ -366,9 +361,9 @@ func closed(n placement.Node, devices []gpu.UUID) placement.Node {
 	return n
 }
 
-// roomFor returns the node that is the best for an evicted pod, and the first of
-// equals; nil, if it fits on none. Nodes are as they would be: but for the one that
-// is left, none has more free than it has now.
+// roomFor returns the best node for an evicted pod, or nil if it fits on none. The argument nodes has
+// their hypothetical state. No node except left has more free memory than in its present state, so
+// withRoom rules out nodes for the search.
 func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) *placement.Node {
 	roomy := s.withRoom(h.Request)
 	var open []*placement.Node
@@ -380,7 +375,7 @@ func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) 
 	return ranking.Rank(1, ranking.Policies{GPU: s.Fallback}, h.Request, open, nil).First.Node
 }
 
-// withRoom returns on which nodes a request fits as they are.
+// withRoom returns for each node whether a request fits its present state.
 func (s *search) withRoom(req placement.Request) []bool {
 	key := req.Key()
 	roomy, known := s.roomy[key]

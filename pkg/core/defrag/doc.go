@@ -1,21 +1,16 @@
-// Package defrag plans whom to evict so that a request gets memory that is free
-// in all and on no GPU alone.
-//
-// Only people ask for such a plan (kubectl inspect gpumem defrag): the scheduler
-// evicts only for a pod of higher priority, see preemption.Preempt.
+// Package defrag plans evictions so that a request fits if free memory is fragmented: enough is free in
+// total, and too little on each GPU. Users request such a plan with "kubectl inspect gpumem defrag". The
+// scheduler itself evicts only for pods of higher priority (preemption.Preempt).
 //
 // # Invariants
 //
-//   - A pod is evicted only when it fits elsewhere, or when the
-//     request goes before it and may do without: the latter is preemption where a
-//     node's sum hides that it is needed.
-//   - What fits is asked of package placement, on nodes as they would be.
-//   - Like placement, the package imports the standard library only, and the same
-//     question has the same answer.
+//   - A plan evicts a pod only if the pod fits another node, or if it has lower priority than the request
+//     and Goal.Displace is set. The latter is preemption that a node's sum hides from kube-scheduler.
+//   - Package placement checks every fit, on hypothetical nodes.
+//   - Equal arguments give equal results.
 //
 // # Decisions
 //
-// A plan is exact in whom it evicts: all sets of pods of a size are looked at
-// before any larger one. It is greedy in where they go, which kube-scheduler
-// decides in the end.
+// The set of victims is optimal: all sets of one size are tried before any larger set. The new places of
+// the victims are found greedily, because kube-scheduler makes the final choice.
 package defrag
