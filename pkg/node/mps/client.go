@@ -190,6 +190,8 @@ func (c *Client) Check(ctx context.Context) (gpus []int, err error) {
 		return nil, fmt.Errorf("the MPS daemon has protocol %d, which gpumem no longer uses: delete the daemon's pod, with which its clients end", s.Protocol)
 	case !s.Healthy:
 		return nil, fmt.Errorf("the MPS daemon: %s", s.Reason)
+	case len(s.Proven) == 0:
+		return nil, errors.New("the MPS daemon has limited no client yet")
 	default:
 		return s.Proven, nil
 	}

@@ -467,21 +467,33 @@ func TestADaemonThatRefuses(t *testing.T) {
 	}
 }
 
-// The supervisor of version 0.2 may still run: its DaemonSet is updated by hand.
-func TestASupervisorOfARetiredProtocol(t *testing.T) {
-	n := newNode(t)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(n.cfg.Dir, statusSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(Status{Healthy: true, Protocol: 3, Proven: []int{0, 1}}) // the client checks
-	})}
-	t.Cleanup(func() { server.Close() })
-	go func() { _ = server.Serve(listener) }()
-	gpus, err := NewClient(n.cfg.Dir).Check(t.Context())
-	if err == nil || gpus != nil || !strings.Contains(err.Error(), "protocol 3, which gpumem no longer uses: delete the daemon's pod") {
-		t.Errorf("it limits clients on GPUs %v, %v", gpus, err)
+// TestASupervisorThatLimitsNoClient: one of version 0.2 may still run, for its DaemonSet is updated by hand, and a healthy one
+// may have limited no client.
+func TestASupervisorThatLimitsNoClient(t *testing.T) {
+	for want, status := range map[string]Status{
+		"protocol 3, which gpumem no longer uses: delete the daemon's pod": {Healthy: true, Protocol: 3, Proven: []int{0, 1}}, // the client checks
+		"has limited no client yet":                                        {Healthy: true, Protocol: 2},
+	} {
+		n := newNode(t)
+		for _, device := range []gpu.Device{{UUID: "GPU-a"}, {UUID: "MIG-a", Parent: "GPU-a", Index: 2}} {
+			dir := DirOf(n.cfg.Dir, device)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(dir, statusSocket))
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_ = json.NewEncoder(w).Encode(status)
+			})}
+			t.Cleanup(func() { server.Close() })
+			go func() { _ = server.Serve(listener) }()
+			gpus, err := Check(t.Context(), n.cfg.Dir, []gpu.Device{device})
+			if err == nil || gpus != nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: it limits clients on GPUs %v, %v, want %s", device.UUID, gpus, err, want)
+			}
+		}
 	}
 }
 
