@@ -41,6 +41,7 @@ type mpsOptions struct {
 	dir, control string
 	nvmlLibrary  string
 	driverRoot   string
+	kubeletDir   string
 	devices      string
 	ours         coexist.Selector // of devices
 	reserveMiB   int64
@@ -60,6 +61,7 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
 	f.StringVar(&o.driverRoot, "driver-root", "/", "`directory` under which the NVIDIA driver is installed")
 	f.StringVar(&o.devices, "devices", "", "`globs` of the UUIDs or indexes of the GPUs that the device plugin offers, with commas between them and ! before those that it leaves to others; empty: all. Others are not probed")
+	f.StringVar(&o.kubeletDir, "kubelet-dir", defaultOptions().kubeletDir, "`directory` of the kubelet, where the device plugin records which GPUs the indexes in --devices select")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", 0, "`MiB` of each GPU that no client may have")
 	f.BoolVar(&o.mig, "mig", false, "run a daemon for each MIG instance as well")
 	f.BoolVar(&o.olderOnly, "older-drivers-only", false, "run no daemon where the driver limits memory by itself (615 and newer)")
@@ -115,7 +117,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		gpus, instances []inventory.Part
 	}
 	found, ok := retry(ctx, probeRetry, log, "waiting for a GPU", func(context.Context) (p parts, err error) { // the driver may come later
-		p.driver, p.gpus, p.instances, _, err = machine.Parts(o.reserveMiB, o.ours.Selects)
+		p.driver, p.gpus, p.instances, _, err = machine.Parts(o.reserveMiB, o.selected)
 		return p, err
 	})
 	if !ok {
@@ -139,7 +141,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		Exclusive: o.exclusive, Interval: mpsInterval, Timeout: mpsTimeout, Backoff: mpsBackoff, Drain: o.drain, Quit: mpsQuit,
 	}
 	daemons := daemonsOf(cfg, found.gpus, found.instances, func() ([]inventory.Part, []inventory.Part, int, error) {
-		_, gpus, instances, lost, err := machine.Parts(o.reserveMiB, o.ours.Selects)
+		_, gpus, instances, lost, err := machine.Parts(o.reserveMiB, o.selected)
 		return gpus, instances, lost, err
 	})
 	group, ctx := errgroup.WithContext(ctx)
@@ -148,6 +150,11 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		group.Go(func() error { return mps.New(cfg, machine, log.Named("mps")).Run(ctx) })
 	}
 	return group.Wait()
+}
+
+// selected returns the GPUs that the device plugin offers.
+func (o *mpsOptions) selected(devices []gpu.Device) map[gpu.UUID]bool {
+	return o.ours.Selected(choiceFile(o.kubeletDir), devices)
 }
 
 // probe has another process of this program be a client.

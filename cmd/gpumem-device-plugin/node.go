@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/cdi"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
 	"github.com/gpumem/gpumem/pkg/node/grants"
@@ -105,7 +106,7 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 		described = n.cdi
 	}
 	n.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, described, kubelet, events, log.Named("coexist"))
-	n.ours.Continue(published)
+	n.ours.Remember(choiceFile(cfg.kubeletDir))
 	if cfg.claims {
 		n.ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	}
@@ -135,6 +136,11 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 // resetsFile returns the file with the GPUs that need a reset. It goes with the kubelet's checkpoint.
 func resetsFile(kubeletDir string) string {
 	return filepath.Join(kubeletDir, "device-plugins", "gpumem-resets.json")
+}
+
+// choiceFile returns the file that records the first index of each GPU. The MPS supervisor reads it, too.
+func choiceFile(kubeletDir string) checkpoint.File {
+	return checkpoint.File(filepath.Join(kubeletDir, "device-plugins", "gpumem-devices.json"))
 }
 
 // gpus are the node's, with how much they are in use.

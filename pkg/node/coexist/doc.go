@@ -8,8 +8,9 @@
 //
 // # Decisions
 //
-// The inventory omits GPUs that --devices leaves out. An index selects the GPU that had it first, also across restarts of the
-// process (Continue): it follows the inventory that the node has published. A GPU in use as nvidia.com/gpu stays in it, unhealthy and with the name
+// The inventory omits GPUs that --devices leaves out. An index selects the GPU that had it first: a lost GPU or another order
+// of the bus moves the indexes, and the GPU with the index may have another owner by then. A file records the first index of
+// each GPU (Remember), also for the MPS supervisor (Selector.Selected). A change of --devices discards it. A GPU in use as nvidia.com/gpu stays in it, unhealthy and with the name
 // of its pod: people see where it went, gpumem's pods on it run on and count, and it returns when that pod has ended.
 //
 // GPUs that another driver of dynamic resource allocation publishes on the node, such as NVIDIA's gpu.nvidia.com, are

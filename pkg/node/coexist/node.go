@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
@@ -50,11 +49,8 @@ const unanswered = "the kubelet has not reported yet which pods use it"
 
 // Node marks GPUs of other owners in the inventory of its source.
 type Node struct {
-	selector Selector
-	selected map[gpu.UUID]bool                   // by the index that a GPU had first: indexes move
-	before   func(context.Context) gpu.Inventory // nil: no process came before this one
-	offered  []gpu.Device                        // what the process before this one has published
-	memory   string                              // the resource of GPU memory
+	choice   choice
+	memory   string // the resource of GPU memory
 	interval time.Duration
 	source   inventory.Source
 	users    Users
@@ -77,44 +73,25 @@ type Node struct {
 // NewNode returns a node that marks nothing until it runs. Memory is the resource that gpumem offers.
 func NewNode(selector Selector, memory string, interval time.Duration, source inventory.Source, users Users, events event.Events, log *zap.Logger) *Node {
 	return &Node{
-		selector: selector, memory: memory, interval: interval, source: source, users: users, events: events, log: log,
-		selected: make(map[gpu.UUID]bool), Stage: inventory.NewStage(source),
+		choice: choice{Selector: selector}, memory: memory, interval: interval, source: source, users: users, events: events, log: log,
+		Stage: inventory.NewStage(source),
 	}
 }
 
 // Heed withdraws GPUs while other drivers publish them. Call it before Run.
 func (n *Node) Heed(others *Published) { n.others = others }
 
-// Continue keeps the choice of GPUs by index from the inventory that the last process published. Call it before Run.
-func (n *Node) Continue(published func(context.Context) gpu.Inventory) { n.before = published }
+// Remember records the first index of each GPU for later processes. Call it before Run.
+func (n *Node) Remember(record checkpoint.Store) { n.choice.record = record }
 
 // Retire withdraws GPUs while they have clients of a retired MPS protocol. Call it before Run.
 func (n *Node) Retire(find Retired) { n.findRetired = find }
 
-// choose applies the selector to each GPU once. The index that a present GPU had in the last process selects no other GPU.
-func (n *Node) choose(inv gpu.Inventory) {
-	for _, d := range inv.Devices {
-		if _, known := n.selected[d.UUID]; known {
-			continue
-		}
-		for _, was := range n.offered {
-			_, present := inv.Device(was.UUID)
-			switch {
-			case was.UUID == d.UUID:
-				d.Index = was.Index
-			case was.Index == d.Index && present:
-				d.Index = -1
-			}
-		}
-		n.selected[d.UUID] = n.selector.Selects(d)
-	}
-}
-
 // ours drops GPUs that the selector excludes and marks those in other use as unhealthy.
 func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	all := len(inv.Devices)
-	n.choose(inv)
-	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !n.selected[d.UUID] })
+	selected := n.choice.apply(inv.Devices, n.log)
+	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !selected[d.UUID] })
 	inv.Links = slices.DeleteFunc(slices.Clone(inv.Links), func(l gpu.Link) bool {
 		_, a := inv.Device(l.A)
 		_, b := inv.Device(l.B)
@@ -146,8 +123,8 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 // Run updates the inventory at an interval and when the source changes, until the context is done. The first time is after
 // the kubelet has answered, or has let firstPatience pass.
 func (n *Node) Run(ctx context.Context) error {
-	if n.before != nil {
-		n.offered = n.before(ctx).Devices
+	if err := n.choice.load(n.log); err != nil {
+		return err
 	}
 	if n.others != nil {
 		if err := n.others.watch(ctx); err != nil {
@@ -305,41 +282,4 @@ func (p *Published) gpus() published.GPUs {
 		}
 	}
 	return out
-}
-
-// A Selector chooses the GPUs of a node that gpumem offers. The zero value chooses all.
-type Selector struct {
-	wanted, unwanted []string
-}
-
-// ParseSelector reads globs of UUIDs and indexes with commas between them: "0,1",
-// "GPU-4cc89e34*", "!3". A leading ! excludes. A list that only excludes selects all other GPUs.
-func ParseSelector(s string) (Selector, error) {
-	var out Selector
-	for glob := range strings.SplitSeq(s, ",") {
-		if glob = strings.TrimSpace(glob); glob == "" {
-			continue
-		}
-		bare, excludes := strings.CutPrefix(glob, "!")
-		if _, err := path.Match(bare, ""); err != nil || bare == "" {
-			return Selector{}, fmt.Errorf("%q: want UUIDs or indexes of GPUs, with * and ? as wildcards and ! before those to leave out, and commas between them", s)
-		}
-		if excludes {
-			out.unwanted = append(out.unwanted, bare)
-		} else {
-			out.wanted = append(out.wanted, bare)
-		}
-	}
-	return out, nil
-}
-
-// Selects reports whether gpumem offers a GPU. A MIG instance is selected by its GPU's UUID, too.
-func (s Selector) Selects(d gpu.Device) bool {
-	matches := func(glob string) bool {
-		byUUID, _ := path.Match(glob, string(d.UUID)) // it was tried when it was read
-		byIndex, _ := path.Match(glob, strconv.Itoa(d.Index))
-		byParent, _ := path.Match(glob, string(d.Parent))
-		return byUUID || byIndex || byParent && d.Parent != ""
-	}
-	return !slices.ContainsFunc(s.unwanted, matches) && (len(s.wanted) == 0 || slices.ContainsFunc(s.wanted, matches))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
@@ -342,58 +344,133 @@ func TestAGPUInReplicasHasOneUser(t *testing.T) {
 // changing is a prober whose GPUs a test changes.
 type changing struct{ *inventory.Latest }
 
-// TestAnIndexSelectsTheSameGPUInTheNextProcess: a driver that is loaded again can number the GPUs otherwise. Changed flags
-// change the choice.
-func TestAnIndexSelectsTheSameGPUInTheNextProcess(t *testing.T) {
-	numbered := func(indexes ...int) gpu.Inventory { // -1: the GPU is gone
-		inv := machine(len(indexes))
-		for i, index := range indexes {
-			inv.Devices[i].Index = index
-		}
-		inv.Devices = slices.DeleteFunc(inv.Devices, func(d gpu.Device) bool { return d.Index < 0 })
-		return inv
+// numbered returns a machine with these indexes of its GPUs. A GPU with the index -1 is gone.
+func numbered(indexes ...int) gpu.Inventory {
+	inv := machine(len(indexes))
+	for i, index := range indexes {
+		inv.Devices[i].Index = index
 	}
-	for name, tc := range map[string]struct {
-		list    string
-		offered gpu.Inventory
-		now     gpu.Inventory
-		want    []int // GPUs by their first numbers
-	}{
-		"nothing was published":      {"0", gpu.Inventory{}, numbered(1, 0), []int{1}},
-		"two GPUs are exchanged":     {"0", numbered(0), numbered(1, 0), []int{0}},
-		"the first GPU is lost":      {"0,1", numbered(0, 1), numbered(-1, 0, 1, 2), []int{1}},
-		"a GPU is added":             {"0,1", numbered(0, 1), numbered(1, 2, 0), []int{0, 1}},
-		"a GPU is added, and all":    {"", numbered(0, 1), numbered(1, 2, 0), []int{0, 1, 2}},
-		"a GPU is replaced":          {"0", numbered(0), numbered(-1, 0), []int{1}},
-		"the flag selects another":   {"1", numbered(0), numbered(0, 1), []int{1}},
-		"the flag selects more":      {"0,1", numbered(0), numbered(0, 1), []int{0, 1}},
-		"it is selected by its UUID": {"0," + string(uuid(1)), numbered(0), numbered(1, 0), []int{0, 1}},
+	inv.Devices = slices.DeleteFunc(inv.Devices, func(d gpu.Device) bool { return d.Index < 0 })
+	return inv
+}
+
+// runOnce runs a process until it offers GPUs, and returns the numbers of these GPUs in machine.
+func runOnce(t *testing.T, list string, record checkpoint.Store, now gpu.Inventory) (offered []int) {
+	t.Helper()
+	selector, err := ParseSelector(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := NewNode(selector, memory, time.Second, prober(now), &kubelet{}, &events{}, zaptest.NewLogger(t))
+	n.Remember(record)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	<-n.Looked()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	inv, _, _ := n.Inventory()
+	selected := selector.Selected(record, now.Devices) // as the MPS supervisor does
+	for i := range 5 {
+		_, has := inv.Device(uuid(i))
+		if has {
+			offered = append(offered, i)
+		}
+		if selected[uuid(i)] != has {
+			t.Errorf("GPU %d: the plugin offers it: %t, and the MPS supervisor selects it: %t", i, has, selected[uuid(i)])
+		}
+	}
+	return offered
+}
+
+// TestAnIndexSelectsTheSameGPUInLaterProcesses: a boot without one GPU, or with one more, numbers the others anew, and the GPU
+// with the index may have another owner. A changed flag selects anew.
+func TestAnIndexSelectsTheSameGPUInLaterProcesses(t *testing.T) {
+	type process struct {
+		list string
+		now  gpu.Inventory
+		want []int // GPUs by their numbers in the first process
+	}
+	for name, processes := range map[string][]process{
+		"two GPUs are exchanged":        {{"0", numbered(0, 1), []int{0}}, {"0", numbered(1, 0), []int{0}}, {"0", numbered(1, 0), []int{0}}},
+		"another owner's GPU is lost":   {{"1", numbered(0, 1, 2), []int{1}}, {"1", numbered(-1, 0, 1), []int{1}}, {"1", numbered(-1, 0, 1), []int{1}}, {"1", numbered(0, 1, 2), []int{1}}},
+		"one of two GPUs is lost":       {{"0,1", numbered(0, 1, 2, 3), []int{0, 1}}, {"0,1", numbered(-1, 0, 1, 2), []int{1}}, {"0,1", numbered(-1, 0, 1, 2), []int{1}}},
+		"the only GPU is lost":          {{"1", numbered(0, 1, 2), []int{1}}, {"1", numbered(0, -1, 1), nil}, {"1", numbered(0, -1, 1), nil}, {"1", numbered(0, 1, 2), []int{1}}},
+		"a GPU is added":                {{"0,1", numbered(0, 1), []int{0, 1}}, {"0,1", numbered(1, 2, 0), []int{0, 1}}, {"0,1", numbered(1, 2, 0), []int{0, 1}}},
+		"a GPU is added, and all":       {{"", numbered(0, 1), []int{0, 1}}, {"", numbered(1, 2, 0), []int{0, 1, 2}}},
+		"a GPU is added, and any index": {{"?", numbered(0, 1), []int{0, 1}}, {"?", numbered(0, 1, 2), []int{0, 1, 2}}},
+		"a GPU is replaced":             {{"0", numbered(0, 1), []int{0}}, {"0", numbered(-1, 1, 0), []int{2}}, {"0", numbered(2, 1, 0), []int{2}}},
+		"the flag selects another":      {{"0", numbered(0, 1), []int{0}}, {"1", numbered(0, 1), []int{1}}},
+		"the flag changes after a loss": {{"1", numbered(0, 1, 2), []int{1}}, {"1", numbered(-1, 0, 1), []int{1}}, {"0", numbered(-1, 0, 1), []int{1}}},
+		"the flag selects more":         {{"0", numbered(0, 1), []int{0}}, {"0,1", numbered(0, 1), []int{0, 1}}},
+		"it is selected by its UUID":    {{"0," + string(uuid(1)), numbered(0, 1, 2), []int{0, 1}}, {"0," + string(uuid(1)), numbered(2, 1, 0), []int{0, 1}}},
+		"no GPU answers for a while":    {{"1", numbered(0, 1), []int{1}}, {"1", numbered(), nil}, {"1", numbered(1, 0), []int{1}}},
 	} {
-		selector, err := ParseSelector(tc.list)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := NewNode(selector, memory, time.Second, prober(tc.now), &kubelet{}, &events{}, zaptest.NewLogger(t))
-		n.Continue(func(context.Context) gpu.Inventory { return tc.offered })
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
-		<-n.Looked()
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		var want, got []gpu.UUID
-		for _, i := range tc.want {
-			want = append(want, uuid(i))
-		}
-		inv, _, _ := n.Inventory()
-		for _, d := range inv.Devices {
-			got = append(got, d.UUID)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		t.Run(name, func(t *testing.T) {
+			record := checkpoint.File(filepath.Join(t.TempDir(), "devices.json"))
+			for i, p := range processes {
+				if diff := cmp.Diff(p.want, runOnce(t, p.list, record, p.now)); diff != "" {
+					t.Errorf("process %d (-want +got):\n%s", i+1, diff)
+				}
+			}
+		})
+	}
+}
+
+// disk is a record that fails to be read or written.
+type disk struct {
+	checkpoint.Store
+	read, write error
+}
+
+func (d *disk) Read() ([]byte, error) {
+	if d.read != nil {
+		return nil, d.read
+	}
+	return d.Store.Read()
+}
+
+func (d *disk) Write(data []byte) error {
+	if d.write != nil {
+		return d.write
+	}
+	return d.Store.Write(data)
+}
+
+// TestNoGPUIsSelectedWithoutTheRecord: a file that cannot be read may name other GPUs than the indexes do now. One that cannot
+// be decoded is set aside, and one that cannot be written is written later.
+func TestNoGPUIsSelectedWithoutTheRecord(t *testing.T) {
+	file := checkpoint.File(filepath.Join(t.TempDir(), "devices.json"))
+	record := &disk{Store: file, read: errors.New("input/output error")}
+	selector, err := ParseSelector("0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, logged := observer.New(zap.WarnLevel)
+	n := NewNode(selector, memory, time.Second, prober(machine(2)), &kubelet{}, &events{}, zap.New(core))
+	n.Remember(record)
+	if err := n.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "input/output error") {
+		t.Errorf("it runs without its record: %v", err)
+	}
+	record.read, record.write = nil, errors.New("no space left on device")
+	for range 3 {
+		n.Update(t.Context(), n.look)
+	}
+	if logged.Len() != 1 || offered(n) != "0;" {
+		t.Errorf("offered %s, logged %v", offered(n), logged.All())
+	}
+	record.write = nil
+	n.Update(t.Context(), n.look)
+	if got := runOnce(t, "0", file, numbered(1, 0)); len(got) != 1 || got[0] != 0 {
+		t.Errorf("GPUs %v after the file could be written", got)
+	}
+	if err := file.Write([]byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if got := runOnce(t, "0", file, numbered(1, 0)); len(got) != 1 || got[0] != 1 {
+		t.Errorf("GPUs %v without a usable record", got)
 	}
 }
 

@@ -551,7 +551,6 @@ func TestOneLostGPUOfAMachine(t *testing.T) {
 	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-c"))
 	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST
 	machine := Machine{Open: m.open}
-	all := func(gpu.Device) bool { return true }
 	_, gpus, _, lost, err := machine.Parts(100, all)
 	if diff := cmp.Diff([]inventory.Part{{UUID: "GPU-a", MiB: 14810, Free: 14907}, {UUID: "GPU-c", Index: 2, MiB: 14810, Free: 14907}}, gpus); diff != "" || err != nil || lost != 1 {
 		t.Errorf("%v, %d lost (-want +got):\n%s", err, lost, diff)

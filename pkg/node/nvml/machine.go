@@ -41,7 +41,7 @@ func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (
 
 // Parts returns the driver's version, the GPUs that answer, the selected MIG instances, and the number of GPUs that do not
 // answer. It returns an error when none does.
-func (m Machine) Parts(reserveMiB int64, selects func(gpu.Device) bool) (driver string, gpus, instances []inventory.Part, lost int, err error) {
+func (m Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UUID]bool) (driver string, gpus, instances []inventory.Part, lost int, err error) {
 	var answers []reading
 	failed, err := m.each(func(s *session, index int, _ nvml.Device) error {
 		driver = s.driver
@@ -62,9 +62,17 @@ func (m Machine) Parts(reserveMiB int64, selects func(gpu.Device) bool) (driver 
 	for _, r := range answers {
 		readings[r.index] = r
 	}
-	for _, r := range flatten(readings) {
+	flat := flatten(readings)
+	var devices []gpu.Device
+	for _, r := range flat {
+		if r.failed == "" {
+			devices = append(devices, r.device)
+		}
+	}
+	ours := selected(devices)
+	for _, r := range flat {
 		has := r.device.MemoryMiB - r.reservedMiB
-		part := inventory.Part{UUID: r.device.UUID, Index: r.index, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib), Closed: r.mig || !selects(r.device)}
+		part := inventory.Part{UUID: r.device.UUID, Index: r.index, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib), Closed: r.mig || !ours[r.device.UUID]}
 		switch {
 		case r.failed != "":
 		case r.instance == nil:

@@ -130,10 +130,17 @@ func TestAGPUWhoseModeIsNotToldIsNotOffered(t *testing.T) {
 	})
 }
 
+func all(devices []gpu.Device) map[gpu.UUID]bool {
+	selected := make(map[gpu.UUID]bool)
+	for _, d := range devices {
+		selected[d.UUID] = true
+	}
+	return selected
+}
+
 func TestInstancesOfAMachine(t *testing.T) {
 	m := newMachine(sliced("GPU-a"), t4("GPU-b"))
 	machine := Machine{Open: m.open}
-	all := func(gpu.Device) bool { return true }
 	driver, gpus, instances, lost, err := machine.Parts(100, all)
 	want := []inventory.Part{{UUID: "MIG-a", Index: 2, MiB: 4764, Free: 4861}, {UUID: "MIG-b", Index: 4, MiB: 19868, Free: 19965}}
 	whole := []inventory.Part{{UUID: "GPU-a", Index: 0, MiB: gpus[0].MiB, Free: gpus[0].Free, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14810, Free: 14907}}
@@ -149,7 +156,12 @@ func TestInstancesOfAMachine(t *testing.T) {
 func TestPartsOfAMachine(t *testing.T) {
 	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-split"), t4("GPU-others"), sliced("GPU-lost"), sliced("GPU-sliced"))
 	m.gpus[1].reserved, m.gpus[2].mig, m.gpus[4].ret = 1024, nvml.DEVICE_MIG_ENABLE, nvml.ERROR_GPU_IS_LOST
-	ours := func(d gpu.Device) bool { return d.UUID != "GPU-others" && d.UUID != "MIG-b" }
+	ours := func(devices []gpu.Device) map[gpu.UUID]bool {
+		selected := all(devices)
+		delete(selected, "GPU-others")
+		delete(selected, "MIG-b")
+		return selected
+	}
 	_, gpus, instances, lost, err := Machine{Open: m.open}.Parts(0, ours)
 	var got []string
 	for _, p := range append(gpus, instances...) {

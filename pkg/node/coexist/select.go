@@ -1,0 +1,144 @@
+package coexist
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/checkpoint"
+)
+
+// A Selector chooses the GPUs of a node that gpumem offers. The zero value chooses all.
+type Selector struct {
+	text             string
+	wanted, unwanted []string
+}
+
+// ParseSelector reads globs of UUIDs and indexes with commas between them: "0,1",
+// "GPU-4cc89e34*", "!3". A leading ! excludes. A list that only excludes selects all other GPUs.
+func ParseSelector(s string) (Selector, error) {
+	out := Selector{text: s}
+	for glob := range strings.SplitSeq(s, ",") {
+		if glob = strings.TrimSpace(glob); glob == "" {
+			continue
+		}
+		bare, excludes := strings.CutPrefix(glob, "!")
+		if _, err := path.Match(bare, ""); err != nil || bare == "" {
+			return Selector{}, fmt.Errorf("%q: want UUIDs or indexes of GPUs, with * and ? as wildcards and ! before those to leave out, and commas between them", s)
+		}
+		if excludes {
+			out.unwanted = append(out.unwanted, bare)
+		} else {
+			out.wanted = append(out.wanted, bare)
+		}
+	}
+	return out, nil
+}
+
+// Selects reports whether gpumem offers a GPU. A MIG instance is selected by its GPU's UUID, too.
+func (s Selector) Selects(d gpu.Device) bool {
+	matches := func(glob string) bool {
+		byUUID, _ := path.Match(glob, string(d.UUID)) // it was tried when it was read
+		byIndex, _ := path.Match(glob, strconv.Itoa(d.Index))
+		byParent, _ := path.Match(glob, string(d.Parent))
+		return byUUID || byIndex || byParent && d.Parent != ""
+	}
+	return !slices.ContainsFunc(s.unwanted, matches) && (len(s.wanted) == 0 || slices.ContainsFunc(s.wanted, matches))
+}
+
+// Selected returns the GPUs that a selector selects, by the record of the device plugin.
+func (s Selector) Selected(record checkpoint.Store, devices []gpu.Device) map[gpu.UUID]bool {
+	selected, _ := s.choose(devices, checkpoint.Peek[recorded](record, recordVersion).of(s))
+	return selected
+}
+
+// choose returns the selected GPUs, and the first index of each GPU, which the selector applies to. A new GPU does not get the
+// index of a present one, and replaces an absent one.
+func (s Selector) choose(devices []gpu.Device, first map[gpu.UUID]int) (selected map[gpu.UUID]bool, indexes map[gpu.UUID]int) {
+	selected, indexes = make(map[gpu.UUID]bool), make(map[gpu.UUID]int)
+	maps.Copy(indexes, first)
+	present, owner := make(map[gpu.UUID]bool), make(map[int]gpu.UUID)
+	for _, d := range devices {
+		present[d.UUID] = true
+	}
+	for id, index := range first {
+		owner[index] = id
+	}
+	for _, d := range devices {
+		if _, known := first[d.UUID]; !known {
+			other, taken := owner[d.Index]
+			if indexes[d.UUID] = d.Index; taken && present[other] {
+				indexes[d.UUID] = -1
+			} else if taken {
+				delete(indexes, other)
+			}
+		}
+		d.Index = indexes[d.UUID]
+		selected[d.UUID] = s.Selects(d)
+	}
+	return selected, indexes
+}
+
+const recordVersion = 1
+
+// recorded is the record of the first index of each GPU of a node. It includes the GPUs that --devices leaves out.
+type recorded struct {
+	Version int              `json:"v"`
+	Devices string           `json:"devices"` // the value of --devices, without which the indexes have no meaning
+	Indexes map[gpu.UUID]int `json:"indexes"` // -1: another GPU had the index first
+}
+
+// of returns the indexes that were recorded for a selector.
+func (r recorded) of(s Selector) map[gpu.UUID]int {
+	if r.Devices != s.text {
+		return nil
+	}
+	return r.Indexes
+}
+
+// choice applies a selector in this process and all later ones.
+type choice struct {
+	Selector
+	record  checkpoint.Store // nil: this process alone
+	indexes map[gpu.UUID]int
+	failed  bool // to write the record
+}
+
+// load reads the record of the last process. The process must not select GPUs by index if it cannot read the record.
+func (c *choice) load(log *zap.Logger) error {
+	if c.record == nil || c.text == "" {
+		return nil
+	}
+	state, _, err := checkpoint.Load[recorded](c.record, recordVersion, log)
+	if err != nil {
+		return fmt.Errorf("read which GPUs --devices has selected: %w", err)
+	}
+	c.indexes = state.of(c.Selector)
+	return nil
+}
+
+// apply returns the selected GPUs, and records the indexes of new ones.
+func (c *choice) apply(devices []gpu.Device, log *zap.Logger) map[gpu.UUID]bool {
+	selected, indexes := c.choose(devices, c.indexes)
+	changed := !maps.Equal(indexes, c.indexes)
+	c.indexes = indexes
+	if c.record == nil || c.text == "" || !changed && !c.failed {
+		return selected
+	}
+	data, err := json.Marshal(recorded{recordVersion, c.text, indexes})
+	if err == nil {
+		err = c.record.Write(data)
+	}
+	if err != nil && !c.failed {
+		log.Warn("the next process may select other GPUs by the indexes in --devices: the indexes are not recorded", zap.Error(err))
+	}
+	c.failed = err != nil
+	return selected
+}
