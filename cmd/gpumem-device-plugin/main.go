@@ -119,7 +119,6 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	group.Go(func() error {
 		defer end()
 		n.end(ctx, n.until(asked, func(label string) bool { return wants(label) != is }))
-		outlive(ctx, log, n.object.ClientsStopped, n.allocated, daemonRuns(cfg.mpsDir))
 		return nil
 	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
@@ -168,7 +169,7 @@ func TestWhatIsNotToldToEndDoesNotWithdraw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := newNode(zap.NewNop(), cfg, nil, nil, nil, nil, byResource)
+	n := newNode(zap.NewNop(), cfg, fake.NewClientset(), nil, nil, nil, byResource)
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	n.end(done, nil)
@@ -209,7 +210,7 @@ func FuzzOptions(f *testing.F) {
 		if err != nil {
 			return
 		}
-		n := newNode(zap.NewNop(), cfg, nil, nil, nil, nil, byResource)
+		n := newNode(zap.NewNop(), cfg, fake.NewClientset(), nil, nil, nil, byResource)
 		if inv, _ := n.inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
 			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
 		}

@@ -208,9 +208,19 @@ func after(run func(context.Context) error, closed ...<-chan struct{}) func(cont
 func (n *node) end(ctx context.Context, told <-chan struct{}) {
 	select {
 	case <-told:
-		n.leave(ctx)
 	case <-ctx.Done():
+		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, maxLeave)
+	defer cancel()
+	n.leave(ctx)
+	may := false // a node that was never read has no label
+	select {
+	case <-n.object.Read():
+		may = true
+	default:
+	}
+	outlive(ctx, n.log, may, n.object.ClientsStopped, n.allocated, daemonRuns(n.mpsDir))
 }
 
 // until returns a channel that is closed when the process is to end: with the context, or when the node is to serve

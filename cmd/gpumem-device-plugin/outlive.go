@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// maxOutlive is the longest time for which a plugin that was told to end outlives others. It is less than the grace
-	// period in the chart, and than the 5 minutes that NVIDIA's k8s-driver-manager waits for DaemonSets.
-	maxOutlive = 4 * time.Minute
+	// maxLeave is the longest time from the signal until a plugin ends its parts: it leaves in order, and outlives others. It
+	// is 30 seconds less than the grace period in the chart, and less than the 5 minutes that NVIDIA's k8s-driver-manager
+	// waits for DaemonSets.
+	maxLeave = 4 * time.Minute
 	// outliveInterval is the time between two looks at those who need the plugin.
 	outliveInterval = time.Second
-	// stoppedTimeout bounds the read of the node's label: on a node that stays, the plugin has 30 seconds to end.
+	// stoppedTimeout bounds one read of the node's label.
 	stoppedTimeout = 3 * time.Second
 )
 
@@ -28,27 +29,25 @@ func daemonRuns(dir string) func(context.Context) bool {
 // the kubelet, which removes a pod with a claim only after the plugin has unprepared the claim, and containers that start
 // again, which would have no limit without the MPS daemon if no plugin held them back.
 //
-// On other nodes it returns at once: the next plugin takes over. Holders returns the number of pods, or of prepared claims,
-// that hold GPU memory.
-func outlive(ctx context.Context, log *zap.Logger, stopped func(context.Context) (bool, error), holders func() (int, <-chan struct{}), daemonRuns func(context.Context) bool) {
-	ctx, cancel := context.WithTimeout(ctx, maxOutlive)
-	defer cancel()
+// On other nodes it returns at once: the next plugin takes over. A read of the label that fails is no answer: the last one
+// counts. May is whether the driver may be unloaded before the first answer. Holders returns the number of pods, or of prepared
+// claims, that hold GPU memory. The context has a deadline.
+func outlive(ctx context.Context, log *zap.Logger, may bool, stopped func(context.Context) (bool, error), holders func() (int, <-chan struct{}), daemonRuns func(context.Context) bool) {
 	ticker := time.NewTicker(outliveInterval)
 	defer ticker.Stop()
-	is := false // on an unreachable API server, the last answer counts
 	for first := true; ; first = false {
 		reading, cancel := context.WithTimeout(ctx, stoppedTimeout)
 		if now, err := stopped(reading); err == nil {
-			is = now
+			may = now
 		}
 		cancel()
 		n, _ := holders()
 		runs := daemonRuns(ctx)
-		if !is || n == 0 && !runs {
+		if !may || n == 0 && !runs {
 			return
 		}
 		if first {
-			log.Info("the driver is about to be unloaded, and others need this plugin", zap.Int("pods or claims", n), zap.Bool("MPS daemon", runs))
+			log.Info("others need this plugin while the driver may be unloaded", zap.Int("pods or claims", n), zap.Bool("MPS daemon", runs))
 		}
 		select {
 		case <-ctx.Done():

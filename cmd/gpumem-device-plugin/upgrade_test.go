@@ -290,13 +290,15 @@ func (u *upgrade) endPlugin() {
 		})
 		return n, nil
 	}
+	ctx, cancel := context.WithTimeout(u.Context(), maxLeave)
+	defer cancel()
 	if u.driver != nil {
 		holders = u.driver.Prepared
 	} else {
 		plugin := deviceplugin.New(deviceplugin.DefaultConfig("n1"), plugintest.NewSource(plugintest.TwoGPUs()), plugintest.NewPods(), nil, &plugintest.Notes{}, &plugintest.Counts{}, zap.NewNop())
-		plugin.Announcer.Leave(u.Context(), func(context.Context) error { return nil })
+		plugin.Announcer.Leave(ctx, func(context.Context) error { return nil })
 	}
-	outlive(u.Context(), zap.NewNop(),
+	outlive(ctx, zap.NewNop(), true,
 		func(context.Context) (bool, error) { return u.is(func() bool { return u.stopped }), nil },
 		holders,
 		func(context.Context) bool { return u.is(u.daemon.runs) })
@@ -387,4 +389,65 @@ func (u *upgrade) replace() (unloaded bool) {
 	u.until(time.Hour, func() bool { u.stopped, u.loaded = false, true; return !u.plugin.runs() && !u.daemon.runs() })
 	u.do(func() { u.plugin, u.daemon, u.ending = u.open(), u.open(), false })
 	return unloaded
+}
+
+// TestOutlive: a failed read of the label is no answer, and the deadline counts from the signal to end.
+func TestOutlive(t *testing.T) {
+	away := errors.New("the API server is away")
+	for name, tc := range map[string]struct {
+		reads   []any         // of the label, one per second; the last one repeats
+		holders time.Duration // until the last pod is gone
+		daemon  time.Duration // until the MPS daemon has ended
+		want    time.Duration
+		unread  bool // the process never reached the API server
+	}{
+		"the API server was always away":        {[]any{away}, time.Hour, time.Hour, 0, true},
+		"the first read ever succeeds":          {[]any{true}, 20 * time.Second, 0, 20 * time.Second, true},
+		"the node stays":                        {[]any{false}, time.Hour, time.Hour, 0, false},
+		"the first read fails, the node stays":  {[]any{away, away, false}, time.Hour, time.Hour, 2 * time.Second, false},
+		"the first read fails, the driver goes": {[]any{away, true}, 10 * time.Second, 20 * time.Second, 20 * time.Second, false},
+		"a later read fails":                    {[]any{true, away}, 20 * time.Second, 10 * time.Second, 20 * time.Second, false},
+		"no read succeeds":                      {[]any{away}, time.Hour, 0, maxLeave, false},
+		"no read succeeds, nobody needs it":     {[]any{away}, 0, 0, 0, false},
+		"a pod never ends":                      {[]any{true}, time.Hour, 0, maxLeave, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), maxLeave)
+				defer cancel()
+				begin := time.Now()
+				stopped := func(context.Context) (bool, error) {
+					switch now := tc.reads[min(int(time.Since(begin)/time.Second), len(tc.reads)-1)].(type) {
+					case bool:
+						return now, nil
+					default:
+						return false, away
+					}
+				}
+				outlive(ctx, zap.NewNop(), !tc.unread, stopped,
+					func() (n int, _ <-chan struct{}) {
+						if time.Since(begin) < tc.holders {
+							n = 1
+						}
+						return n, nil
+					},
+					func(context.Context) bool { return time.Since(begin) < tc.daemon })
+				if took := time.Since(begin); took != tc.want {
+					t.Errorf("it ends after %s, want %s", took, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestTheGracePeriodCoversLeaving: the chart's grace period leaves 30 seconds to the end of the parts, on each node.
+func TestTheGracePeriodCoversLeaving(t *testing.T) {
+	template, err := os.ReadFile("../../charts/gpumem/templates/device-plugin-daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("\n      terminationGracePeriodSeconds: %d\n      containers:", int((maxLeave+30*time.Second)/time.Second))
+	if !strings.Contains(string(template), want) {
+		t.Errorf("the template lacks %q", want)
+	}
 }
