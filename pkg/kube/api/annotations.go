@@ -9,29 +9,29 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// annotation is one of the domain: what stands there, who writes it, and what comes of it.
+// annotation describes an annotation of the domain: its writer, its value and its effect.
 type annotation struct {
 	name   string // without the domain
 	writer writer
-	value  string // what it is, in Markdown
-	effect string // what comes of it, in Markdown
+	value  string // the value, in Markdown
+	effect string // the effect, in Markdown
 
-	// Of what users write on pods.
-	want string                                                  // what a value must be, in the words of the errors of read
-	cel  string                                                  // the same in the language of admission policies, v being the value
-	read func(r *placement.Request, pod *v1.Pod, s string) error // a value into its field
-	wish func(r placement.Request) string                        // what explain adds to what the pod asks for; nil: it has other words for it
+	// For annotations that users write on pods:
+	want string                                                  // the expected value, as errors of read name it
+	cel  string                                                  // the same condition in CEL, for admission policies; v is the value
+	read func(r *placement.Request, pod *v1.Pod, s string) error // parses a value into its field of r
+	wish func(r placement.Request) string                        // the text that explain adds to the request; nil if explain describes the field elsewhere
 }
 
-// writer is who writes an annotation, and on what.
+// writer is the author of an annotation and the kind of object that has it.
 type writer uint8
 
 const (
-	byUsers   writer = iota // on pods, or their template
-	byBinding               // on pods: the extender when it binds them, and the device plugin of their node
-	byWaking                // on pods that wait: the extender
-	byPlugin                // on nodes: their device plugin
-	byAdmins                // on nodes: people, with kubectl inspect gpumem
+	byUsers   writer = iota // on pods, or in their template
+	byBinding               // on pods: by the extender at binding, and by the node's device plugin
+	byWaking                // on waiting pods: by the extender
+	byPlugin                // on nodes: by the device plugin
+	byAdmins                // on nodes: by administrators with kubectl inspect gpumem
 )
 
 func (w writer) onPods() bool { return w == byUsers || w == byBinding || w == byWaking }
@@ -46,7 +46,7 @@ func (w writer) String() string {
 	}[w]
 }
 
-// Names of annotations that are spoken of elsewhere too.
+// Names that other code uses too.
 const (
 	countName      = "gpu-count"
 	policyName     = "policy"
@@ -65,20 +65,21 @@ const (
 	cordonsName    = "cordon-reasons"
 )
 
-// A list of globs to an admission policy, each in the form of path.Match: characters, escaped
-// ones, and classes of at least one range.
+// celGlobs validates a list of globs in an admission policy. Each glob has the syntax of path.Match:
+// characters, escaped characters, and classes with at least one range.
 const (
 	celChar  = `([^\\\]-]|\\.)`
 	celRange = celChar + `(-` + celChar + `)?`
 	celFirst = `(\^` + celRange + `|([^\\\]^-]|\\.)(-` + celChar + `)?)`
 	celGlob  = `(?s)^([^\[\\]|\\.|\[` + celFirst + `(` + celRange + `)*\])+$`
-	// bytes() wants to hear that it is a string.
+	// CEL needs string() to type the argument of bytes().
 	celGlobs = `bytes(string(v)).size() <= 1024 && string(v).split(',').size() <= 32 && string(v).split(',').all(g, g.trim() != '!' && g.trim().matches(r'` + celGlob + `'))`
 
 	wantGlobs = "a list of globs, like A100*,!A100-SXM4-80GB, 32 of them and 1024 bytes at most"
 )
 
-// annotations are all of the domain. What users write is read, and explained, in this order.
+// annotations lists all annotations of the domain. Those by users are parsed, and explained, in this
+// order.
 var annotations = [...]annotation{
 	{
 		name: countName, writer: byUsers, value: "`\"2\"`",
@@ -208,7 +209,7 @@ var annotations = [...]annotation{
 	},
 }
 
-// policyList writes the names of the policies, each in a format, between commas.
+// policyList returns the formatted names of all policies, joined by commas.
 func policyList(format string) string {
 	var names []string
 	for _, p := range placement.Policies() {
@@ -233,7 +234,7 @@ func unless(nothing bool, format string, value any) string {
 	return fmt.Sprintf(format, value)
 }
 
-// Wishes says what else a pod asks of its GPUs than amounts, their number and the policy.
+// Wishes describes a pod's constraints and preferences for GPUs, apart from amounts, number and policy.
 func Wishes(r placement.Request) (s string) {
 	for i := range annotations {
 		if wish := annotations[i].wish; wish != nil {
@@ -243,7 +244,8 @@ func Wishes(r placement.Request) (s string) {
 	return s
 }
 
-// readAnnotations leaves out what cannot be read; the error tells of the first of it.
+// readAnnotations parses the annotations by users. It skips malformed values and returns the first
+// error.
 func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (first error) {
 	for i := range annotations {
 		a := &annotations[i]
@@ -258,8 +260,8 @@ func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (first error) 
 	return first
 }
 
-// ParseFallback reads a policy for pods that name none. A pod must name Exclusive itself, so that other schedulers and
-// people see it.
+// ParseFallback parses the policy for pods that name none. It rejects Exclusive, which a pod must name
+// itself, so that other schedulers and people see it.
 func ParseFallback(s string) (placement.Policy, error) {
 	want := placement.JoinPolicies(placement.ClusterPolicies())
 	switch p := placement.Policy(s); {

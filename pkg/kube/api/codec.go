@@ -15,26 +15,26 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// version is that of each value that is JSON. See the package comment for when it rises.
+// version is the version of all JSON values. The package comment describes when it rises.
 const version = 1
 
 type inventoryJSON struct {
 	Version       int             `json:"v"`
-	UnitMiB       int64           `json:"unitMiB"` // 0: the GPUs are offered in shares, and a reader that does not know shares refuses it
+	UnitMiB       int64           `json:"unitMiB"` // 0: the GPUs are offered in shares; readers that do not support shares reject it
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
-	Weaker        string          `json:"weaker,omitempty"`   // why it is no stronger
+	Weaker        string          `json:"weaker,omitempty"`   // reason why the level is not stronger
 	MPS           int             `json:"mps,omitempty"`      // protocol of the MPS daemon
-	Coreless      bool            `json:"coreless,omitempty"` // a plugin of before this says nothing of it
+	Coreless      bool            `json:"coreless,omitempty"` // older plugins omit it
 	GPUs          []deviceJSON    `json:"gpus"`
-	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of links between them
+	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of NVLinks between them
 	Allocated     []givenJSON     `json:"given,omitempty"`
 }
 
-// givenJSON is short: there may be one of each pod of the node.
+// givenJSON is compact, because the inventory may list each pod of the node.
 type givenJSON struct {
 	UID  string     `json:"uid"`
-	Pod  string     `json:"pod,omitempty"` // NAMESPACE/NAME of one that has it by claims
+	Pod  string     `json:"pod,omitempty"` // NAMESPACE/NAME, for pods with claims
 	GPUs [][3]int64 `json:"gpus"`          // index, units, per cent of cores
 }
 
@@ -43,26 +43,25 @@ type deviceJSON struct {
 	Index             int       `json:"index"`
 	Model             string    `json:"model,omitempty"`
 	MemoryMiB         int64     `json:"memoryMiB"`
-	Units             gpu.Units `json:"units"`                // for the extended resource
-	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"` // handed out by claims, in place of Units: a reader that does not know claims sees none
-	ShareMiB          int64     `json:"shareMiB,omitempty"`   // of one of these units, where they are shares
+	Units             gpu.Units `json:"units"`                // offered by the extended resource
+	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"` // offered by claims, instead of Units, so that readers that do not support claims see no units
+	ShareMiB          int64     `json:"shareMiB,omitempty"`   // size of a unit, if the GPU is offered in shares
 	Foreign           gpu.Units `json:"foreign,omitempty"`
-	ClaimForeign      gpu.Units `json:"claimForeign,omitempty"` // of ClaimUnits
+	ClaimForeign      gpu.Units `json:"claimForeign,omitempty"` // used part of ClaimUnits
 	NUMANode          *int      `json:"numaNode,omitempty"`
 	PCI               string    `json:"pci,omitempty"`
 	ComputeCapability string    `json:"computeCapability,omitempty"`
 	Speed             int       `json:"speed,omitempty"`
-	Healthy           bool      `json:"healthy"`             // it is not stopped either
-	Unhealthy         string    `json:"unhealthy,omitempty"` // for people
-	Stopped           bool      `json:"stopped,omitempty"`   // it is healthy but for that
+	Healthy           bool      `json:"healthy"`             // healthy and not stopped
+	Unhealthy         string    `json:"unhealthy,omitempty"` // reason, for people
+	Stopped           bool      `json:"stopped,omitempty"`   // healthy, but its device plugin is stopped
 }
 
-// stoppedBefore is what a device plugin of the version before writes for a GPU, as
-// what ails it, when it ends. It is read, and compared with nothing else.
+// stoppedBefore is the value of Unhealthy for a stopped device plugin, as the previous version wrote it.
 const stoppedBefore = "its device plugin is stopped or being replaced"
 
-// setStatus writes a status in the fields that the version before reads. A cordon is not
-// written here: people write it, in an annotation of its own.
+// setStatus sets the fields that the previous version reads. It omits cordons, which have their own
+// annotation.
 func (j *deviceJSON) setStatus(s gpu.Status) {
 	j.Healthy, j.Unhealthy, j.Stopped = s.Works(), s.Reason, s.Stopped && !s.Unhealthy
 	if s.ByClaims {
@@ -102,12 +101,12 @@ type shareJSON struct {
 	Cores int       `json:"cores,omitempty"`
 }
 
-// mpsProtocol is the number in inventories of nodes whose containers are clients of MPS. Version 0.2 has 3 there as
-// well, and reads from 2 that MPS limits pods of one GPU only.
+// mpsProtocol is the value of inventoryJSON.MPS on nodes whose containers are clients of MPS. Version 0.2
+// writes 3, and interprets 2 as: MPS limits only pods with one GPU.
 const mpsProtocol = 2
 
-// EncodeInventory returns the value of a node's inventory annotation. What
-// could not be read back is an error.
+// EncodeInventory returns the value of a node's inventory annotation. It returns an error if
+// DecodeInventory would reject the value.
 func EncodeInventory(inv gpu.Inventory) (string, error) {
 	if err := ValidateInventory(inv); err != nil {
 		return "", err
@@ -150,7 +149,7 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	return string(data), err
 }
 
-// DecodeInventory reads the value of a node's inventory annotation.
+// DecodeInventory parses the value of a node's inventory annotation.
 func DecodeInventory(s string) (gpu.Inventory, error) {
 	var in inventoryJSON
 	if err := decode(s, &in); err != nil {
@@ -192,13 +191,14 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	return inv, nil
 }
 
-// Offers reports whether the node's kubelet offers anything of a resource.
+// Offers reports whether the node has allocatable units of a resource.
 func Offers(node *v1.Node, resource v1.ResourceName) bool {
 	amount := node.Status.Allocatable[resource]
 	return !amount.IsZero()
 }
 
-// NotReady returns the condition by which a node is not ready; nil where it is, or does not say.
+// NotReady returns the Ready condition of a node that is not ready. It returns nil for a ready node, and
+// for a node without the condition.
 func NotReady(node *v1.Node) *v1.NodeCondition {
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady && c.Status != v1.ConditionTrue {
@@ -208,7 +208,7 @@ func NotReady(node *v1.Node) *v1.NodeCondition {
 	return nil
 }
 
-// NodeConditions returns what NotReady reads of a node's: of most nodes nothing.
+// NodeConditions returns the conditions that NotReady reads, without messages. Most nodes have none.
 func NodeConditions(node *v1.Node) []v1.NodeCondition {
 	if why := NotReady(node); why != nil {
 		return []v1.NodeCondition{{Type: why.Type, Status: why.Status}}
@@ -216,8 +216,8 @@ func NodeConditions(node *v1.Node) []v1.NodeCondition {
 	return nil
 }
 
-// InventoryOf reads what a node offers. It is empty for a node without the
-// annotation, on which no device plugin has reported.
+// InventoryOf parses a node's inventory and applies the cordons. It returns an empty inventory for a node
+// without the annotation, where no device plugin has reported yet.
 func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {
 	value, ok := node.Annotations[n.Inventory()]
 	if !ok {
@@ -230,8 +230,8 @@ func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {
 	return Cordon(n.withUnit(inv), n.CordonedGPUs(node)), nil
 }
 
-// withUnit returns the inventory with all GPUs out of use if the node counts in another unit than the installation: the number
-// of units that a pod requests would be another amount there.
+// withUnit marks all GPUs unhealthy if the node's unit differs from the installation's, because a pod's
+// units would be a different amount of memory there.
 func (n Names) withUnit(inv gpu.Inventory) gpu.Inventory {
 	if n.UnitMiB == 0 || inv.UnitMiB == 0 || inv.UnitMiB == n.UnitMiB {
 		return inv
@@ -243,8 +243,8 @@ func (n Names) withUnit(inv gpu.Inventory) gpu.Inventory {
 	return inv
 }
 
-// CordonedGPUs reads which GPUs of a node are to take no new pods. Those that it
-// does not have are no error: they may come back.
+// CordonedGPUs parses the list of cordoned GPUs of a node. It may contain GPUs that the node lacks at
+// present.
 func (n Names) CordonedGPUs(node *v1.Node) (ids []gpu.UUID) {
 	for id := range strings.SplitSeq(node.Annotations[n.Cordoned()], ",") {
 		if id = strings.TrimSpace(id); id != "" {
@@ -263,7 +263,7 @@ func FormatCordonedGPUs(ids []gpu.UUID) string {
 	return strings.Join(out, ",")
 }
 
-// Cordon returns the inventory with these GPUs cordoned, whatever else keeps new pods off.
+// Cordon returns the inventory with the given GPUs cordoned, whatever their other status.
 func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
 	inv.Devices = slices.Clone(inv.Devices)
 	for i := range inv.Devices {
@@ -274,8 +274,8 @@ func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
 	return inv
 }
 
-// AssignmentAnnotations returns the annotations that tell of an assignment on a
-// node: it must have devices, and all of them must be the node's.
+// AssignmentAnnotations returns the annotations that record an assignment on a node. It returns an error
+// for an empty assignment and for a device that the node lacks.
 func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) (map[string]string, error) {
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
@@ -305,7 +305,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	}, nil
 }
 
-// DecodeAssignment reads the value of a pod's assignment annotation.
+// DecodeAssignment parses the value of a pod's assignment annotation.
 func DecodeAssignment(s string) (placement.Assignment, error) {
 	var in assignmentJSON
 	if err := decode(s, &in); err != nil {
@@ -336,7 +336,7 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 	return a, nil
 }
 
-// validate checks what is said of all GPUs together.
+// validate checks the fields that apply to all GPUs.
 func (in assignmentJSON) validate() error {
 	if len(in.GPUs) == 0 {
 		return errors.New("it names no GPU")
@@ -351,8 +351,7 @@ func (in assignmentJSON) validate() error {
 	return err
 }
 
-// AssignmentOf reads which GPUs a pod was given. It is none for a pod without
-// the annotation.
+// AssignmentOf parses a pod's assignment. It returns an empty assignment for a pod without the annotation.
 func (n Names) AssignmentOf(pod *v1.Pod) (placement.Assignment, error) {
 	value, ok := pod.Annotations[n.Assignment()]
 	if !ok {
@@ -374,7 +373,7 @@ func FormatIndexes(indexes []int) string {
 	return strings.Join(out, ",")
 }
 
-// decode looks at the version first: another one may have another form.
+// decode checks the version before it parses the value, because other versions may have another format.
 func decode(s string, into any) error {
 	var head struct {
 		Version int `json:"v"`

@@ -1,61 +1,47 @@
-// Package api is the border between Kubernetes objects and the core: the names
-// of resources and annotations, what a pod asks for, what a node offers, and
-// the Binding that carries a placement to the API server.
+// Package api converts between Kubernetes objects and the types of the core. It defines the names of
+// resources and annotations, parses pods and nodes, and builds the Binding that carries an assignment
+// to the API server.
 //
 // # Invariants
 //
-//   - A value that cannot be read is an error that says which annotation or
-//     resource of what container is wrong and what is expected. It is never
-//     taken for absent, nor for a default.
-//   - What is written can be read back, by this version and by the next.
-//   - Each annotation of the domain is one row of a table (annotations): its name, who writes it,
-//     and of what users write what a value must be, how it is read into the request and what
-//     explain says of it. The names that are known, the chart's admission policies
-//     (charts/gpumem/files/annotations.yaml) and the tables in docs/pods.md and docs/reference.md are made
-//     of it. No label of the domain means anything.
+//   - A malformed value is an error. The error names the annotation, or the container and the resource,
+//     and the expected value. A malformed value is never treated as absent or as a default.
+//   - This version and the next can read every value that this version writes.
+//   - The table annotations has one row for each annotation of the domain. The parser, the messages of
+//     explain, the chart's admission policies (charts/gpumem/files/annotations.yaml) and the tables in
+//     docs/pods.md and docs/reference.md use it. gpumem reads no labels of pods.
 //
 // # Decisions
 //
-// Annotations that programs read are one versioned JSON value each. Fields that
-// a reader does not know are ignored, so that a newer writer may add some; a
-// change that an older reader would misread raises the version.
+// Each annotation that programs read is one versioned JSON value. Readers ignore unknown fields, so a
+// newer writer may add some. A change that an older reader would misread raises the version.
 //
-// What is kept for a pod that waits (Reservation) is such a value too, in the message of a
-// condition of the pod. It needs a place that goes with the pod and that its owner cannot write:
-// the API server takes no status from those who create or change a pod, and the role edit has no
-// right to pods/status. Who may patch that can nominate the pod to a node in any case. A
-// reservation that cannot be read counts as none, against the first invariant: it lives for a
-// minute, and without it a pod waits like any other.
+// A Binding's annotations are merged into the pod in the same guarded write that sets its node
+// (k8s.io/kubernetes/pkg/registry/core/pod/storage). So node and GPU become visible together, or not at
+// all.
 //
-// An assignment says in which unit it counts. That is written again as it was, and is compared
-// where the assignment comes to its node (placement.NewNode), for a pod does not tell the
-// node's. A pod that was given larger units has more of the node's, and counts so. A smaller
-// unit is not believed: the pod's owner can write one too, and the pod's number counts for less
-// then than the kubelet has given. Without a unit it counts in the node's, and one that makes
-// no sense cannot be read.
+// State is stored in annotations instead of CRDs. A separate object would have to be written together
+// with the pod, could be orphaned, and would need an installed CRD. An annotation has its pod's
+// lifetime.
 //
-// Whose word an assignment is follows from when it is there. A Binding sets the node, its
-// annotations and the condition PodScheduled in one write, and a pod's owner can write no
-// condition. A pod that is made with a node name has none of that type until the kubelet has
-// admitted it, for no scheduler looks at it, and no assignment of it is read until then: it may be
-// anywhere on its node, as the pods that have no assignment. What the condition says does not
-// matter: a scheduler that has not heard of a Binding writes that it found no node.
-// Afterwards the device plugin has given it something, and puts right
-// what is written.
+// A Reservation is the JSON message of a pod condition, because it must have the pod's lifetime and the
+// pod's owner must not be able to write it. The API server ignores the status when a client creates or
+// updates a pod, and the role edit does not permit pods/status. Clients that may patch the status can
+// nominate the pod anyway. As an exception to the first invariant, a malformed reservation counts as
+// none: it lasts only a minute, and without it the pod waits like any other.
 //
-// An assignment with the field "held" is what the kubelet has given: the number of its GPUs stands above the
-// annotation gpu-count, once the kubelet has admitted the pod. Its units are the spec's
-// all the same. A pod's owner can write that too, and gains no more by it than by gpu-count:
-// for both there is "given" in the node's inventory, what the kubelet has given to pods of
-// which less was written, by UID. A reader of before that goes by the pods' annotations alone, and a
-// plugin of before writes none. It names GPUs by their indexes, for there may
-// be as many entries as pods, and all of a node's annotations have 256 KiB.
+// A pod that was created with a node name may contain an assignment that its owner wrote. gpumem ignores
+// the assignment until the pod has the condition PodScheduled; until then the pod may be on any GPU of
+// its node. A Binding sets this condition together with the node and the annotations. A pod with a node
+// name gets it when the kubelet admits the pod, because no scheduler handles the pod, and owners cannot
+// write conditions. After admission the device plugin corrects the assignment. The status of the
+// condition is irrelevant, because a scheduler that missed a Binding reports that it found no node.
 //
-// The state is in annotations and not in objects of an own kind. A claim or an
-// allocation of its own would be a second object to write with the pod and to
-// find orphaned later, and a CRD to install first. An annotation goes with its pod.
-//
-// A Binding's annotations are merged into the pod in the same guarded write
-// that sets its node (k8s.io/kubernetes/pkg/registry/core/pod/storage), so node
-// and GPU become visible together or not at all.
+// An assignment with the field "held" records the kubelet's allocation. After admission, its number of
+// GPUs overrides the annotation gpu-count; the units still follow from the spec. A pod's owner can write
+// this field too, and gains no more by it than by gpu-count. The field "given" of the node's inventory
+// covers both cases: for pods whose annotations record too little, it lists the kubelet's allocation by
+// UID. Older readers use only the pods' annotations, and older plugins write no "given". It names GPUs
+// by index to stay short, because it may list every pod of the node, and all annotations of a node
+// share 256 KiB.
 package api

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gpushareDomain is the resource domain of gpushare (github.com/AliyunContainerService), whose manifests
-// gpumem runs under that domain.
+// gpushareDomain is the resource domain of gpushare (github.com/AliyunContainerService). With this
+// domain, gpumem accepts gpushare's manifests.
 const gpushareDomain = "aliyun.com"
 
 // PlacedByGPUShare reports whether gpushare's extender placed the pod. Version 0.2 of gpumem wrote the same

@@ -8,12 +8,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// maxLanes bounds a link, so that sums cannot overflow.
+// maxLanes limits the lanes of a link, so that sums cannot overflow.
 const maxLanes = 1 << 10
 
-// ValidateInventory reports what makes an inventory unusable: a unit or shares that cannot be, an
-// enforcement that is not known, a device without a UUID, a UUID or an index that occurs twice, more units
-// than fit into the memory, links and allocations that cannot be of its devices.
+// ValidateInventory returns an error if an inventory is inconsistent: an impossible unit or share, an
+// unknown enforcement level, a missing or duplicate UUID, a duplicate index, more units than memory, or
+// a link or an allocation with an unknown device.
 func ValidateInventory(inv gpu.Inventory) error {
 	if inv.UnitMiB < 0 || inv.UnitMiB > maxAmount {
 		return fmt.Errorf("unit is %d MiB, want 1 to %d, or 0 for shares", inv.UnitMiB, int64(maxAmount))
@@ -35,7 +35,7 @@ func ValidateInventory(inv gpu.Inventory) error {
 	return validateAllocated(inv, uuids)
 }
 
-// validateDevices returns the UUIDs of an inventory's devices.
+// validateDevices returns the UUIDs of an inventory's devices, or an error if a device is inconsistent.
 func validateDevices(inv gpu.Inventory) (map[gpu.UUID]bool, error) {
 	uuids := make(map[gpu.UUID]bool, len(inv.Devices))
 	indexes := make(map[int]bool, len(inv.Devices))
@@ -67,8 +67,8 @@ func sized(d gpu.Device, unitMiB int64) bool {
 	return unitMiB > 0 && d.ShareMiB == 0 || unitMiB == 0 && d.InShares() && d.ShareMiB <= maxAmount && d.Allocatable <= gpu.SharesPerDevice
 }
 
-// maxAllocated bounds of how many pods it is said what they were given: it is far beyond what a
-// kubelet runs, and what all of them need fits into a node's annotations.
+// maxAllocated limits the number of allocations in an inventory. It far exceeds the number of pods that a
+// kubelet runs, and as many entries fit into a node's annotations.
 const maxAllocated = 1000
 
 func validateAllocated(inv gpu.Inventory, uuids map[gpu.UUID]bool) error {
@@ -85,8 +85,7 @@ func validateAllocated(inv gpu.Inventory, uuids map[gpu.UUID]bool) error {
 	return nil
 }
 
-// WithAllocated returns the inventory with what pods were given of its devices, as many as
-// may be said.
+// WithAllocated returns the inventory with allocations of pods on its devices, up to maxAllocated.
 func WithAllocated(inv gpu.Inventory, given []gpu.PodAllocation) gpu.Inventory {
 	inv.Allocated = nil
 	for _, g := range given {
@@ -98,7 +97,7 @@ func WithAllocated(inv gpu.Inventory, given []gpu.PodAllocation) gpu.Inventory {
 	return inv
 }
 
-// ParseEnforcement reads a level by its name.
+// ParseEnforcement parses the name of a level.
 func ParseEnforcement(s string) (gpu.Enforcement, error) {
 	switch e := gpu.Enforcement(s); e {
 	case gpu.EnforcementAdvisory, gpu.EnforcementMPS, gpu.EnforcementKernel:

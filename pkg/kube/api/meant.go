@@ -2,10 +2,10 @@ package api
 
 import "strings"
 
-// Meant returns the known name that a misspelt name resembles most, or "". A name resembles another if it is at most two
-// characters longer and four characters shorter, and if at most a sixth of its characters are missing in the other. The most
-// similar name has the fewest characters that the other lacks, counted in both directions.
-// The rule is simple because the chart's admission policy "names" has the same one in CEL.
+// Meant returns the known name that is most similar to a misspelt name, or "". A name qualifies if it is at
+// most two characters longer and four characters shorter than the known name, and if at most a sixth of
+// its characters are missing in the known name. The most similar name has the fewest characters that
+// occur in only one of the two. The chart's admission policy "names" implements the same rule in CEL.
 func Meant(name string, known []string) (meant string) {
 	least := -1
 	for _, k := range known {
@@ -18,7 +18,7 @@ func Meant(name string, known []string) (meant string) {
 	return meant
 }
 
-// lacks returns how many characters of one string another lacks.
+// lacks counts the characters of s that do not occur in other.
 func lacks(other, s string) (n int) {
 	for _, c := range s {
 		if !strings.ContainsRune(other, c) {
@@ -28,7 +28,7 @@ func lacks(other, s string) (n int) {
 	return n
 }
 
-// MeantAnnotation returns the annotation that users write and a misspelt one resembles, or "".
+// MeantAnnotation returns the annotation for users that is most similar to a misspelt one, or "".
 func (n Names) MeantAnnotation(key string) string {
 	var known []string
 	for _, a := range annotations {

@@ -8,24 +8,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// DefaultDomain is the domain of resources and annotations unless it is set.
+// DefaultDomain is the default domain of resources and annotations.
 const DefaultDomain = "gpumem.dev"
 
-// Keys are the names of resources and annotations under one domain.
+// Keys returns the names of resources and annotations in one domain.
 type Keys struct{ domain string }
 
-// Names read and write the objects of the Kubernetes API by the Keys of one domain.
+// Names parses and builds Kubernetes objects with the Keys of one domain.
 type Names struct {
 	Keys
-	LabelPods bool // an assignment is written into labels of the pod, too: see package podlabels
+	LabelPods bool // also write the assignment into labels of the pod: see package podlabels
 
 	// UnitMiB is the unit of the installation. InventoryOf reports the GPUs of nodes with another unit as
 	// unhealthy; 0: it accepts any unit.
 	UnitMiB int64
 }
 
-// NewNames returns the names under a domain, for example "gpumem.dev". It takes
-// those under which Kubernetes has extended resources.
+// NewNames returns the names in a domain, for example "gpumem.dev". It returns an error if Kubernetes does
+// not allow extended resources in the domain.
 func NewNames(domain string) (Names, error) {
 	n := Names{Keys: Keys{domain: domain}}
 	problems := validation.IsDNS1123Subdomain(domain)
@@ -44,25 +44,25 @@ func NewNames(domain string) (Names, error) {
 	return n, nil
 }
 
-// Domain returns the domain itself.
+// Domain returns the domain.
 func (k Keys) Domain() string { return k.domain }
 
-// GPUMem is the extended resource that counts units of GPU memory.
+// GPUMem returns the extended resource that counts units of GPU memory.
 func (k Keys) GPUMem() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-mem") }
 
-// GPUShares is the extended resource that counts shares of GPUs, ten to each.
+// GPUShares returns the extended resource that counts shares of GPUs. A GPU has ten.
 func (k Keys) GPUShares() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-share") }
 
-// Offered is the extended resource of a node whose GPUs are offered in shares, or by the amount.
+// Offered returns the extended resource of a node that offers its GPUs in shares or in units of memory.
 func (k Keys) Offered(inShares bool) v1.ResourceName {
 	return map[bool]v1.ResourceName{true: k.GPUShares(), false: k.GPUMem()}[inShares]
 }
 
-// GPUCore is the extended resource that counts per cent of a GPU's streaming
-// multiprocessors.
+// GPUCore returns the extended resource that counts per cent of a GPU's streaming multiprocessors.
 func (k Keys) GPUCore() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-core") }
 
-// API is the label of nodes that says how their GPUs are handed out; without it, by the amount.
+// API returns the label of nodes that selects how they offer their GPUs: ByClaims or InShares. Nodes
+// without the label offer units of memory.
 func (k Keys) API() string { return k.key("api") }
 
 // StartupTaint is the key of the taint that a node group can add to new nodes, and that the device
@@ -70,65 +70,65 @@ func (k Keys) API() string { return k.key("api") }
 // prefix as a startup taint: it waits for such a node instead of adding another.
 const StartupTaint = "startup-taint.cluster-autoscaler.kubernetes.io/gpumem"
 
-// ByClaims is a value of the label API.
+// ByClaims is the value of the label API for claims.
 const ByClaims = "claims"
 
-// InShares is a value of the label API.
+// InShares is the value of the label API for shares.
 const InShares = "shares"
 
 func (k Keys) key(name string) string { return k.domain + "/" + name }
 
-// Annotations that users write on pods. All there are, and what they do: annotations.
+// Annotations that users write on pods. The table annotations lists all annotations and their effects.
 
-// Count is how many GPUs the pod's memory is split over.
+// Count returns the annotation for the number of GPUs over which the pod's memory is split.
 func (k Keys) Count() string { return k.key(countName) }
 
-// Policy is the name of a placement policy.
+// Policy returns the annotation for the name of a placement policy.
 func (k Keys) Policy() string { return k.key(policyName) }
 
-// Model is a list of globs that the GPU's model must match.
+// Model returns the annotation for globs that the GPU's model must match.
 func (k Keys) Model() string { return k.key(modelName) }
 
-// UUID is a list of globs that the GPU's UUID must match.
+// UUID returns the annotation for globs that the GPU's UUID must match.
 func (k Keys) UUID() string { return k.key(uuidName) }
 
-// ModelPreference is fastest or cheapest.
+// ModelPreference returns the annotation for the preference: fastest or cheapest.
 func (k Keys) ModelPreference() string { return k.key(preferenceName) }
 
-// Group puts pods of the same value on one GPU where possible.
+// Group returns the annotation for the group of pods that preferably share one GPU.
 func (k Keys) Group() string { return k.key(groupName) }
 
-// ExclusiveGroup keeps pods of the same value on different GPUs.
+// ExclusiveGroup returns the annotation for the group of pods that never share one GPU.
 func (k Keys) ExclusiveGroup() string { return k.key(exclusiveName) }
 
-// EnforcementLevel is the weakest enforcement that the pod accepts.
+// EnforcementLevel returns the annotation for the weakest level that the pod accepts.
 func (k Keys) EnforcementLevel() string { return k.key(levelName) }
 
 // Annotations that gpumem writes.
 
-// Assignment is, on a pod, which GPUs it was given: JSON.
+// Assignment returns the annotation of a pod with its GPUs, as JSON.
 func (k Keys) Assignment() string { return k.key(assignmentName) }
 
-// Index is, on a pod, the indexes of its GPUs for people, for example "0,3".
+// Index returns the annotation of a pod with the indexes of its GPUs for people, for example "0,3".
 func (k Keys) Index() string { return k.key(indexName) }
 
-// Used is the annotation of a pod with the GPU memory that it uses.
+// Used returns the annotation of a pod with its use of GPU memory.
 func (k Keys) Used() string { return k.key(usedName) }
 
-// RoomMadeAt is, on a waiting pod, the time at which the extender last woke it.
+// RoomMadeAt returns the annotation of a waiting pod with the time when the extender last woke it.
 func (k Keys) RoomMadeAt() string { return k.key(roomMadeName) }
 
-// Inventory is, on a node, the GPUs that it offers: JSON.
+// Inventory returns the annotation of a node with its GPUs, as JSON.
 func (k Keys) Inventory() string { return k.key(inventoryName) }
 
-// GPUsHealthy is the type of the condition of a node that says whether all its
-// GPUs are healthy. It is the same in all domains.
+// GPUsHealthy is the type of the node condition that reports whether all GPUs are healthy. It is the same
+// in all domains.
 const GPUsHealthy v1.NodeConditionType = "GPUMemoryHealthy"
 
-// Annotations that people and kubectl inspect gpumem write on nodes.
+// Annotations that administrators, or kubectl inspect gpumem, write on nodes.
 
-// Cordoned is the GPUs that are to take no new pods: UUIDs, separated by commas.
+// Cordoned returns the annotation of a node with the UUIDs of its cordoned GPUs, separated by commas.
 func (k Keys) Cordoned() string { return k.key(cordonedName) }
 
-// CordonReasons is who has cordoned these, and why: JSON.
+// CordonReasons returns the annotation of a node with the author and the reason of each cordon, as JSON.
 func (k Keys) CordonReasons() string { return k.key(cordonsName) }

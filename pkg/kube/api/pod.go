@@ -17,48 +17,48 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// maxAmount bounds what one container can ask for, so that sums of them cannot
-// overflow. It is far beyond any GPU in any unit.
+// maxAmount limits the request of one container, so that sums cannot overflow. It is far beyond any GPU in
+// any unit.
 const maxAmount = 1 << 40
 
-// maxCount bounds the number of GPUs that a pod can ask for.
+// maxCount limits the number of GPUs that a pod can request.
 const maxCount = 64
 
-// A list of globs is bounded: it is matched against every GPU of the cluster.
+// Limits of a list of globs, which is matched against every GPU of the cluster.
 const (
 	maxGlobs     = 32
-	maxGlobBytes = 1024 // of all together
+	maxGlobBytes = 1024 // total length
 )
 
-// Ref names a pod.
+// Ref returns the reference to a pod.
 func Ref(pod *v1.Pod) placement.PodRef {
 	return placement.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
 }
 
-// Terminal reports whether all containers of the pod have ended for good. A
-// pod that is being deleted is not terminal: its containers may still run.
+// Terminal reports whether all containers of the pod have ended permanently. A terminating pod is not
+// terminal, because its containers may still run.
 func Terminal(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
-// Rejected reports whether the kubelet did not admit the pod, which is final.
+// Rejected reports whether the kubelet refused to admit the pod. This state is final.
 func Rejected(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodFailed && pod.Status.Reason == "UnexpectedAdmissionError"
 }
 
-// Considered reports whether a scheduler has said anything of the pod: every one
-// writes this condition when it finds no node, and a Binding does. The kubelet does when it has
-// admitted the pod.
+// Considered reports whether the pod has the condition PodScheduled. A scheduler sets it when it finds no
+// node, a Binding sets it, and the kubelet sets it after admission.
 func Considered(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled })
 }
 
-// FitsNowhere reports whether a scheduler has looked for a node for the pod and found none.
+// FitsNowhere reports whether a scheduler has tried to place the pod and found no node.
 func FitsNowhere(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return unscheduled(c) && c.Reason == v1.PodReasonUnschedulable })
 }
 
-// Unscheduled returns the scheduler's message about a pod that it could not place, and whether there is such a pod condition.
+// Unscheduled returns the scheduler's message for a pod that it could not place. It returns false if
+// there is none.
 func Unscheduled(pod *v1.Pod) (message string, ok bool) {
 	at := slices.IndexFunc(pod.Status.Conditions, unscheduled)
 	if at < 0 {
@@ -76,27 +76,26 @@ func Ready(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
 }
 
-// Admitted reports whether the kubelet has admitted the pod, or refused it. The
-// kubelet sets the start time with the first status that it writes, which it
-// does after admission.
+// Admitted reports whether the kubelet has admitted or refused the pod. The kubelet sets the start time in
+// its first status update after admission.
 func Admitted(pod *v1.Pod) bool {
 	return pod.Status.StartTime != nil || Terminal(pod)
 }
 
-// Believed reports whether what is written of where a pod is may be the work of a scheduler or of
-// the device plugin. Of a pod that its owner sent to a node it is not, until the kubelet has
-// admitted it: see the package comment.
+// Believed reports whether the pod's assignment can come from a scheduler or the device plugin. Until
+// admission, the owner may have written the assignment of a pod created with a node name: see the
+// package comment.
 func Believed(pod *v1.Pod) bool {
 	return Admitted(pod) || Considered(pod)
 }
 
-// Conditions returns what Holding, Nomination, FitsNowhere and Disruption read of a pod's.
+// Conditions returns the conditions that Holding, Nomination, FitsNowhere and Disruption read.
 func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
 		switch {
 		case reserves(c):
 			out = append(out, c)
-		case c.Type == v1.PodScheduled && !Admitted(pod): // without the message, which may be long
+		case c.Type == v1.PodScheduled && !Admitted(pod): // drop the message, which may be long
 			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
 		case disrupts(c):
 			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
@@ -125,10 +124,9 @@ func Priority(pod *v1.Pod) int32 {
 	return *pod.Spec.Priority
 }
 
-// Nomination returns the node that a waiting pod is to come to once others have
-// left it for the pod, or nothing: as kube-scheduler says, which has them leave,
-// or its Reservation. A Reservation names the GPUs, with the pod's share in at, and ends by
-// itself at until. kube-scheduler takes its own nominations back.
+// Nomination returns the node that is reserved for a waiting pod until other pods have left: the node
+// that kube-scheduler nominated, or the node of its Reservation. A Reservation also names the GPUs,
+// returned with the pod's share in at, and ends at until. kube-scheduler's nominations have no end.
 func Nomination(pod *v1.Pod, req placement.Request, now time.Time) (node string, at placement.Assignment, until time.Time) {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
 		return "", at, until
@@ -147,20 +145,20 @@ func Nomination(pod *v1.Pod, req placement.Request, now time.Time) (node string,
 	return kept.Node, at.WithShares(req), ends
 }
 
-// CPU returns what a pod requests of its node's CPU, in millicores, as
-// kube-scheduler counts it.
+// CPU returns the CPU that a pod requests, in millicores, as kube-scheduler counts it.
 func CPU(pod *v1.Pod) int64 {
 	requests := resource.PodRequests(pod, resource.PodResourcesOptions{})
 	return requests.Cpu().MilliValue()
 }
 
-// Holds reports whether any container of the pod asks for GPU memory, in shares or by the amount, with
-// whatever amount but 0. That is what a LimitRange gives to those that ask for none.
+// Holds reports whether a container of the pod requests GPU memory, in shares or units. An amount of 0
+// does not count: a LimitRange sets it on containers without a request.
 func (n Names) Holds(pod *v1.Pod) bool {
 	return asksFor(pod, n.GPUMem()) || asksFor(pod, n.GPUShares())
 }
 
-// HoldsHere is Holds on a node that offers shares, or amounts: of the other its kubelet gives nothing.
+// HoldsHere reports whether the pod requests the resource that a node offers: shares or units. The
+// kubelet of the node ignores the other one.
 func (n Names) HoldsHere(pod *v1.Pod, inShares bool) bool { return asksFor(pod, n.Offered(inShares)) }
 
 func asksFor(pod *v1.Pod, name v1.ResourceName) bool {
@@ -171,8 +169,9 @@ func asksFor(pod *v1.Pod, name v1.ResourceName) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, asks) || slices.ContainsFunc(pod.Spec.Containers, asks)
 }
 
-// Asks is Holds of pods that are on no node yet: one that asks for what no pod gets
-// without GPU memory, as cores, waits too, and Request says why.
+// Asks reports whether an unbound pod waits for gpumem. It also returns true if Request fails, for
+// example because the pod requests cores without memory: the pod waits, and the error explains it.
+// For a bound pod, Asks equals Holds.
 func (n Names) Asks(pod *v1.Pod) bool {
 	switch {
 	case n.Holds(pod):
@@ -185,8 +184,8 @@ func (n Names) Asks(pod *v1.Pod) bool {
 	}
 }
 
-// Request reads what a pod asks for. It is empty for a pod that asks for no
-// GPU memory. The error says what in the pod cannot be read.
+// Request parses a pod's request. It returns an empty request for a pod that requests no GPU memory. The
+// error describes the first malformed value.
 func (n Names) Request(pod *v1.Pod) (placement.Request, error) {
 	r, err := n.read(pod)
 	if err != nil {
@@ -195,8 +194,7 @@ func (n Names) Request(pod *v1.Pod) (placement.Request, error) {
 	return r, nil
 }
 
-// read reads what a pod asks for. What can be read is good even with an error, which is the
-// first.
+// read parses a pod's request. It skips malformed values and returns the first error.
 func (n Names) read(pod *v1.Pod) (placement.Request, error) {
 	r, err := n.amounts(pod)
 	if r.Empty() {
@@ -208,9 +206,8 @@ func (n Names) read(pod *v1.Pod) (placement.Request, error) {
 	return r, err
 }
 
-// amounts reads what the containers ask for, the pod's CPU and its priority. What can be
-// read of them is good even with an error, which is the first. One that asks for both resources counts by
-// the amount of memory.
+// amounts parses the requests of the containers, the pod's CPU and its priority. It skips malformed
+// values and returns the first error. If a pod requests both shares and units, the units count.
 func (n Names) amounts(pod *v1.Pod) (_ placement.Request, err error) {
 	var containers []placement.Container
 	inShares := n.HoldsHere(pod, true)
@@ -240,8 +237,7 @@ func (n Names) amounts(pod *v1.Pod) (_ placement.Request, err error) {
 	return placement.Request{Containers: placement.NewContainers(containers...), InShares: inShares && len(containers) > 0, Priority: Priority(pod), CPU: CPU(pod)}, err
 }
 
-// amountsOf reads what a container asks for: no units where that cannot be read, no cores where
-// those cannot.
+// amountsOf parses the request of a container. A malformed amount counts as 0.
 func (n Names) amountsOf(c v1.Container, inShares bool) (placement.Container, error) {
 	units, err := amountOf(c, n.Offered(inShares))
 	if err != nil {
@@ -258,15 +254,15 @@ func (n Names) amountsOf(c v1.Container, inShares bool) (placement.Container, er
 	return placement.Container{Name: c.Name, Units: gpu.Units(units), Cores: int(cores)}, err
 }
 
-// amountOf returns the limit, which the kubelet counts, or else the request: a whole number.
+// amountOf returns the limit, which the kubelet uses, or else the request. It must be a whole number.
 func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 	q, ok := c.Resources.Limits[name]
 	if !ok {
-		q = c.Resources.Requests[name] // 0 where it names none
+		q = c.Resources.Requests[name] // 0 if it is missing
 	}
-	value := q.Value() // rounded up, and 0 where no int64 is as large
+	value := q.Value() // rounded up; 0 if it exceeds an int64
 	switch {
-	case value == 0 && !q.IsZero(), value > maxAmount, q.CmpInt64(value) != 0: // in this order: to compare 1e999999 is to write it out
+	case value == 0 && !q.IsZero(), value > maxAmount, q.CmpInt64(value) != 0: // in this order: CmpInt64 would expand 1e999999
 		return 0, fmt.Errorf("container %q: %s is %s, want a whole number up to %d", c.Name, name, q.String(), int64(maxAmount))
 	case value < 0:
 		return 0, fmt.Errorf("container %q: %s is %s, want 0 or more", c.Name, name, q.String())
@@ -274,7 +270,7 @@ func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 	return value, nil
 }
 
-// divisible names the amounts next to one that divide evenly over a number of GPUs.
+// divisible returns the amounts next to a given one that divide evenly over count GPUs.
 func divisible(amount, count int64) string {
 	below := amount / count * count
 	if below == 0 {
@@ -312,17 +308,16 @@ func readCount(s string, containers []placement.Container) (int, error) {
 	return count, nil
 }
 
-// wasteful returns the first container that asks for less than what the init
-// containers before it leave to it, and how much that is. The kubelet takes
-// such a container's slots from theirs at random
-// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate), which
-// does no harm while they are all of one GPU.
+// wasteful returns the first container that requests less than the init containers before it leave to it,
+// and the amount that they leave. The kubelet picks the slots of such a container at random from theirs
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate). This is harmless only if all of
+// them are on one GPU.
 func wasteful(containers []placement.Container, amount func(placement.Container) int64) (placement.Container, int64) {
 	var left int64
 	for _, c := range containers {
 		n := amount(c)
 		if n == 0 {
-			continue // the kubelet does not ask for it
+			continue // the kubelet allocates nothing for it
 		}
 		if n < left {
 			return c, left
@@ -335,7 +330,7 @@ func wasteful(containers []placement.Container, amount func(placement.Container)
 	return placement.Container{}, 0
 }
 
-// readPolicy reads a pod's policy by its name.
+// readPolicy parses the name of a policy.
 func readPolicy(s string) (placement.Policy, error) {
 	if p := placement.Policy(s); p.Known() {
 		return p, nil
@@ -376,13 +371,11 @@ func readGroup(namespace, name string) (placement.Group, error) {
 	return placement.Group{Namespace: namespace, Name: name}, nil
 }
 
-// Holding reads a bound pod for the cache. How much the pod holds is taken from
-// its spec, which cannot change; of its annotations counts what can be read.
-// A policy of a placed pod that cannot be read counts as exclusive, which it may
-// have been. An assignment that cannot be read counts as none, and so does one that no
-// scheduler can have written. One that says what the kubelet has given stands above the number of
-// GPUs that the pod asks for. The error names what could not be read, and the holding is good all
-// the same.
+// Holding converts a bound pod. The amounts come from its spec, which is immutable. If the kubelet's
+// allocation is recorded, its number of GPUs overrides the requested number. A malformed assignment, or
+// one that no scheduler can have written, counts as none. A malformed policy of a placed pod counts as
+// exclusive, because it may have been. The error describes the malformed values; the holding is valid
+// even with an error.
 func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h := placement.Holding{Pod: Ref(pod), Admitted: Admitted(pod), Terminating: pod.DeletionTimestamp != nil}
 	if pod.Status.StartTime != nil {
@@ -417,8 +410,8 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	return h, errors.Join(err, badAssignment)
 }
 
-// Binding returns the object that binds a pod to a node and carries its
-// assignment. The API server refuses it if the pod of that name has another UID.
+// Binding returns the object that binds a pod to a node and carries its assignment. The API server
+// rejects it if the pod of that name has another UID.
 func (n Names) Binding(ref placement.PodRef, nodeName string, a placement.Assignment, on placement.Node) (*v1.Binding, error) {
 	annotations, err := n.AssignmentAnnotations(a, on)
 	binding := PlainBinding(ref, nodeName)

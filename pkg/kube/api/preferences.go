@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Preferences returns the names of the plugins of kube-scheduler that score nodes by what the pod's
-// own spec prefers: affinity, anti-affinity and soft spreading. No names: any node is as good.
+// Preferences returns the names of kube-scheduler's plugins that score nodes by preferences in the pod's
+// spec: affinity, anti-affinity and soft spreading. It returns none if the spec has no such preference.
 func Preferences(pod *v1.Pod) (plugins []string) {
 	if a := pod.Spec.Affinity; a != nil {
 		if n := a.NodeAffinity; n != nil && len(n.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {

@@ -11,23 +11,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// ReservationTime is how long a Reservation lasts from the last transition of its condition on:
-// nobody may be left to take it back.
+// ReservationTime is the lifetime of a Reservation, from the last transition of its condition. Its author
+// may not be able to remove it.
 const ReservationTime = time.Minute
 
-// Reservation is what is kept for a pod that waits, until it has a node or ReservationTime has
-// passed: GPUs of one node (kubectl inspect gpumem defrag).
+// Reservation reserves GPUs of one node for a waiting pod, until the pod has a node or ReservationTime
+// has passed. The command "kubectl inspect gpumem defrag" writes it.
 type Reservation struct {
 	Node string
 	GPUs []gpu.UUID
 }
 
-// Reserved is the type of the condition of a pod that carries its Reservation, as JSON in the
-// message. It is the same in all domains.
+// Reserved is the type of the pod condition with a Reservation as its JSON message. It is the same in all
+// domains.
 const Reserved v1.PodConditionType = "GPUMemoryRoomMade"
 
-// What a reservation may be, and what is read of one: as many GPUs as a pod can ask for, of
-// names as long as Kubernetes and the driver give.
+// Limits of a reservation: the number of GPUs that a pod can request, and the longest names that
+// Kubernetes and the driver assign.
 const (
 	maxReservedGPUs   = maxCount
 	maxNodeName       = 253
@@ -41,15 +41,15 @@ type reservationJSON struct {
 	GPUs    []gpu.UUID `json:"gpus"`
 }
 
-// Condition returns the condition that carries the reservation, made at a time.
+// Condition returns the condition for the reservation, with now as its transition time.
 func (r Reservation) Condition(now time.Time) v1.PodCondition {
-	message, _ := json.Marshal(reservationJSON{Version: version, Node: r.Node, GPUs: r.GPUs}) // of strings: it cannot fail
+	message, _ := json.Marshal(reservationJSON{Version: version, Node: r.Node, GPUs: r.GPUs}) // cannot fail: the fields are strings
 	return v1.PodCondition{Type: Reserved, Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: string(message), LastTransitionTime: metav1.NewTime(now)}
 }
 
-// ReservationOf returns a pod's reservation, and when it ends. One that is of another version, or
-// is not as this one writes it, is none at all, nor is one whose time has passed. One of a clock that
-// is a minute ahead or more is none either: it would last for longer.
+// ReservationOf returns a pod's reservation and its end. It returns false if the reservation is missing,
+// malformed, expired or of another version. It also returns false if the transition time is a minute or
+// more in the future, because such a reservation would last too long.
 func ReservationOf(pod *v1.Pod, now time.Time) (r Reservation, until time.Time, ok bool) {
 	at := slices.IndexFunc(pod.Status.Conditions, reserves)
 	if at < 0 {
@@ -66,7 +66,7 @@ func ReservationOf(pod *v1.Pod, now time.Time) (r Reservation, until time.Time, 
 	return Reservation{Node: in.Node, GPUs: in.GPUs}, c.LastTransitionTime.Add(ReservationTime), true
 }
 
-// reserves reports whether a condition may carry a reservation.
+// reserves reports whether a condition may contain a reservation.
 func reserves(c v1.PodCondition) bool {
 	return c.Type == Reserved && c.Status == v1.ConditionTrue && len(c.Message) <= maxReservationLen
 }

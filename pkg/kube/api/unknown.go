@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Unknown returns the annotations of a pod that are of the domain and mean
-// nothing to gpumem: misspelt, or of another version.
+// Unknown returns the annotations of a pod that are in the domain and unknown to gpumem: misspelt, or of
+// another version.
 func (n Names) Unknown(pod *v1.Pod) (keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
 		name, ours := strings.CutPrefix(key, n.domain+"/")
@@ -20,8 +20,8 @@ func (n Names) Unknown(pod *v1.Pod) (keys []string) {
 	return keys
 }
 
-// Unoffered returns the resources of the domain that a pod on no node asks for in vain: gpumem does not know them, and
-// nobody else offers them. Gpushare's domain has others than gpushare's.
+// Unoffered returns the resources of the domain that an unbound pod requests, that gpumem does not define
+// and that no node offers. It ignores gpushare's domain, in which other software has resources too.
 func (n Names) Unoffered(pod *v1.Pod, offered func(v1.ResourceName) bool) (names []v1.ResourceName) {
 	if pod.Spec.NodeName != "" || n.domain == gpushareDomain {
 		return nil

@@ -7,10 +7,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Use is the GPU memory that a pod uses, as its node's device plugin last recorded it.
+// Use is the GPU memory that a pod uses, as recorded by its node's device plugin.
 type Use struct {
 	UsedMiB int64     `json:"usedMiB"`
-	PeakMiB int64     `json:"peakMiB"` // the most since the device plugin started
+	PeakMiB int64     `json:"peakMiB"` // maximum since the device plugin started
 	Time    time.Time `json:"time"`
 }
 
@@ -20,7 +20,7 @@ func EncodeUse(use Use) (string, error) {
 	return string(data), err
 }
 
-// UseOf reads the use that is recorded on a pod. It is not ok if there is none.
+// UseOf parses the recorded use of a pod. It returns false if none is recorded.
 func (n Names) UseOf(pod *v1.Pod) (use Use, ok bool) {
 	value, has := pod.Annotations[n.Used()]
 	if !has || json.Unmarshal([]byte(value), &use) != nil || use.UsedMiB < 0 || use.PeakMiB < 0 {
