@@ -8,22 +8,21 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Amount prints an amount of memory for people: in GiB when the unit is a
-// whole number of GiB ("3 GiB"), else in MiB ("768 MiB"), and in shares where the unit is 0.
+// Amount renders an amount of memory: in GiB if the unit is a whole number of GiB ("3 GiB"), else in MiB
+// ("768 MiB"), or in shares if the unit is 0.
 func Amount(u gpu.Units, unitMiB int64) string {
 	n, suffix := scale(u, unitMiB)
 	return fmt.Sprintf("%d %s", n, suffix)
 }
 
-// Number is Amount without the measure.
+// Number returns the number in Amount, without its unit.
 func Number(u gpu.Units, unitMiB int64) int64 {
 	n, _ := scale(u, unitMiB)
 	return n
 }
 
-// scale returns an amount of memory in the measure that Amount prints, and
-// that measure's name. What is too much for an int64 becomes the most that it
-// holds.
+// scale converts an amount to the unit that Amount prints, and returns the unit's name. It limits the
+// result to the range of int64.
 func scale(u gpu.Units, unitMiB int64) (n int64, suffix string) {
 	factor, suffix := unitMiB, "MiB"
 	if unitMiB == 0 {
@@ -38,7 +37,7 @@ func scale(u gpu.Units, unitMiB int64) (n int64, suffix string) {
 	return int64(u) * factor, suffix
 }
 
-// Slots prints what so many slots of a resource are, of a node with that unit.
+// Slots renders a number of slots of a resource, on a node with the given unit.
 func Slots(r gpu.Resource, slots int, unitMiB int64) string {
 	if r == gpu.Cores {
 		return fmt.Sprintf("%d%% of cores", slots)

@@ -1,15 +1,15 @@
-// Package reasons makes the sentences that people read of what the core decides: why a pod does
-// not go to a node, and why it gets no slots there. Events, logs, metrics and commands show them.
+// Package reasons renders the core's refusals as messages for people: why a pod cannot go to a node, and
+// why it gets no slots there. Events, logs, metrics and commands show them.
 //
 // # Invariants
 //
-//   - The core returns values, and no sentences. What follows from a refusal follows from these
-//     values: no program compares or cuts what this package returns.
-//   - A sentence is made of a value alone, so it is the same wherever it is shown.
-//   - Each sentence has a row in docs/troubleshooting.md, docs/extender.md or
-//     docs/choosing-gpus.md. A test holds this (test/messages_test.go).
+//   - The core returns values instead of messages. Programs act on these values, and never compare or
+//     parse the messages.
+//   - A message depends only on its value, so it is the same everywhere.
+//   - Each message has a row in docs/troubleshooting.md, docs/extender.md or docs/choosing-gpus.md. The
+//     test test/messages_test.go checks this.
 //
 // # Decisions
 //
-// Cores are "per cent", never "%": kube-scheduler's event would not show the sign.
+// Messages contain "per cent" instead of "%", because kube-scheduler's events drop the sign.
 package reasons

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Refusal says why a pod cannot go to a node.
+// Refusal renders the reason why a pod cannot go to a node.
 func Refusal(r *decide.Refusal) string {
 	switch {
 	case r.Verdict != nil:
@@ -25,7 +25,7 @@ func Refusal(r *decide.Refusal) string {
 	}
 }
 
-// Error says what an error says, and where the core has refused something, why.
+// Error renders an error. For a refusal by the core, it renders the reason.
 func Error(err error) string {
 	var refusal *decide.Refusal
 	var unfit *placement.Unfit

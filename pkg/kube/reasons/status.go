@@ -7,7 +7,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Causes says why a GPU takes no new pods; it is empty where it takes them.
+// Causes renders the reasons why a GPU takes no new pods. It is empty if the GPU takes pods.
 func Causes(s gpu.Status) string {
 	var causes []string
 	if s.Unhealthy {
@@ -22,7 +22,7 @@ func Causes(s gpu.Status) string {
 	return strings.Join(causes, "; ")
 }
 
-// Status says the same in a word or two: healthy, cordoned, or unhealthy and why.
+// Status renders a status briefly: healthy, cordoned, or unhealthy with the causes.
 func Status(s gpu.Status) string {
 	switch {
 	case s.Open():

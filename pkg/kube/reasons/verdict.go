@@ -11,11 +11,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// messages has the messages of each reason of package placement.
+// messages has the texts for each reason of package placement.
 var messages = [placement.Fragmented + 1]struct {
 	full  func(verdict) string
-	brief string // without the node's GPUs; empty: as full
-	onGPU string // of one GPU; empty: no GPU has the reason
+	brief string // without the node's GPUs; empty: full
+	onGPU string // for one GPU; empty: the reason applies to no GPU
 }{
 	placement.Fits:              {full: func(v verdict) string { return v.need() + "; fits" }},
 	placement.NoDevices:         {full: verdict.noDevices},
@@ -37,8 +37,8 @@ var messages = [placement.Fragmented + 1]struct {
 	placement.Fragmented:   {full: verdict.fragmented, brief: "enough is free here in all, on no GPU alone"},
 }
 
-// Brief returns the need of the request and the reason of the refusal, without the node's own numbers: nodes that
-// refuse a request for the same reason get the same text.
+// Brief renders the need of the request and the reason of the refusal, without the node's numbers. Nodes
+// that refuse a request for the same reason get the same text.
 func Brief(v placement.Verdict) string {
 	if missing := messages[v.Reason].brief; missing != "" {
 		return verdict{v}.need() + "; " + missing
@@ -46,10 +46,11 @@ func Brief(v placement.Verdict) string {
 	return Verdict(v)
 }
 
-// Verdict returns one line with the need of the request and the GPUs of the node.
+// Verdict renders the need of the request and the GPUs of the node in one line.
 func Verdict(of placement.Verdict) string { return messages[of.Reason].full(verdict{of}) }
 
-// OnGPU returns the message of a reason, by its name, for one GPU. It is empty if no GPU has the reason.
+// OnGPU returns the text of a reason, given by name, for one GPU. It is empty if the reason applies to no
+// GPU.
 func OnGPU(name string) string {
 	for reason := range messages {
 		if placement.Reason(reason).String() == name {
@@ -59,7 +60,7 @@ func OnGPU(name string) string {
 	return ""
 }
 
-// verdict adds the words.
+// verdict adds the rendering to placement.Verdict.
 type verdict struct{ placement.Verdict }
 
 func (v verdict) noDevices() string {
@@ -93,7 +94,7 @@ func (v verdict) insufficient() string {
 	return fmt.Sprintf("%s; free: %s (%s%s in all)%s", v.need(), v.devices(), Amount(free.Units, v.Node.UnitMiB), v.cores(free.Cores), v.anywhere())
 }
 
-// otherUnits says in what the pod asks, and in what the node offers its GPUs.
+// otherUnits renders the units of the request and of the node.
 func (v verdict) otherUnits() string {
 	if v.Request.InShares {
 		return "asks for shares of GPUs (gpu-share); this node offers amounts of GPU memory (gpu-mem)"
@@ -101,7 +102,7 @@ func (v verdict) otherUnits() string {
 	return "asks for amounts of GPU memory (gpu-mem); this node offers shares of GPUs (gpu-share)"
 }
 
-// weaker says which level the node has for the request, and why no stronger one.
+// weaker renders the node's level for the request, and the reasons why it is not stronger.
 func (v verdict) weaker() string {
 	level := v.Node.LevelFor(v.Request.GPUs())
 	var why []string
@@ -118,7 +119,7 @@ func (v verdict) weaker() string {
 	return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
 }
 
-// need says what the pod wants, and from what GPUs.
+// need renders the request, with its constraints on GPUs.
 func (v verdict) need() string {
 	units, cores := v.Request.Share()
 	which, matching := "one GPU", " that matches "
@@ -138,8 +139,8 @@ func (v verdict) need() string {
 	return s
 }
 
-// devices lists the devices that pass the pod's globs, each with what it has
-// free or why that does not count.
+// devices lists the devices that match the pod's globs, with their free amount or the reason why it does
+// not count.
 func (v verdict) devices() string {
 	var parts []string
 	for _, d := range v.Node.Devices {
@@ -163,7 +164,8 @@ func (v verdict) devices() string {
 	return strings.Join(parts, ", ")
 }
 
-// anywhere tells of what counts and is no pod's that is seen on a device.
+// anywhere renders the memory that counts on the node and belongs to no pod of a single device: use by
+// other programs, unattributed pods and nominated pods.
 func (v verdict) anywhere() (s string) {
 	var foreign []string
 	for _, d := range v.Node.Devices {
@@ -189,8 +191,8 @@ func (v verdict) anywhere() (s string) {
 	return s
 }
 
-// instead says what to ask for where no GPU is as large. An amount beyond all GPUs
-// was meant in bytes, "3Gi", and one of thousands that is many times a GPU perhaps in MiB.
+// instead suggests an amount if no GPU is large enough. An amount beyond all GPUs was probably meant in
+// bytes ("3Gi"), and an amount in thousands that is many times a GPU's size was possibly meant in MiB.
 func (v verdict) instead() string {
 	const bytesPerMiB, thousands, many = 1 << 20, 1 << 10, 5
 	asked, unit := v.Request.Units(), gpu.Units(max(1, v.Node.UnitMiB))
@@ -213,8 +215,8 @@ func (v verdict) instead() string {
 	}
 }
 
-// fitsSplit reports whether the node has GPUs enough that are large enough for the
-// request, were it split over more of them.
+// fitsSplit reports whether enough GPUs of the node would be large enough if the request were split over
+// more GPUs.
 func (v verdict) fitsSplit() bool {
 	for v.Request.Count = v.Request.GPUs() + 1; v.Request.Count <= len(v.Node.Devices); v.Request.Count++ {
 		if closest.LargeEnough(v.Verdict) >= v.Request.Count {
@@ -228,8 +230,8 @@ func (v verdict) largest() string {
 	return Amount(closest.Largest(v.Verdict), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
 }
 
-// cores is what to add to an amount of memory if the pod asks for cores too. It
-// has no percent sign: kube-scheduler's event would not show one.
+// cores returns a suffix for an amount of memory if the pod requests cores too. It contains no percent
+// sign, because kube-scheduler's events drop the sign.
 func (v verdict) cores(percent int) string {
 	if v.Request.Cores() == 0 {
 		return ""
@@ -237,7 +239,7 @@ func (v verdict) cores(percent int) string {
 	return fmt.Sprintf(" and %d per cent of cores", percent)
 }
 
-// globbed names the annotations that the globs are from.
+// globbed returns the annotations that contain the globs.
 func (v verdict) globbed() string {
 	switch {
 	case v.Request.UUIDs == "":
@@ -249,14 +251,14 @@ func (v verdict) globbed() string {
 	}
 }
 
-// instancesAlone reports whether the pod could use MIG instances of the node, if it asked for one GPU.
+// instancesAlone reports whether only MIG instances match, so that the pod would have to request one GPU.
 func (v verdict) instancesAlone() bool {
 	one := v.Request
 	one.Count = 1
 	return v.Request.GPUs() > 1 && slices.ContainsFunc(v.Node.Devices, one.Allows)
 }
 
-// otherwise says how to write a glob so that it matches a GPU of the node.
+// otherwise suggests a glob that matches a GPU of the node.
 func (v verdict) otherwise() string {
 	miss, ok := closest.FindNearMiss(v.Verdict)
 	switch {

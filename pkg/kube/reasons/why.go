@@ -8,8 +8,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// Why says what puts the first of some nodes before the one that the policy alone prefers; it is
-// empty where that is the same node.
+// Why renders the reason why a ranking differs from the policy's order. It is empty if the policy alone
+// puts the same node first.
 func Why(r ranking.Ranking) string {
 	if r.First.Node == r.Alone.Node {
 		return ""
@@ -30,8 +30,8 @@ func Why(r ranking.Ranking) string {
 	return fmt.Sprintf("%s goes before %s, which is as good or better by the policy alone: %s", first.Name, alone.Name, because)
 }
 
-// most says what a pod takes from pods to come above all, where that is more than elsewhere: of a
-// node, and as how many units that counts.
+// most returns the largest difference between two costs in units, with a format for the node's name and
+// the amount.
 func most(less, more ranking.Cost) (format string, units float64) {
 	format, units = "on %s it takes from pods that can use few other models, which counts as %s more left free", more.Models-less.Models
 	if cpu := more.CPU - less.CPU; cpu > units {
