@@ -1,16 +1,15 @@
-// Package podlabels says in labels of a pod which GPUs it has, for routers that weigh pods.
+// Package podlabels records a pod's GPUs in its labels, for routers that weight pods.
 //
 // # Invariants
 //
-//   - All values are what the API server takes, whatever NVML calls a GPU.
-//   - A label that is not true is not there.
+//   - The API server accepts every value, whatever name NVML returns for a GPU.
+//   - A label that does not apply is absent.
 //
 // # Decisions
 //
-// The labels are written by the Binding and by the device plugin's corrections, as the
-// assignment is, and by nothing else: a controller of its own would be late. They are off unless
-// asked for, since selectors see labels.
+// The Binding and the device plugin's corrections write the labels together with the assignment. A
+// separate controller would write them late. They are off by default, because selectors match labels.
 //
-// Speed counts cores where a pod asks for some, because these are enforced where memory says
-// nothing about time.
+// The speed counts cores if the pod requests some, because cores are enforced, and memory does not
+// determine computing time.
 package podlabels

@@ -14,14 +14,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Of returns the labels that tell of an assignment on a node, by key: nil for one that the pod
-// must not have, since its GPUs are of several models, or the speed of one is not known. There
-// are none where pods are not labelled.
+// Of returns the labels for an assignment on a node. A nil value means that the pod must not have the
+// label, because its GPUs are of several models or the speed of one is unknown. Of returns nil if labels
+// are off.
 //
-//	assigned-model    as NVML names it, with "-" for what labels cannot have
-//	assigned-percent  how much of a GPU's memory the pod has; two whole GPUs are 200
-//	assigned-speed    of the model, where an A100 has 100, times the part that the pod has: of the
-//	                  cores where it asks for some, and else of the memory
+//	assigned-model    the name from NVML, with "-" for characters that labels cannot contain
+//	assigned-percent  the pod's part of a GPU's memory, in per cent; 200 for two whole GPUs
+//	assigned-speed    the speed of the model, 100 for an A100, times the pod's part of the cores, or of
+//	                  the memory if the pod requests no cores
 func Of(n api.Names, a placement.Assignment, on placement.Node) map[string]*string {
 	if !n.LabelPods {
 		return nil
@@ -58,7 +58,7 @@ func Of(n api.Names, a placement.Assignment, on placement.Node) map[string]*stri
 	return out
 }
 
-// Known returns those of the labels that the pod has.
+// Known returns the labels with a value.
 func Known(labels map[string]*string) (known map[string]string) {
 	for key, value := range labels {
 		if value != nil {
@@ -71,12 +71,12 @@ func Known(labels map[string]*string) (known map[string]string) {
 	return known
 }
 
-// atLeastOne rounds: what is 0 would get no requests at all.
+// atLeastOne rounds to an integer of at least 1: a weight of 0 would get no requests at all.
 func atLeastOne(x float64) string { return strconv.Itoa(max(1, int(math.Round(x)))) }
 
 var notInLabels = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// labelValue returns a text as the value of a label; empty: nothing of it can be one.
+// labelValue converts a text to a valid label value. It is empty if no character is allowed.
 func labelValue(s string) string {
 	s = strings.TrimLeft(notInLabels.ReplaceAllString(s, "-"), "_.-")
 	return strings.TrimRight(s[:min(len(s), validation.LabelValueMaxLength)], "_.-")

@@ -1,4 +1,4 @@
-// Package template tells what a node would offer that an autoscaler could add: it asks the extender
-// about nodes that do not exist yet, made after a template. What is known of such a node are its
-// allocatable resources and the labels of NVIDIA's GPU feature discovery.
+// Package template estimates the inventory of nodes that an autoscaler could add. The autoscaler asks
+// about nodes that do not exist yet, built from a template. Only their allocatable resources and the
+// labels of NVIDIA's GPU feature discovery are known.
 package template

@@ -13,27 +13,26 @@ import (
 )
 
 // Labels of NVIDIA's GPU feature discovery
-// (github.com/NVIDIA/k8s-device-plugin/docs/gpu-feature-discovery). They
-// describe one GPU of a node whose GPUs are alike.
+// (github.com/NVIDIA/k8s-device-plugin/docs/gpu-feature-discovery). They describe one GPU of a node with
+// equal GPUs.
 const (
 	gpuCountLabel   = "nvidia.com/gpu.count"
-	gpuMemoryLabel  = "nvidia.com/gpu.memory" // MiB
+	gpuMemoryLabel  = "nvidia.com/gpu.memory" // in MiB
 	gpuProductLabel = "nvidia.com/gpu.product"
 )
 
-// A label can say anything, so what it says is bounded.
+// Limits of the labels, which can have any value.
 const (
 	maxGPUs  = 1024
-	maxUnits = 1 << 40 // or MiB
+	maxUnits = 1 << 40 // also limits MiB
 )
 
-// Inventory reads what a node will offer that does not exist yet: what
-// its inventory annotation says, or else, when the allocatable resource and the
-// count of GPUs are known, as many GPUs with an equal share each. It is empty
-// when it is not known.
+// Inventory returns the inventory of a node that does not exist yet. It parses the inventory annotation
+// if the node has one. Otherwise, if the allocatable resource and the number of GPUs are known, it
+// returns equal GPUs, with made-up UUIDs. If they are unknown, the inventory is empty.
 //
-// The UUIDs are made up. So is the unit, which only words are made with: the
-// largest power of two that a GPU can have as many of as it does.
+// The unit is made up too, and used only in messages. It is the largest power of two MiB with which the
+// units fit the memory of a GPU.
 func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 	if _, ok := node.Annotations[n.Inventory()]; ok {
 		return n.InventoryOf(node)
@@ -56,7 +55,7 @@ func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 	if share == 0 {
 		return gpu.Inventory{}, nil
 	}
-	// The label has dashes where the driver's name has spaces.
+	// The label has dashes instead of the spaces in the driver's name.
 	model := strings.Replace(node.Labels[gpuProductLabel], "NVIDIA-", "NVIDIA ", 1)
 	inv := gpu.Inventory{UnitMiB: unitOf(memory, share), CPU: node.Status.Allocatable.Cpu().MilliValue()}
 	shareMiB := int64(0)
@@ -72,15 +71,15 @@ func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 	return inv, nil
 }
 
-// unitOf returns the unit, in MiB, of a GPU with an amount of memory and of units.
+// unitOf returns the unit in MiB for a GPU with the given memory in MiB and number of units.
 func unitOf(memory, units int64) int64 {
 	if memory < units {
-		return 1024 // not given, or not in MiB
+		return 1024 // memory is unknown or not in MiB
 	}
 	return 1 << (bits.Len64(uint64(memory/units)) - 1)
 }
 
-// number reads a label that is a number from 0 to most; 0 when it is not there.
+// number parses a label with a number from 0 to most. It returns 0 if the label is missing.
 func number(node *v1.Node, label string, most int64) (int64, error) {
 	value, ok := node.Labels[label]
 	if !ok {

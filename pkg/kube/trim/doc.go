@@ -1,16 +1,16 @@
-// Package trim keeps of the objects that a watch brings what gpumem reads, and no more: a cluster
-// may have very many. The extender's watch and the device plugin's have one list of fields.
+// Package trim reduces watched objects to the fields that gpumem reads, because a cluster may have very
+// many of them. The extender and the device plugin share the list of fields.
 //
 // # Invariants
 //
-//   - What is kept says the same as all of it: package api reads the same request and the same
-//     holding from both, and package reach the same of a node. Fuzz targets of the two users say so.
-//     An object is read in full too, now and then, and must not seem to have changed by that.
-//   - The objects themselves are not changed, and what is kept of them may be shared: it is read only.
+//   - Package api parses the same request and the same holding from a trimmed pod, and package reach
+//     reads the same from a trimmed node. Fuzz targets of both users check this. Objects are also read
+//     untrimmed sometimes, and must compare as unchanged then.
+//   - The input is not modified. The results share memory and are read-only.
 //
 // # Decisions
 //
-// There is one list for both users, though neither reads all of it: of what a list leaves out the
-// reader is not warned. What only one of them can bear, it adds: the device plugin keeps the statuses
-// of containers, of the pods of one node; the extender, with those of the cluster, could not.
+// Both users share one list although neither reads all fields, because a field that is missing from a
+// list goes unnoticed. A user adds fields that only it can afford: the device plugin keeps the
+// container statuses for the pods of its node, which would be too many for the extender.
 package trim

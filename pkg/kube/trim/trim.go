@@ -12,9 +12,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Trimmer trims pods, nodes and PodDisruptionBudgets. Very many pods ask for the same, and a list of one
-// resource takes as much memory as one of eight: so they share them. So do nodes the keys
-// of their labels.
+// Trimmer trims pods, nodes and PodDisruptionBudgets. Many pods have equal requests, and a resource list
+// with one entry takes as much memory as one with eight. So pods share these lists, and nodes share the
+// keys of their labels.
 type Trimmer struct {
 	names   api.Names
 	cpus    shared[int64, *v1.ResourceRequirements] // by millicores
@@ -25,7 +25,7 @@ type Trimmer struct {
 // New returns a trimmer.
 func New(names api.Names) *Trimmer { return &Trimmer{names: names} }
 
-// Node keeps of a node with GPU memory what package reach reads, too.
+// Node trims a node. A node with GPU memory also keeps the fields that package reach reads.
 func (t *Trimmer) Node(node *v1.Node) *v1.Node {
 	small := &v1.Node{ObjectMeta: t.meta(node.ObjectMeta), Spec: v1.NodeSpec{Unschedulable: node.Spec.Unschedulable}}
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, t.names.GPUMem(), t.names.GPUShares(), t.names.GPUCore()} {
@@ -52,15 +52,15 @@ func (t *Trimmer) Node(node *v1.Node) *v1.Node {
 	return small
 }
 
-// amounts are what a container asks for of the resources of gpumem, and whether
-// it names them.
+// amounts are a container's requests for gpumem's resources. The booleans report whether the container
+// names the resource.
 type amounts struct {
 	memory, shares, cores          resource.Quantity
 	hasMemory, hasShares, hasCores bool
 }
 
-// Pod keeps of a pod what package api reads: of one that holds GPU memory or asks for it, all that
-// says where it is or may go, and with what; of others, what they take of their node's CPU.
+// Pod trims a pod to the fields that package api reads. A pod that requests GPU memory keeps its
+// placement and its constraints. Other pods keep only their node and their CPU.
 func (t *Trimmer) Pod(pod *v1.Pod) *v1.Pod {
 	small := &v1.Pod{
 		ObjectMeta: t.meta(pod.ObjectMeta),
@@ -79,7 +79,7 @@ func (t *Trimmer) Pod(pod *v1.Pod) *v1.Pod {
 		small.Annotations = nil
 		return small
 	}
-	small.Labels = pod.Labels // what a PodDisruptionBudget selects by
+	small.Labels = pod.Labels // for the selectors of PodDisruptionBudgets
 	if pod.Spec.NodeName == "" {
 		waiting(small, pod)
 	}
@@ -88,8 +88,8 @@ func (t *Trimmer) Pod(pod *v1.Pod) *v1.Pod {
 	return small
 }
 
-// waiting keeps of a pod on no node what says to which it may go, and who is to send it
-// there, and whose it is: see package reach.
+// waiting adds the fields of an unbound pod that select its nodes, its scheduler and its controller: see
+// package reach.
 func waiting(small, pod *v1.Pod) {
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		small.OwnerReferences = []metav1.OwnerReference{*owner}
@@ -101,8 +101,8 @@ func waiting(small, pod *v1.Pod) {
 	}
 }
 
-// containers returns those that name a resource of gpumem, with that alone. The
-// CPU of all of them is the pod's.
+// containers returns the containers that name a resource of gpumem, with only these resources. The pod
+// has their total CPU.
 func (t *Trimmer) containers(containers []v1.Container) (out []v1.Container) {
 	for _, c := range containers {
 		a := amounts{}
@@ -117,8 +117,8 @@ func (t *Trimmer) containers(containers []v1.Container) (out []v1.Container) {
 	return out
 }
 
-// named returns what a container asks for of an extended resource: the limit, as
-// the kubelet does, or else the request.
+// named returns a container's amount of an extended resource: the limit, which the kubelet uses, or else
+// the request.
 func named(c v1.Container, name v1.ResourceName) (resource.Quantity, bool) {
 	if q, ok := c.Resources.Limits[name]; ok {
 		return q, true
@@ -141,7 +141,7 @@ func (t *Trimmer) list(a amounts) v1.ResourceList {
 	return out
 }
 
-// Budget keeps of a PodDisruptionBudget what says which pods may go, and how many.
+// Budget trims a PodDisruptionBudget to its selector and its remaining disruptions.
 func (t *Trimmer) Budget(budget *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: t.meta(budget.ObjectMeta),
@@ -167,13 +167,13 @@ func (t *Trimmer) meta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	return small
 }
 
-// shared keeps one of each value that many have, by what it is made of.
+// shared stores one instance of each value that many objects have, by key.
 type shared[K comparable, V any] struct {
 	mu     sync.Mutex
 	values map[K]V
 }
 
-// mostShared bounds the values that are kept, in case there are not a few.
+// mostShared limits the number of stored values, in case there are many different ones.
 const mostShared = 1000
 
 func (s *shared[K, V]) get(key K, value func() V) V {
