@@ -11,13 +11,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Note says who has cordoned a GPU, and why. Either may be empty.
+// Note records the author and the reason of a cordon. Either may be empty.
 type Note struct {
-	By     string `json:"by,omitempty"`     // the name of the user to the API server
-	Reason string `json:"reason,omitempty"` // in their words
+	By     string `json:"by,omitempty"`     // user name at the API server
+	Reason string `json:"reason,omitempty"` // free text
 }
 
-// String is what follows on "cordoned": "by alice (its fan is loud)".
+// String renders the note to follow the word "cordoned": "by alice (its fan is loud)".
 func (n Note) String() string {
 	s := ""
 	if n.By != "" {
@@ -29,8 +29,8 @@ func (n Note) String() string {
 	return strings.TrimSpace(s)
 }
 
-// Of reads the notes of a node. It has none of a GPU that gpumem 0.1 cordoned, and none at all where
-// the annotation cannot be read.
+// Of parses the notes of a node. It returns nil if the annotation is malformed. GPUs that gpumem 0.1
+// cordoned have no note.
 func Of(names api.Names, node *v1.Node) map[gpu.UUID]Note {
 	var notes map[gpu.UUID]Note
 	if json.Unmarshal([]byte(node.Annotations[names.CordonReasons()]), &notes) != nil {

@@ -1,7 +1,4 @@
-// Package cordons reads and writes who has cordoned GPUs of a node, and why. It is for people alone:
-// which GPUs are cordoned is in an annotation of its own, see package api.
-//
-// # Invariants
-//
-//   - What cannot be read, or was cordoned in another way, has no note, and is no error.
+// Package cordons reads and writes the authors and reasons of a node's cordons, for display. The list of
+// cordoned GPUs is in a separate annotation, which package api parses. A malformed or missing note is
+// not an error.
 package cordons

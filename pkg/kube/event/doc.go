@@ -1,5 +1,5 @@
 // Package event defines the Kubernetes Events that gpumem records on pods and nodes.
 //
-// The tables in event.go are the only place where an Event's reason and type are defined. The table of Events in
-// docs/reference.md is made of them.
+// The tables in event.go define the reason and type of each Event. The table of Events in
+// docs/reference.md is generated from them.
 package event

@@ -6,13 +6,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Events records Events. It never waits for the API server.
+// Events records Events. It never blocks on the API server.
 type Events interface {
 	Pod(ref placement.PodRef, e OnPod, note string)
 	Node(e OnNode, note string)
 }
 
-// OnPod is an Event that is recorded on a pod.
+// OnPod is an Event on a pod.
 type OnPod uint8
 
 // The Events on pods.
@@ -33,7 +33,7 @@ const (
 	LostGPU
 )
 
-// OnNode is an Event that is recorded on a node.
+// OnNode is an Event on a node.
 type OnNode uint8
 
 // The Events on nodes.
@@ -45,11 +45,11 @@ const (
 	Conflict
 )
 
-// Row is an Event in the tables. Two rows can have one reason, if their types differ.
+// Row describes an Event. Two rows can have the same reason if their types differ.
 type Row struct {
 	Reason string
 	Type   string // v1.EventTypeNormal or v1.EventTypeWarning
-	Doc    string // the content of the note, in Markdown
+	Doc    string // content of the note, in Markdown
 }
 
 var onPods = [...]Row{

@@ -9,11 +9,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 )
 
-// Budgets reads which of the pods each PodDisruptionBudget protects, as
-// kube-scheduler does: one without a selector, or with one that is empty or
-// broken, protects none, and a pod whose disruption it has seen already is no
-// longer under it. (k8s.io/kubernetes/pkg/scheduler/framework/plugins/
-// defaultpreemption, filterPodsWithPDBViolation)
+// Budgets returns the pods that each PodDisruptionBudget protects in kube-scheduler's view. A budget
+// without a selector, or with an empty or malformed one, protects no pod. A pod whose disruption the
+// budget has recorded is no longer protected. (filterPodsWithPDBViolation in
+// k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
 func Budgets(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []preemption.Budget {
 	return read(budgets, pods, func(b *policyv1.PodDisruptionBudget, selector labels.Selector, pod *v1.Pod) bool {
 		_, seen := b.Status.DisruptedPods[pod.Name]
@@ -21,12 +20,12 @@ func Budgets(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []preempti
 	})
 }
 
-// Limits reads the same for who evicts, as the API server does: an empty selector is of all pods of
-// the namespace, and a pod under several budgets it never evicts.
-// (k8s.io/kubernetes/pkg/registry/core/pod/storage, EvictionREST)
+// Limits returns the budgets as the API server applies them to evictions. An empty selector matches all
+// pods of the namespace, and a pod with several budgets is never evicted. (EvictionREST in
+// k8s.io/kubernetes/pkg/registry/core/pod/storage)
 func Limits(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []preemption.Budget {
 	out := read(budgets, pods, func(*policyv1.PodDisruptionBudget, labels.Selector, *v1.Pod) bool { return true })
-	under := make(map[string]int) // how many a pod is under
+	under := make(map[string]int) // number of budgets by pod
 	for _, b := range out {
 		for _, uid := range b.Pods {
 			if under[uid]++; under[uid] == 2 {
@@ -37,7 +36,7 @@ func Limits(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []preemptio
 	return out
 }
 
-// read reads which of the pods that a selector matches are under its budget.
+// read returns a budget with the pods that match its selector and for which under returns true.
 func read(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod, under func(*policyv1.PodDisruptionBudget, labels.Selector, *v1.Pod) bool) []preemption.Budget {
 	var out []preemption.Budget
 	for _, b := range budgets {

@@ -1,23 +1,23 @@
-// Package evict asks the API server to evict pods: for the commands drain and defrag, and for the
-// device plugin, which evicts pods that use more than they were granted. Limits says
-// which pods a PodDisruptionBudget protects from eviction. Budgets says which pods kube-scheduler
-// spares in preemption, which are fewer.
+// Package evict evicts pods through the API server, for the commands drain and defrag and for the device
+// plugin, which evicts pods that exceed their grant. Limits returns the pods that a PodDisruptionBudget
+// protects from eviction. Budgets returns the pods that kube-scheduler spares in preemption, which are
+// fewer.
 //
 // # Invariants
 //
-//   - It is this very pod that is asked to go: its UID goes with the request, so one that has its
-//     name by now is left alone.
-//   - A pod is evicted, never deleted: PodDisruptionBudgets hold.
-//   - A pod that is gone is no error. It is gone when there is none of its name, or one with another
-//     UID. The API server says Conflict of that, or refuses for the budget of the pod that has the name,
-//     and says both of other things too: the pod is read, and what cannot be read is an error.
-//   - A refusal (429) is for now. It is said apart (Refused), and the error is the API server's own.
+//   - An eviction contains the pod's UID, so it never affects a new pod of the same name.
+//   - Pods are evicted and never deleted, so PodDisruptionBudgets apply.
+//   - A pod that is gone is not an error. It is gone if no pod has its name, or one with another UID.
+//     The API server then returns Conflict, or a refusal because of the new pod's budget. Both errors
+//     have other causes too, so Pod reads the pod to find out. If that fails, it returns the error of
+//     the eviction.
+//   - A refusal (429) is temporary. Refused detects it; the error is the API server's.
 //
 // # Decisions
 //
-// What follows from a refusal is the caller's: drain asks again until its time is up, the device
-// plugin at its next look, and defrag ends, since its plan holds as a whole.
+// The caller decides what follows a refusal: drain retries until its timeout, the device plugin retries
+// at its next check, and defrag stops, because its plan only works as a whole.
 //
-// The device plugin takes a pod that is gone for a failure, to which it logs a warning: it would
-// report an eviction otherwise, in an event and in its log, that has not been.
+// The device plugin logs a warning if the pod is already gone. Otherwise its event and its log would
+// report an eviction that did not happen.
 package evict

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Pod asks for the eviction of a pod, and reports whether it was gone already. Seconds are what
-// it has to end; nil: what it says itself.
+// Pod evicts a pod and reports whether it was gone already. Seconds is its grace period; nil means the
+// pod's own.
 func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef, seconds *int64) (gone bool, err error) {
 	uid := types.UID(pod.UID)
 	err = client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
@@ -23,7 +23,7 @@ func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef,
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
-	if apierrors.IsConflict(err) || Refused(err) { // the budget is that of a pod that has its name by now
+	if apierrors.IsConflict(err) || Refused(err) { // the budget may protect a new pod of the same name
 		if left, unread := Gone(ctx, client, pod); unread == nil && left {
 			return true, nil
 		}
@@ -31,7 +31,7 @@ func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef,
 	return false, err
 }
 
-// Gone reports whether a pod is gone, though another may have its name.
+// Gone reports whether a pod is gone, even if a new pod has its name.
 func Gone(ctx context.Context, client kubernetes.Interface, pod placement.PodRef) (bool, error) {
 	now, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -40,6 +40,5 @@ func Gone(ctx context.Context, client kubernetes.Interface, pod placement.PodRef
 	return err == nil && string(now.UID) != pod.UID, err
 }
 
-// Refused reports whether an error of Pod says that the pod may not go now: a PodDisruptionBudget
-// keeps it.
+// Refused reports whether an error of Pod is a temporary refusal because of a PodDisruptionBudget.
 func Refused(err error) bool { return apierrors.IsTooManyRequests(err) }

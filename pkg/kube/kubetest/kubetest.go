@@ -1,5 +1,5 @@
-// Package kubetest builds nodes and pods with GPU memory for the tests of the product and of module
-// test/scheduler. Only tests import it.
+// Package kubetest builds nodes and pods with GPU memory for tests, also in the module test/scheduler.
+// Only tests import it.
 package kubetest
 
 import (
@@ -34,7 +34,7 @@ func UUID(node string, i int) gpu.UUID {
 	return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i))
 }
 
-// Inventory returns GPUs with these sizes in GiB, in units of 1 GiB.
+// Inventory returns an inventory of GPUs with the given sizes in GiB, in units of 1 GiB.
 func Inventory(node string, gib ...int) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024, DriverVersion: "570.86.15", Enforcement: gpu.EnforcementMPS}
 	for i, size := range gib {
@@ -46,7 +46,7 @@ func Inventory(node string, gib ...int) gpu.Inventory {
 	return inv
 }
 
-// Node returns a ready node with this inventory.
+// Node returns a ready node with the inventory.
 func Node(t testing.TB, name string, inv gpu.Inventory) *v1.Node {
 	t.Helper()
 	node := &v1.Node{
@@ -82,8 +82,8 @@ func SetInventory(t testing.TB, node *v1.Node, inv gpu.Inventory) {
 	metav1.SetMetaDataAnnotation(&node.ObjectMeta, Names(t).Inventory(), value)
 }
 
-// Pod returns a pod, named namespace/name, that requests units and runs on these GPUs of a node. Without a
-// node it waits.
+// Pod returns a pod that requests units and runs on the given GPUs of a node. The name has the form
+// namespace/name. Without a node, the pod waits.
 func Pod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *v1.Pod {
 	t.Helper()
 	names := Names(t)
@@ -117,13 +117,13 @@ func Pod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *v1.P
 	return pod
 }
 
-// With returns an object after a change.
+// With applies a change to an object and returns the object.
 func With[T any](object T, change func(T)) T {
 	change(object)
 	return object
 }
 
-// OwnedBy returns the change that gives a pod a controller of a kind.
+// OwnedBy returns a change that adds a controller of the kind to a pod.
 func OwnedBy(kind string) func(*v1.Pod) {
 	return func(pod *v1.Pod) {
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "owner", UID: types.UID("uid-" + kind), Controller: new(true)}}

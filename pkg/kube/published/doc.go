@@ -1,7 +1,4 @@
-// Package published reads which GPUs drivers of dynamic resource allocation publish, from their
-// ResourceSlices, and has the names in ours.
-//
-// # Invariants
-//
-//   - Of a GPU that several drivers publish one is named, and always the same.
+// Package published finds the GPUs in ResourceSlices of dynamic resource allocation and the driver that
+// publishes each. It also defines the names in gpumem's own ResourceSlices. If several drivers publish a
+// GPU, the result contains one of them, always the same.
 package published

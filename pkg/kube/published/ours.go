@@ -8,18 +8,18 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// The capacities of our devices, which claims share.
+// The capacities of gpumem's devices. Each claim consumes a part of them.
 const (
 	CapacityMemory = "memory" // in bytes
-	CapacityShares = "shares" // in place of memory where GPUs are offered in shares, 10 of each
-	CapacityCores  = "cores"  // per cent
+	CapacityShares = "shares" // instead of memory if the GPUs are offered in shares: 10 per GPU
+	CapacityCores  = "cores"  // in per cent
 )
 
-// DeviceName returns the name of a GPU of ours in the pool of its node.
+// DeviceName returns the name of a GPU in gpumem's pool of its node.
 func DeviceName(id gpu.UUID) string { return strings.ToLower(string(id)) }
 
-// Order returns the order in which a node's GPUs are published, as indexes: the smallest first, for
-// kube-scheduler takes the first that fits.
+// Order returns the indexes of a node's GPUs in the order of publication: the smallest first, because
+// kube-scheduler allocates the first device that fits.
 func Order[D any](devices []D, of func(D) gpu.Device) []int {
 	order := make([]int, len(devices))
 	for i := range order {

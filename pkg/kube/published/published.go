@@ -8,10 +8,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// GPUs are those that drivers publish, and which driver does.
+// GPUs maps the GPUs that drivers publish to the driver.
 type GPUs map[gpu.UUID]string
 
-// Add adds the GPUs of a slice.
+// Add adds the GPUs of a ResourceSlice.
 func (g GPUs) Add(slice *resourceapi.ResourceSlice) {
 	for _, d := range slice.Spec.Devices {
 		for _, id := range of(d) {
@@ -20,8 +20,8 @@ func (g GPUs) Add(slice *resourceapi.ResourceSlice) {
 	}
 }
 
-// of returns the GPUs that a device of NVIDIA's driver is, or is a part of: it says so by its
-// attributes uuid and parentUUID.
+// of returns the GPUs that a device of NVIDIA's driver contains or is a part of, from its attributes uuid
+// and parentUUID.
 func of(d resourceapi.Device) (ids []gpu.UUID) {
 	for name, a := range d.Attributes {
 		_, id, qualified := strings.Cut(string(name), "/")

@@ -1,5 +1,5 @@
-// Package tabletest compares files of the repository with the Go tables that they are made of. With the flag -update, it
-// writes the files instead. Only tests import it.
+// Package tabletest compares files of the repository with the Go tables that generate them. With the flag
+// -update it writes the files instead. Only tests import it.
 package tabletest
 
 import (
@@ -15,7 +15,7 @@ import (
 // Update is the flag -update.
 var Update = flag.Bool("update", false, "write the files that are made of Go tables")
 
-// Between compares the part of a page that begins with a comment that names the source, and ends with another. Name and
+// Between compares the part of a page between a comment that names the source and an end comment. Name and
 // source are paths in the repository.
 func Between(t *testing.T, name, source, want string) {
 	t.Helper()
@@ -29,7 +29,7 @@ func Between(t *testing.T, name, source, want string) {
 	Whole(t, name, before+begin+want+end+after)
 }
 
-// Whole compares a file.
+// Whole compares a whole file.
 func Whole(t *testing.T, name, want string) {
 	t.Helper()
 	if *Update {
@@ -41,7 +41,7 @@ func Whole(t *testing.T, name, want string) {
 	}
 }
 
-// Made is the comment in files that are made of a source.
+// Made returns the marker in files that are generated from a source.
 func Made(source string) string { return "made of " + source + ": make update" }
 
 // Read returns a file of the repository.
@@ -54,7 +54,7 @@ func Read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// path returns the path of a file of the repository for a test of any package.
+// path returns the path of a repository file, relative to the directory of any package's test.
 func path(t *testing.T, name string) string {
 	t.Helper()
 	dir := "."
