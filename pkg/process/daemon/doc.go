@@ -1,22 +1,21 @@
-// Package daemon is what the programs that run in a cluster have in common: how
-// they begin and end, and the flags by which they log and reach the API server.
+// Package daemon has the common parts of the programs that run in a cluster: start and end, and the flags
+// for logs and for access to the API server.
 //
 // # Invariants
 //
-//   - A program that has to end has its context ended, and ends by itself. What
-//     went wrong is said on stderr, with the program's name before it.
-//   - A logger is passed to those who log. There is no logger of the process, but
-//     for that of klog, which has no other way (BridgeKlog).
-//   - A value that is not known is an error, with those that there are.
+//   - A signal cancels the program's context, and the program then returns. Main prints its error to
+//     stderr, after the program's name.
+//   - Loggers are passed as arguments. The only global logger is klog's, which has no other interface
+//     (BridgeKlog).
+//   - An unknown value of a flag is an error that lists the known values.
 //
 // # Decisions
 //
-// zap and not log/slog: the fields of a line are typed and cost nothing when its
-// level is off, which counts in verbs that are asked about thousands of nodes.
+// The logger is zap instead of log/slog: its fields are typed and cost nothing if the level is off. This
+// matters in verbs that are called for thousands of nodes.
 //
-// Lines are written whole and not sampled: of an error that comes often, the one that
-// matters may be the one left out.
+// Logs are not sampled, because sampling could drop the important line of a frequent error.
 //
-// Objects travel as protobuf, which is cheaper to read than JSON: the list of a large
-// cluster's pods is long.
+// Objects are transferred as protobuf, which is cheaper to decode than JSON. Lists of pods are long in
+// large clusters.
 package daemon

@@ -10,30 +10,29 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Kube is how a program reaches the API server.
+// Kube configures access to the API server.
 type Kube struct {
-	Config string // file; empty: that of the pod's service account
+	Config string // kubeconfig file; empty: the pod's service account
 	QPS    float32
 	Burst  int
 }
 
-// AddFlags adds the flags that say it.
+// AddFlags adds the flags for the configuration.
 func (k *Kube) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&k.Config, "kubeconfig", k.Config, "`file` with access to the API server; empty: that of the pod's service account")
 	f.Float32Var(&k.QPS, "kube-api-qps", k.QPS, "requests per second to the API server")
 	f.IntVar(&k.Burst, "kube-api-burst", k.Burst, "requests to the API server at once")
 }
 
-// Validate reports rates at which nothing would be asked.
+// Validate rejects rates that allow no requests.
 func (k Kube) Validate() error {
-	if !(k.QPS > 0) || k.Burst <= 0 { // NaN too
+	if !(k.QPS > 0) || k.Burst <= 0 { // also rejects NaN
 		return errors.New("--kube-api-qps and --kube-api-burst: want more than 0")
 	}
 	return nil
 }
 
-// Client returns a client of the API server, which knows it by the name and version of
-// the program.
+// Client returns a client of the API server. Its user agent is the name and version of the program.
 func (k Kube) Client(program, version string) (*kubernetes.Clientset, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", k.Config)
 	if err != nil {

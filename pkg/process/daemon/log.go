@@ -11,22 +11,22 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Log is how a program logs.
+// Log configures a program's log.
 type Log struct {
-	Level  string // one of zap's: debug, info, warn, error
+	Level  string // a level of zap: debug, info, warn, error
 	Format string // json or console
 }
 
-// DefaultLog is what programs log when nothing is said.
+// DefaultLog returns the default configuration.
 func DefaultLog() Log { return Log{Level: "info", Format: "json"} }
 
-// AddFlags adds the flags that say it.
+// AddFlags adds the flags for the configuration.
 func (l *Log) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&l.Level, "log-level", l.Level, "lowest `level` to log: debug (each question), info (each decision), warn or error")
 	f.StringVar(&l.Format, "log-format", l.Format, "`format` of the log: json or console")
 }
 
-// Validate reports a level or a format that there is not.
+// Validate rejects an unknown level or format.
 func (l Log) Validate() error {
 	_, err := l.New(io.Discard)
 	return err
@@ -53,8 +53,8 @@ func (l Log) New(w io.Writer) (*zap.Logger, error) {
 	return zap.New(zapcore.NewCore(encoder, zapcore.AddSync(w), lowest)), nil
 }
 
-// BridgeKlog sends what client-go and its kin log through klog to the logger.
-// It changes klog for the whole process: call it once, from a main package.
+// BridgeKlog redirects klog, which client-go uses, to the logger. It changes klog for the whole process:
+// call it once, from a main package.
 func BridgeKlog(log *zap.Logger) {
 	klog.SetLogger(zapr.NewLogger(log.Named("client-go")))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Main runs a program with the surroundings of its process, until it ends or is
-// interrupted. It returns the exit code: 1, with a line on stderr, when it failed.
+// Main runs a program with the arguments and streams of the process, until it returns or is interrupted.
+// It returns the exit code. If the program failed, Main prints the error to stderr and returns 1.
 func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -24,8 +24,8 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 	return 0
 }
 
-// Parse reads arguments that are all flags. The error is pflag.ErrHelp when help
-// was asked for: about, and then the flags, has been written to stdout.
+// Parse parses arguments that must all be flags. If they request help, it prints about and the flags to
+// stdout and returns pflag.ErrHelp.
 func Parse(f *pflag.FlagSet, about string, args []string, stdout io.Writer) error {
 	f.SetOutput(stdout)
 	f.Usage = func() { fmt.Fprintf(stdout, "%s\n\nFlags:\n%s", about, f.FlagUsages()) }
@@ -38,7 +38,7 @@ func Parse(f *pflag.FlagSet, about string, args []string, stdout io.Writer) erro
 	return nil
 }
 
-// Effective returns every flag's value, for the log.
+// Effective returns the value of every flag, for the log.
 func Effective(f *pflag.FlagSet) map[string]string {
 	out := make(map[string]string)
 	f.VisitAll(func(f *pflag.Flag) { out[f.Name] = f.Value.String() })

@@ -7,24 +7,24 @@ import (
 	"sync"
 )
 
-// connections are those of one server. One too many is served all the same, and another is closed
-// for it: a limit at which new ones wait would keep out the kubelet, too.
+// connections limits the open connections of one server. It accepts a connection beyond the limit and
+// closes another one instead. If new connections had to wait, the kubelet's probes would wait too.
 type connections struct {
 	most int
 
 	mu   sync.Mutex
-	turn uint64 // counts changes
+	turn uint64 // number of changes
 	open map[net.Conn]standing
 }
 
-// standing is how a connection is.
+// standing is the state of a connection.
 type standing struct {
-	served bool   // a request is read or answered
-	since  uint64 // the turn of its last change
+	served bool   // a request is being read or answered
+	since  uint64 // turn of its last change
 }
 
-// before reports whether a connection is closed rather than another: one on which nothing
-// happens, and of those the one on which nothing has for the longest.
+// before reports whether to close s rather than o: idle connections first, then the one with the oldest
+// change.
 func (s standing) before(o standing) bool {
 	if s.served != o.served {
 		return o.served
@@ -32,7 +32,7 @@ func (s standing) before(o standing) bool {
 	return s.since < o.since
 }
 
-// follow is an http.Server's ConnState.
+// follow implements http.Server.ConnState.
 func (c *connections) follow(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +53,7 @@ func (c *connections) follow(conn net.Conn, state http.ConnState) {
 	}
 	delete(c.open, last)
 	if secure, ok := last.(*tls.Conn); ok {
-		last = secure.NetConn() // to take leave of its client could take time
+		last = secure.NetConn() // a TLS close would wait for the client
 	}
-	_ = last.Close() // it is gone either way
+	_ = last.Close() // the connection is unusable even if this fails
 }

@@ -15,23 +15,22 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Time limits that no legitimate client of ours comes near.
+// Timeouts that are far above the needs of legitimate clients.
 const (
 	headerTimeout = 5 * time.Second
 	bodyTimeout   = 30 * time.Second
 	idleTimeout   = 2 * time.Minute
 
-	// maxConnections is how many are open to one server: more than kube-scheduler has bindings
-	// on their way, and few enough that those of strangers cost some ten MiB.
+	// maxConnections exceeds the number of concurrent bindings of kube-scheduler, and limits the memory for
+	// connections to some ten MiB.
 	maxConnections = 1024
 	maxHeaderBytes = 16 << 10
 
-	// Grace is how long requests that are under way may take to end when a
-	// server has to stop.
+	// Grace is the timeout for requests in progress when a server stops.
 	Grace = 10 * time.Second
 )
 
-// Run serves a handler until the context is done, and then lets requests end.
+// Run serves a handler until the context is done, and then waits up to Grace for requests in progress.
 // It closes the listener.
 func Run(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	return run(ctx, listener, handler, maxConnections)
@@ -69,19 +68,18 @@ func run(ctx context.Context, listener net.Listener, handler http.Handler, most 
 	return group.Wait()
 }
 
-// Check is one thing that must be so before a process is ready. Missing says
-// what is not, and returns an empty string when all is well.
+// Check is a condition for readiness. Missing describes the problem, or returns an empty string if there
+// is none.
 type Check struct {
 	Name    string
 	Missing func() string
 }
 
-// Probes answers /healthz, /readyz and /version.
+// Probes serves /healthz, /readyz and /version, and /metrics if metrics is not nil.
 //
-// /healthz is 200 once alive has returned, which does not in a process that hangs:
-// it takes the lock that all work needs. /readyz is 200 when no check misses
-// anything, else 503; either way its body has a line for each check that says what
-// is missing. metrics may be nil.
+// /healthz returns 200 after alive has returned. Alive takes the lock that all work needs, so it blocks
+// in a deadlocked process. /readyz returns 200 if no check reports a problem, else 503. Its body has one
+// line per check, with the problem.
 func Probes(version string, metrics http.Handler, alive func(), checks ...Check) http.Handler {
 	router := httprouter.New()
 	router.GET("/healthz", func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {
@@ -118,25 +116,25 @@ func readiness(checks []Check) (status int, body string) {
 	return status, b.String()
 }
 
-// Version answers with the version of the binary and of Go, as JSON.
+// Version serves the versions of the binary and of Go as JSON.
 func Version(version string) httprouter.Handle {
 	body, err := json.Marshal(map[string]string{
 		"version":   version,
 		"goVersion": runtime.Version(),
 		"platform":  runtime.GOOS + "/" + runtime.GOARCH,
 	})
-	if err != nil { // cannot be: a map of strings
+	if err != nil { // impossible for a map of strings
 		body = []byte("{}")
 	}
 	body = append(body, '\n')
 	return func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // the client is gone
+		_, _ = w.Write(body) // fails only if the client is gone
 	}
 }
 
 func writeText(w http.ResponseWriter, status int, body string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body)) // the client is gone
+	_, _ = w.Write([]byte(body)) // fails only if the client is gone
 }

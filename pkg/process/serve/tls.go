@@ -13,24 +13,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// expiresSoon is how long before its end a certificate is spoken of in the log.
+// expiresSoon is the remaining validity of a certificate at which the log has a warning.
 const expiresSoon = 30 * 24 * time.Hour
 
-// MutualTLS says with which files a server shows who it is, and whom it believes.
+// MutualTLS names the files with the server's certificate and with the accepted authorities of clients.
 type MutualTLS struct {
-	CertFile string // of the server, PEM, with the chain up to its authority
+	CertFile string // PEM, with the chain up to the authority
 	KeyFile  string
-	// ClientCAFile has the authorities, PEM; one of them must have signed a
-	// client's certificate.
+	// ClientCAFile contains the authorities in PEM. One of them must have signed a client's
+	// certificate.
 	ClientCAFile string
-	// ClientName is the common name that a client's certificate must have: an
-	// authority may sign for others too.
+	// ClientName is the common name of the accepted clients. The authority may sign certificates for
+	// other clients too.
 	ClientName string
 }
 
-// Listener returns a listener on which only the client is served. The files are
-// read again for each connection, so new ones count from then on; while they
-// cannot be read, those before them do.
+// Listener returns a listener that serves only the accepted clients. It reads the files again for each
+// connection. If they are unreadable, it uses the last ones that it read.
 func (m MutualTLS) Listener(inner net.Listener, log *zap.Logger) (net.Listener, error) {
 	files := &tlsFiles{from: m, log: log}
 	if _, err := files.config(); err != nil {
@@ -42,7 +41,7 @@ func (m MutualTLS) Listener(inner net.Listener, log *zap.Logger) (net.Listener, 
 	}), nil
 }
 
-// Read returns the configuration that the files make now.
+// Read returns the configuration from the present files.
 func (m MutualTLS) Read() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(m.CertFile, m.KeyFile)
 	if err != nil {
@@ -61,7 +60,7 @@ func (m MutualTLS) Read() (*tls.Config, error) {
 		Certificates: []tls.Certificate{pair},
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    pool,
-		// A ticket would outlive the authority that its client was believed for.
+		// A ticket would stay valid after its client's authority is removed.
 		SessionTicketsDisabled: true,
 		VerifyConnection:       m.verifyName,
 	}, nil
@@ -77,16 +76,16 @@ func (m MutualTLS) verifyName(state tls.ConnectionState) error {
 	return nil
 }
 
-// tlsFiles remembers what was last read in whole: of two files that are being
-// exchanged, one may be read old and the other new.
+// tlsFiles stores the last configuration that was read completely. While the two files are being replaced,
+// a read may return an old and a new one.
 type tlsFiles struct {
 	from MutualTLS
 	log  *zap.Logger
 
 	mu     sync.Mutex
 	last   *tls.Config
-	serial string // of the certificate that last was spoken of in the log
-	warned bool   // that its end is near
+	serial string // of the certificate that was last logged
+	warned bool   // its expiry has been logged
 }
 
 func (f *tlsFiles) config() (*tls.Config, error) {
@@ -105,7 +104,7 @@ func (f *tlsFiles) config() (*tls.Config, error) {
 	return config, nil
 }
 
-// tell logs a certificate that is new here, and once that its end is near.
+// tell logs a new certificate, and once its approaching expiry.
 func (f *tlsFiles) tell(leaf *x509.Certificate) {
 	if serial := leaf.SerialNumber.String(); serial != f.serial {
 		f.serial, f.warned = serial, false
