@@ -26,19 +26,46 @@ type header struct {
 }
 
 // Load decodes the checkpoint of a store into a value and reports whether there was one. It sets aside a checkpoint
-// that it cannot decode, and one of another version: neither keeps a process from its start. It returns only errors of
-// Store.Read. The checkpoint may be valid, so the caller tries again and writes nothing until then.
+// that it cannot decode, one of another version, and one that a Bounded store cannot read any more: none keeps a process
+// from its start. It returns only errors of Store.Read. The checkpoint may be valid, so the caller tries again and writes
+// nothing until then.
 func Load[T any](store Store, version int, log *zap.Logger) (state T, found bool, err error) {
 	data, err := store.Read()
-	if err != nil || data == nil {
+	if err == nil && data == nil || err != nil && !errors.Is(err, errUnreadable) {
 		return state, false, err
 	}
-	state, err = decode[T](data, version)
+	if err == nil {
+		state, err = decode[T](data, version)
+	}
 	if err != nil {
 		where, failed := store.SetAside()
 		log.Warn("checkpoint is not usable: set aside and rebuilt", zap.String("file", where), zap.Error(errors.Join(err, failed)))
 	}
 	return state, err == nil, nil
+}
+
+// errUnreadable ends the tries to read a checkpoint.
+var errUnreadable = errors.New("the checkpoint was not readable in many tries")
+
+// Bounded returns a store whose checkpoint Load sets aside when that many reads have failed: no later read may succeed.
+func Bounded(store Store, reads int) Store { return &bounded{Store: store, left: reads} }
+
+type bounded struct {
+	Store
+
+	left int // failures until the end
+}
+
+// Read implements Store.
+func (b *bounded) Read() ([]byte, error) {
+	data, err := b.Store.Read()
+	if err == nil {
+		return data, nil
+	}
+	if b.left--; b.left <= 0 {
+		err = fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return nil, err
 }
 
 // Peek decodes the checkpoint of a store while another process may still write it. It returns an empty value for an

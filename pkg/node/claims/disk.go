@@ -55,7 +55,7 @@ func writeClaims(disk Disk, claims map[types.UID]Claim) error {
 
 // Folders is a Disk of two folders.
 type Folders struct {
-	checkpoint.File // in the driver's own folder, beside the kubelet's checkpoint
+	checkpoint.Store // in the driver's own folder, beside the kubelet's checkpoint
 
 	CDI  string // where container runtimes look for CDI files
 	Name string // begins the name of our files there
@@ -65,7 +65,7 @@ type Folders struct {
 // that in which the kubelet looks for it.
 func NewFolders(kubelet, cdi, domain string) (Folders, error) {
 	own := state(kubelet, domain)
-	f := Folders{File: checkpoint.File(filepath.Join(own, checkpointFile)), CDI: cdi, Name: domain}
+	f := Folders{Store: checkpoint.Bounded(checkpoint.File(filepath.Join(own, checkpointFile)), maxReads), CDI: cdi, Name: domain}
 	return f, errors.Join(os.MkdirAll(own, 0o755), os.MkdirAll(f.CDI, 0o755), os.MkdirAll(registry(kubelet), 0o755))
 }
 
@@ -74,6 +74,9 @@ func state(kubelet, domain string) string { return filepath.Join(kubelet, "plugi
 func registry(kubelet string) string { return filepath.Join(kubelet, "plugins_registry") }
 
 const checkpointFile = "checkpoint.json"
+
+// maxReads is how often the checkpoint is not readable before it is set aside: for about 30 seconds.
+const maxReads = 15
 
 // Specs implements Disk. What is left of a file that was being written it removes.
 func (f Folders) Specs() (uids []types.UID, err error) {

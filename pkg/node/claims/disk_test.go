@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
@@ -13,7 +14,7 @@ import (
 
 func TestFolders(t *testing.T) {
 	state := t.TempDir()
-	f := Folders{File: checkpoint.File(filepath.Join(state, checkpointFile)), CDI: t.TempDir(), Name: domain}
+	f := Folders{Store: checkpoint.File(filepath.Join(state, checkpointFile)), CDI: t.TempDir(), Name: domain}
 	if data, err := f.Read(); data != nil || err != nil {
 		t.Errorf("no checkpoint: %q, %v", data, err)
 	}
@@ -42,8 +43,29 @@ func TestFolders(t *testing.T) {
 	if diff := cmp.Diff([]string{"gpumem.dev-claim-a.json", "nvidia.json"}, names); diff != "" {
 		t.Error(diff)
 	}
-	f.File = checkpoint.File(filepath.Join(state, "gone", checkpointFile))
+	f.Store = checkpoint.File(filepath.Join(state, "gone", checkpointFile))
 	if err := f.Write(nil); err == nil {
 		t.Error("a file is written where there is no folder")
+	}
+}
+
+func TestAClaimsCheckpointThatIsNeverReadableIsSetAside(t *testing.T) {
+	kubelet := t.TempDir()
+	f, err := NewFolders(kubelet, t.TempDir(), domain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(state(kubelet, domain), checkpointFile)
+	if err := os.Mkdir(file, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for try := range maxReads {
+		_, err := Recover(t.Context(), f, nil, domain, node, 1024, zap.NewNop())
+		if last := try == maxReads-1; (err == nil) != last {
+			t.Errorf("try %d: %v", try, err)
+		}
+	}
+	if err := f.Write(nil); err != nil {
+		t.Error(err)
 	}
 }
