@@ -105,7 +105,13 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 		return err
 	case h == nil && levelIn(given) == gpu.EnforcementKernel:
 		return errors.New("it was promised a limit of GPU memory, and neither the kubelet nor the API server tells of how much")
-	case h == nil || h.level != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel:
+	case h == nil:
+		return nil
+	}
+	if h.init {
+		c.state.Attribute(*h.pod, container, *h.memory) // CreateContainer refuses a pod that sets the variables itself
+	}
+	if h.level != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel {
 		return nil
 	}
 	group, err := enforcement.GroupOf(cgroupsPath)
@@ -148,6 +154,7 @@ func levelIn(given map[string]string) gpu.Enforcement {
 // A holding is the grant of one container.
 type holding struct {
 	pod           *allocation.Pod // nil: the watch has not shown it
+	init          bool            // a plain init container
 	memory, cores *grants.Grant   // cores can be nil
 	devices       []gpu.Device    // of memory
 	level         gpu.Enforcement // at which the memory was given
@@ -180,7 +187,8 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	case h.pod == nil:
 		return nil, nil
 	default:
-		h.memory, h.cores, err = c.ofInit(s, *h.pod, container)
+		h.init = true
+		h.memory, h.cores, err = c.ofInit(s, *h.pod, container, given)
 		if h.memory == nil || err != nil {
 			return nil, err
 		}
@@ -204,7 +212,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 // have none, of the pod's annotation, at the level of the container's environment. A pod that has set another level
 // in that environment has variables of the true one next to it, and is not made. It returns nil for a container that
 // asks for nothing.
-func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string) (memory, cores *grants.Grant, err error) {
+func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string, given map[string]string) (memory, cores *grants.Grant, err error) {
 	containers := pod.Request.Containers.All()
 	i := slices.IndexFunc(containers, func(c placement.Container) bool {
 		return c.Name == container && c.Kind == placement.Init && c.Units > 0
@@ -212,7 +220,7 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 	if i < 0 {
 		return nil, nil, nil
 	}
-	if memory, cores = c.state.InitGrants(pod, container, containers[i].Units); memory != nil {
+	if memory, cores = c.state.InitGrants(pod, container, containers[i].Units, given); memory != nil {
 		return memory, cores, nil
 	}
 	has := allocation.Actual(s, pod)

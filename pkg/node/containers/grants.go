@@ -35,7 +35,7 @@ func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) 
 			if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod.Pod) && h.Container == one.Name }) {
 				continue // it is listed
 			}
-			memory, _, _ := c.ofInit(s, pod, one.Name)
+			memory, _, _ := c.ofInit(s, pod, one.Name, nil)
 			add(pod.Pod.Namespace, pod.Pod.Name, one.Name, memory)
 		}
 	}

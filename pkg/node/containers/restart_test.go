@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/nri"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
@@ -140,6 +141,49 @@ func admit(t *testing.T, n *node) map[string]map[string]string {
 	n.Kubelet.Give("a", "main", ids)
 	n.Pods.Settle("a")
 	return out
+}
+
+// Only init containers of two equal pods ask for GPU memory, and the kubelet admits the younger pod first. PodResources
+// lists neither, so the environment alone shows which pod has which grant.
+func TestEqualPodsOfInitContainersHaveTheirOwnGrants(t *testing.T) {
+	equal := func(name string, age int64, on gpu.UUID) allocation.Pod {
+		return pod(name, age, on, container("warm", placement.Init, 2), placement.Container{Name: "main", Kind: placement.App})
+	}
+	n := newNode(t, nil, []string{"ns/a", "ns/b"}, equal("a", 1, uuidA), equal("b", 2, uuidB))
+	first, err := n.Allocate(t.Context(), "aaaaaaaa-0", "aaaaaaaa-1") // for pod b
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Pods.Settle("b")
+	second, err := n.Allocate(t.Context(), "bbbbbbbb-0", "bbbbbbbb-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Pods.Settle("a")
+	plugin := nri.New("", n.Containers, zap.NewNop())
+	for range 2 { // init containers can restart
+		for name, env := range map[string]map[string]string{"b": first.GetEnvs(), "a": second.GetEnvs()} {
+			sandbox, c := &api.PodSandbox{Namespace: "ns", Name: name}, &api.Container{Name: "warm", Linux: &api.LinuxContainer{CgroupsPath: "/kubepods/" + name}}
+			for _, key := range slices.Sorted(maps.Keys(env)) {
+				c.Env = append(c.Env, key+"="+env[key])
+			}
+			adjusted, _, err := plugin.CreateContainer(t.Context(), sandbox, c)
+			if err != nil || len(adjusted.GetEnv()) > 0 {
+				t.Errorf("pod %s: environment changes: %v, %v", name, adjusted.GetEnv(), err)
+			}
+			if err := plugin.StartContainer(t.Context(), sandbox, c); err != nil {
+				t.Errorf("pod %s: %v", name, err)
+			}
+		}
+		granted, err := n.Containers.Grants(t.Context())
+		has := make(map[string]gpu.UUID)
+		for _, g := range granted {
+			has[g.Name] = g.Device
+		}
+		if diff := cmp.Diff(map[string]gpu.UUID{"a": uuidB, "b": uuidA}, has); diff != "" || err != nil {
+			t.Errorf("GPUs of pods (-want +got):\n%s%v", diff, err)
+		}
+	}
 }
 
 // The MPS daemon stops answering between the kubelet's two calls for one container.

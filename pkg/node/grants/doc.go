@@ -24,15 +24,18 @@
 //	       Put has a new grant of the same container, and the kubelet does not list the old one any more; or
 //	       Keep: the pod is absent from a complete list that is newer than the grant, and the kubelet does not list its slots.
 //
-// The kubelet does not list plain init containers: their grants stay ATTRIBUTED. A container that restarts gets the recorded
-// response, whatever the settings are by then. PreStartContainer and the loop of the Reconciler find differences to annotations.
+// The kubelet does not list plain init containers. A later container of the pod that reuses their slots confirms their grants.
+// Otherwise the container runtime does at the start (NRI): it has the kubelet's stored response (Attribute). A node without NRI
+// leaves these grants ATTRIBUTED. A container that restarts gets the recorded response, whatever the settings are by then. PreStartContainer and the loop of the Reconciler find differences to annotations.
 //
 // # Protocol
 //
 // The device plugin records a grant (Put) before it answers the kubelet, and the kubelet uses the same answer at each start of the
 // container. A new process reads the checkpoint (Load) once no other process serves GPU memory to the kubelet: until then that
 // process writes it. A table that was not loaded, or that gave way to another process since (GiveWay), writes nothing. Before
-// Load it has the grants that the checkpoint had at the start of the process, for readers that begin earlier.
+// Load it has the grants that the checkpoint had at the start of the process, for readers that begin earlier. A checkpoint that
+// cannot be read for about 30 seconds is set aside. A file of levels beside the checkpoint shows a rollback to version 0.2: its
+// slots have ended the grants of the checkpoint.
 //
 // Look lists the kubelet's containers again for a while if the kubelet does not answer. Then its last answer counts, and
 // later grants. Ask asks once and can fail. Adopt makes grants for listed containers that have none. These have no response:

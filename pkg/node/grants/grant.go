@@ -3,6 +3,7 @@ package grants
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -88,6 +89,22 @@ func (g Grant) ref() placement.PodRef {
 // overlaps reports whether two grants share a slot. Both are sorted.
 func (g Grant) overlaps(o Grant) bool {
 	return slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { _, has := slices.BinarySearch(o.Slots, id); return has })
+}
+
+// answers reports whether the response of a grant of memory has set gpumem's own variables of an environment. Other
+// variables can have another value before the response's.
+func (g Grant) answers(env map[string]string) bool {
+	n := 0
+	for name, value := range g.Response.GetEnvs() {
+		if !strings.HasPrefix(name, "GPUMEM_") {
+			continue
+		}
+		if env[name] != value {
+			return false
+		}
+		n++
+	}
+	return n > 0
 }
 
 // replaces reports whether a grant ends an older one. The kubelet may have lost the older one.

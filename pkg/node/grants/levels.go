@@ -37,9 +37,14 @@ func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 	return find(gpu.Memory), find(gpu.Cores)
 }
 
-// InitGrants is Grants of a plain init container that has that many units.
-func (n *State) InitGrants(pod allocation.Pod, container string, units gpu.Units) (memory, cores *Grant) {
-	return n.grants.FindInit(pod.Pod, container, int(units))
+// InitGrants is Grants of a plain init container that has that many units. Given is its environment; nil: unknown.
+func (n *State) InitGrants(pod allocation.Pod, container string, units gpu.Units, given map[string]string) (memory, cores *Grant) {
+	return n.grants.FindInit(pod.Pod, container, int(units), given)
+}
+
+// Attribute records that an init container of a pod has a grant.
+func (n *State) Attribute(pod allocation.Pod, container string, memory Grant) {
+	n.grants.Attribute(pod.Pod, container, memory)
 }
 
 // levelOf returns the level and the protocol of MPS with which a container got its memory. Both are empty where

@@ -21,6 +21,9 @@ import (
 // version is the version of the checkpoint's format.
 const version = 1
 
+// maxReads is how often Load fails to read the checkpoint before it sets the file aside: for about 30 seconds.
+const maxReads = 120
+
 // state is the content of the checkpoint.
 type state struct {
 	Version int                   `json:"v"`
@@ -56,13 +59,13 @@ type Table struct {
 // NewTable returns a table with the grants in the checkpoint, which Load reads again: the process before may add some. Former
 // is the file in which version 0.2 recorded levels.
 func NewTable(store checkpoint.Store, former string, log *zap.Logger) *Table {
-	t := &Table{store: store, former: former, log: log}
+	t := &Table{former: former, log: log}
+	var last state
 	if store != nil {
-		t.state = checkpoint.Peek[state](store, version).usable()
+		last = checkpoint.Peek[state](store, version)
+		t.store = checkpoint.Bounded(store, maxReads)
 	}
-	if t.state.Version == 0 {
-		t.state = state{Version: version, Former: t.readFormer()}
-	}
+	t.state, _ = t.withFormer(last.usable())
 	return t
 }
 
@@ -75,26 +78,32 @@ func (s state) usable() state {
 // Load reads the checkpoint, unless it was read before. No other process may serve the kubelet any more. After an error
 // the table is as before, and the caller tries again.
 func (t *Table) Load() error {
+	written, err := t.load()
+	if err == nil && !written {
+		t.write()
+	}
+	return err
+}
+
+// load is Load. It reports whether the checkpoint has the whole state.
+func (t *Table) load() (written bool, err error) {
 	t.save.Lock()
 	defer t.save.Unlock()
 	if t.store == nil || t.isLoaded() {
-		return nil
+		return true, nil
 	}
-	read, found, err := checkpoint.Load[state](t.store, version, t.log)
+	read, _, err := checkpoint.Load[state](t.store, version, t.log)
 	if err != nil {
-		return fmt.Errorf("read the grants of GPU memory: %w", err)
+		return false, fmt.Errorf("read the grants of GPU memory: %w", err)
 	}
-	if !found {
-		read = state{Version: version, Former: t.readFormer()}
-	}
-	read = read.usable()
+	read, former := t.withFormer(read.usable())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.state.Known {
 		read.Account, read.Known = t.state.Account, true
 	}
 	t.loaded, t.state = true, read
-	return nil
+	return !former, nil
 }
 
 // GiveWay ends all writes until Load reads the checkpoint again: another process serves the kubelet and writes it.
@@ -112,17 +121,26 @@ func (t *Table) isLoaded() bool {
 	return t.loaded
 }
 
-// readFormer reads the levels of containers that version 0.2 started.
-func (t *Table) readFormer() (levels map[gpu.SlotID]Former) {
+// withFormer adds the levels of version 0.2, if there are any. That version granted their slots after the last write of the
+// checkpoint, which removes the file: a rollback came between. The checkpoint's grants of these slots have ended.
+func (t *Table) withFormer(s state) (out state, found bool) {
+	s.Version = version
 	data, err := os.ReadFile(t.former)
 	if err != nil {
-		return nil
+		return s, false
 	}
+	var levels map[gpu.SlotID]Former
 	if err := json.Unmarshal(data, &levels); err != nil {
 		t.log.Warn("levels of version 0.2 cannot be read: the annotations of pods count", zap.String("file", t.former), zap.Error(err))
-		return nil
+		return s, false
 	}
-	return levels
+	granted := func(id gpu.SlotID) bool { _, later := levels[id]; return later }
+	s.Grants = slices.DeleteFunc(s.Grants, func(g Grant) bool { return slices.ContainsFunc(g.Slots, granted) })
+	former := make(map[gpu.SlotID]Former)
+	maps.Copy(former, s.Former)
+	maps.Copy(former, levels)
+	s.Former = former
+	return s, true
 }
 
 // write writes the checkpoint. Without it the next process rebuilds the table.
@@ -167,7 +185,7 @@ func (t *Table) Put(g Grant) {
 	t.mu.Lock()
 	t.count++
 	g.number = t.count
-	old := func(o Grant) bool { return g.replaces(o, o.number <= t.before && t.listed[o.Slots[0]] == nil) }
+	old := func(o Grant) bool { return g.replaces(o, o.number <= t.before && t.holder(o) == nil) }
 	t.state.Grants = append(slices.DeleteFunc(slices.Clone(t.state.Grants), old), g)
 	t.state.Former = maps.Clone(t.state.Former)
 	for _, id := range g.Slots {
@@ -218,22 +236,51 @@ func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
 	return g, found
 }
 
-// FindInit returns the grants of an init container of a pod: of memory and of cores, where it has them.
-func (t *Table) FindInit(pod placement.PodRef, container string, units int) (memory, cores *Grant) {
+// FindInit returns the grants of an init container of a pod: of memory and of cores, where it has them. Given is the
+// container's environment, if it is known: the kubelet's answer decides between equal containers of several pods.
+func (t *Table) FindInit(pod placement.PodRef, container string, units int, given map[string]string) (memory, cores *Grant) {
 	grants, _ := t.Grants()
+	var answered *Grant
 	for i := range grants {
 		g := &grants[i]
-		if !g.Init || g.Namespace != pod.Namespace || g.Pod != pod.Name || g.UID != "" && g.UID != pod.UID {
-			continue
-		}
-		switch {
-		case g.Resource() == gpu.Cores && g.Container == container:
+		is := g.Namespace == pod.Namespace && g.Pod == pod.Name && (g.UID == "" || g.UID == pod.UID)
+		switch ofMemory := g.Resource() == gpu.Memory && len(g.Slots) == units; {
+		case is && g.Init && g.Resource() == gpu.Cores && g.Container == container:
 			cores = g
-		case g.Resource() == gpu.Memory && len(g.Slots) == units && (g.Container == container || g.Container == "" && memory == nil):
+		case is && g.Init && ofMemory && (g.Container == container || g.Container == "" && memory == nil):
 			memory = g
+		case ofMemory && (g.Init || g.Pod == "") && g.answers(given):
+			answered = g
 		}
 	}
+	if answered != nil && (memory == nil || !memory.answers(given)) {
+		memory = answered
+	}
 	return memory, cores
+}
+
+// Attribute records that a grant is that of an init container of a pod. The pod's former grant, if it had one, goes to
+// the container to which the grant was attributed.
+func (t *Table) Attribute(pod placement.PodRef, container string, grant Grant) {
+	if grant.ref() == pod && grant.Container == container {
+		return
+	}
+	is, was := grant, grant
+	is.Namespace, is.Pod, is.UID, is.Container, is.Init = pod.Namespace, pod.Name, pod.UID, container, true
+	t.mu.Lock()
+	grants := slices.Clone(t.state.Grants)
+	for i, g := range grants {
+		switch {
+		case slices.Equal(g.Slots, grant.Slots) && g.ref() == grant.ref() && g.Container == grant.Container:
+			grants[i] = is
+		case g.Init && g.ref() == pod && g.Container == container && g.Resource() == grant.Resource():
+			g.Namespace, g.Pod, g.UID, g.Container, g.Init = was.Namespace, was.Pod, was.UID, was.Container, was.Init
+			grants[i] = g
+		}
+	}
+	t.state.Grants = grants
+	t.mu.Unlock()
+	t.write()
 }
 
 // Adopt makes the table agree with the kubelet's list of containers (s.Allocated), of the time when the process had recorded
@@ -250,7 +297,7 @@ func (t *Table) Adopt(s allocation.State, count int) {
 	}
 	grants := slices.Clone(t.state.Grants)
 	for i, g := range grants {
-		h := t.listed[g.Slots[0]]
+		h := t.holder(g)
 		if h != nil && g.number <= count && (h.Namespace != g.Namespace || h.Name != g.Pod || g.UID == "") {
 			g.Namespace, g.Pod, g.UID, g.Container = h.Namespace, h.Name, admitted(s, *h), ""
 			if slices.Equal(g.Slots, slices.Sorted(slices.Values(h.Only(g.Resource())))) {
@@ -260,6 +307,17 @@ func (t *Table) Adopt(s allocation.State, count int) {
 		}
 	}
 	t.state.Grants = t.complete(grants, s, count)
+}
+
+// holder returns the listed container that has slots of a grant. A container that is smaller than an init container of
+// its pod has some of that one's slots. The caller holds mu.
+func (t *Table) holder(g Grant) *allocation.Allocated {
+	for _, id := range g.Slots {
+		if h := t.listed[id]; h != nil {
+			return h
+		}
+	}
+	return nil
 }
 
 // complete appends to the grants one for each listed container and resource that has none. The caller holds mu.

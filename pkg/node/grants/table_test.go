@@ -127,18 +127,39 @@ func TestACheckpointThatCannotBeReadIsLeftAlone(t *testing.T) {
 	}
 }
 
+func TestACheckpointThatIsNeverReadableIsSetAside(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "grants.json")
+	if err := os.Mkdir(file, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	table := NewTable(checkpoint.File(file), "", zap.NewNop())
+	tries := 1
+	for table.Load() != nil && tries < 1000 {
+		tries++
+	}
+	if tries != maxReads {
+		t.Errorf("the table is loaded after %d tries, want %d", tries, maxReads)
+	}
+	table.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
+	if got := levelOf(loaded(checkpoint.File(file), ""), held("a", "main", "a-0")); got != gpu.EnforcementMPS {
+		t.Errorf("level %q", got)
+	}
+	if aside, err := os.Stat(file + ".unusable"); err != nil || !aside.IsDir() {
+		t.Errorf("the checkpoint is not set aside: %v", err)
+	}
+}
+
 // full is a disk without space.
 type full struct{ checkpoint.Store }
 
-func (full) Read() ([]byte, error) { return nil, nil }
-func (full) Write([]byte) error    { return errors.New("no space left on device") }
+func (full) Write([]byte) error { return errors.New("no space left on device") }
 
 func TestAFullDiskKeepsNoGrantFromTheKubelet(t *testing.T) {
 	former := filepath.Join(t.TempDir(), "levels.json")
 	if err := os.WriteFile(former, []byte(`{"a-1":{"level":"kernel"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	table := loaded(full{}, former)
+	table := loaded(full{Store: checkpoint.File(former + ".none")}, former)
 	table.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
 	if got := levelOf(table, held("a", "main", "a-0")); got != gpu.EnforcementMPS {
 		t.Errorf("level %q", got)
@@ -278,6 +299,38 @@ func TestLevelsOfVersion02(t *testing.T) {
 	}
 }
 
+// A rollback to version 0.2, which gave the slot of a pod that had ended to another one, and the upgrade again.
+func TestAGrantFromBeforeARollbackIsNotThatOfALaterPod(t *testing.T) {
+	dir := t.TempDir()
+	former, store := filepath.Join(dir, "levels.json"), checkpoint.File(filepath.Join(dir, "grants.json"))
+	if err := os.WriteFile(former, []byte(`{"aaaaaaaa-2":{"level":"kernel"},"aaaaaaaa-3":{"level":"kernel"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table := loaded(store, former)
+	table.Put(grant("a", "main", gpu.EnforcementMPS, "aaaaaaaa-0"))
+	table.Put(grant("c", "main", gpu.EnforcementMPS, "aaaaaaaa-1"))
+	if err := os.WriteFile(former, []byte(`{"aaaaaaaa-0":{"level":"advisory"},"aaaaaaaa-2":{"level":"mps"}}`), 0o600); err != nil { // by 0.2, for pods b and d
+		t.Fatal(err)
+	}
+	list := listing(held("b", "main", "aaaaaaaa-0"), held("c", "main", "aaaaaaaa-1"), held("d", "main", "aaaaaaaa-2"), held("e", "main", "aaaaaaaa-3"))
+	for name, table := range map[string]*Table{
+		"before it is loaded":       NewTable(store, former, zap.NewNop()),
+		"loaded, on a full disk":    loaded(full{Store: store}, former),
+		"loaded":                    loaded(store, former),
+		"loaded by a later process": loaded(store, former),
+	} {
+		table.Adopt(list, table.Count())
+		for i, want := range []gpu.Enforcement{gpu.EnforcementAdvisory, gpu.EnforcementMPS, gpu.EnforcementMPS, gpu.EnforcementKernel} {
+			if got := levelOf(table, list.Allocated[i]); got != want {
+				t.Errorf("%s: pod %s has level %q, want %s", name, list.Allocated[i].Name, got, want)
+			}
+		}
+	}
+	if _, err := os.Stat(former); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file of version 0.2 would end later grants: %v", err)
+	}
+}
+
 // The kubelet gives the slots of an init container to the next containers of its pod.
 func TestEachContainerOfSharedSlotsHasItsGrant(t *testing.T) {
 	table := NewTable(nil, "", zap.NewNop())
@@ -287,7 +340,7 @@ func TestEachContainerOfSharedSlotsHasItsGrant(t *testing.T) {
 	table.Put(initial(grant("p", "first", gpu.EnforcementKernel, "a-c0")))
 	p := placement.PodRef{Namespace: "ns", Name: "p", UID: "uid-p"}
 	for container, want := range map[string]gpu.Enforcement{"first": gpu.EnforcementKernel, "second": gpu.EnforcementMPS} {
-		memory, cores := table.FindInit(p, container, 2)
+		memory, cores := table.FindInit(p, container, 2, nil)
 		if memory == nil || memory.Level != want || (cores != nil) != (container == "first") {
 			t.Errorf("%s: %v, %v; want level %s", container, memory, cores, want)
 		}
@@ -296,11 +349,11 @@ func TestEachContainerOfSharedSlotsHasItsGrant(t *testing.T) {
 		t.Errorf("main: level %q", got)
 	}
 	for _, other := range []placement.PodRef{{Namespace: "ns", Name: "q", UID: "uid-q"}, {Namespace: "ns", Name: "p", UID: "another"}} {
-		if memory, _ := table.FindInit(other, "first", 2); memory != nil {
+		if memory, _ := table.FindInit(other, "first", 2, nil); memory != nil {
 			t.Errorf("pod %v has %v", other, memory)
 		}
 	}
-	if memory, _ := table.FindInit(p, "first", 1); memory != nil {
+	if memory, _ := table.FindInit(p, "first", 1, nil); memory != nil {
 		t.Errorf("a container of another size has %v", memory)
 	}
 	table.Put(grant("q", "main", gpu.EnforcementAdvisory, "a-1"))
@@ -317,7 +370,7 @@ func TestGrantsMoveToThePodThatHasTheirSlots(t *testing.T) {
 	table.Put(grant("r", "main", gpu.EnforcementAdvisory, "c-0"))
 	before := table.Count()
 	table.Put(initial(grant("p", "late", gpu.EnforcementAdvisory, "d-0")))
-	s := listing(held("q", "main", "a-0", "a-1"), held("s", "app", "b-0"), held("r", "main", "c-0"), held("t", "main", "d-0"))
+	s := listing(held("q", "main", "a-1", "a-2"), held("s", "app", "b-0"), held("r", "main", "c-0"), held("t", "main", "d-0"))
 	s.Pods = []allocation.Pod{{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "q", UID: "uid-q"}}}}
 	table.Adopt(s, before)
 	if grants, _ := table.Grants(); grants[0].UID != "" {
@@ -338,7 +391,7 @@ func TestGrantsMoveToThePodThatHasTheirSlots(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("owners (-want +got):\n%s", diff)
 	}
-	if memory, _ := table.FindInit(placement.PodRef{Namespace: "ns", Name: "q", UID: "uid-q"}, "prepare", 3); memory == nil || memory.Level != gpu.EnforcementKernel {
+	if memory, _ := table.FindInit(placement.PodRef{Namespace: "ns", Name: "q", UID: "uid-q"}, "prepare", 3, nil); memory == nil || memory.Level != gpu.EnforcementKernel {
 		t.Errorf("the init container of pod q has %v", memory)
 	}
 }

@@ -228,5 +228,7 @@ func (b *podStates) locateUnseen() {
 
 // OfAnother reports whether the kubelet says that what was given is another pod's.
 func (g Attributed) OfAnother(held []Allocated) bool {
-	return slices.ContainsFunc(held, func(h Allocated) bool { return slices.Contains(h.Slots, g.Slots[0]) && !h.Of(g.Pod) })
+	return slices.ContainsFunc(held, func(h Allocated) bool {
+		return !h.Of(g.Pod) && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) })
+	})
 }
