@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	// What client-go logs next to the errors that it returns is no news to a user.
 	klog.SetLogger(klog.Logger{})
 	f := cmdutil.NewFactory(streams, version)
-	f.Colours, f.Bars = colours(streams.Out), bars(streams.Out)
+	f.Colours, f.Bars, f.Terminal = colours(streams.Out), bars(streams.Out), columns(streams.Out)
 	f.Log = func(level int) {
 		klog.ClearLogger()
 		flags := flag.NewFlagSet("", flag.ContinueOnError)
@@ -66,4 +66,17 @@ func bars(out io.Writer) bool {
 func colours(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
+}
+
+// columns returns the width of the terminal that reads the output, or 0 if none does.
+func columns(out io.Writer) int {
+	file, ok := out.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
 }

@@ -130,7 +130,7 @@ func TestANodeWhoseKubeletOffersNothingIsMarked(t *testing.T) {
 		args  []string
 		wants []string
 	}{
-		{nil, []string{" 8/28^ ", " 0/16             0%\n", "\n^ the kubelet offers none of it: no new pod gets any"}},
+		{nil, []string{" 8/28^ ", " 0/16             0%\n", "; ^ not offered by the kubelet (run doctor)\n"}},
 		{[]string{"-d"}, []string{"* The kubelet of this node offers none of its GPU memory, and no new pod gets any"}},
 	} {
 		stdout, _, err := clirun.Inspect(client, tc.args...)

@@ -23,8 +23,14 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // Inspect runs the command against a cluster of these objects.
 func Inspect(client *fake.Clientset, args ...string) (stdout, stderr string, err error) {
+	return OnTerminal(client, 0, args...)
+}
+
+// OnTerminal runs the command as Inspect does, with output to a terminal of so many columns.
+func OnTerminal(client *fake.Clientset, columns int, args ...string) (stdout, stderr string, err error) {
 	var out, errOut bytes.Buffer
 	f := cmdutil.NewFactory(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}, "dev")
+	f.Terminal = columns
 	if client != nil {
 		f.Client = client
 	}

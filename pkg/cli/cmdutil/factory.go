@@ -25,11 +25,12 @@ import (
 // Factory has the flags of the tree of commands, and makes of them what commands need.
 type Factory struct {
 	genericiooptions.IOStreams
-	Colours bool                 // a terminal reads the output, whose user has not asked for none
-	Bars    bool                 // a terminal reads the output that can draw bars
-	Version string               // of the program
-	Log     func(level int)      // starts the log of the client's requests; nil: there is none
-	Client  kubernetes.Interface // nil: made from the kubeconfig
+	Colours  bool                 // a terminal reads the output, whose user has not asked for none
+	Bars     bool                 // a terminal reads the output that can draw bars
+	Terminal int                  // columns of the terminal that reads the output; 0: tables may have any width
+	Version  string               // of the program
+	Log      func(level int)      // starts the log of the client's requests; nil: there is none
+	Client   kubernetes.Interface // nil: made from the kubeconfig
 
 	// AllNamespaces is the flag of commands that list pods.
 	AllNamespaces bool

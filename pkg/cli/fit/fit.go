@@ -179,7 +179,7 @@ func capacityView() listing.View[capacity] {
 			return []table.Column[capacity]{
 				{Header: "NODE", Cell: func(r capacity) string { return r.Node }},
 				{Header: "TIMES", Cell: func(r capacity) string { return strconv.Itoa(r.Times) }},
-				{Header: "REASON", Cell: func(r capacity) string { return r.Reason }},
+				{Header: "REASON", Cut: true, Cell: func(r capacity) string { return r.Reason }},
 			}
 		},
 	}

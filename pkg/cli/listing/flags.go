@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Flags are the flags of a list.
@@ -24,8 +25,8 @@ type Flags struct {
 
 	Cluster *cluster.Reader // made by Complete
 
-	widths []int    // of the columns that were printed last
-	fields []string // that there are to sort by, though no row may have one
+	layout table.Layout // of the rows printed last
+	fields []string     // fields to sort by; a row may lack one
 }
 
 // Add adds the flags of every list, and says what a selector selects, and by which fields rows may be sorted.

@@ -25,7 +25,7 @@ func Print[R any](w io.Writer, l *Flags, v View[R], report inspect.Report, rows 
 		return nil
 	}
 	wide := l.Format == cmdutil.Wide
-	err := table.List(w, columnsOf(l, v, report), rows, table.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours, Bars: l.Bars, Widths: &l.widths})
+	err := table.List(w, columnsOf(l, v, report), rows, table.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours, Bars: l.Bars, Columns: l.Terminal, Layout: &l.layout})
 	if err != nil || !headers || v.Notes == nil || l.Columns() != "" {
 		return err
 	}

@@ -152,10 +152,12 @@ func (o *Options) print(w io.Writer, r inspect.Report) error {
 	case o.ForPrograms():
 		return o.Output.Print(w, r)
 	case o.trouble:
+		options.Columns = o.Terminal
 		return printers.Trouble(options)(w, r)
 	case o.details:
 		return printers.Details(options)(w, r)
 	default:
+		options.Columns = o.Terminal
 		return printers.Table(options)(w, r)
 	}
 }

@@ -185,7 +185,7 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 	return []table.Column[GPURow]{
 		{Header: "NODE", Cell: func(g GPURow) string { return g.Node }},
 		{Header: "GPU", Cell: func(g GPURow) string { return strconv.Itoa(g.Index) }},
-		{Header: "MODEL", Cell: func(g GPURow) string { return g.Model }},
+		{Header: "MODEL", Omit: 4, Cell: func(g GPURow) string { return g.Model }},
 		{
 			Header: fmt.Sprintf("ALLOCATED/TOTAL(%s)", m),
 			Cell: func(g GPURow) string {
@@ -194,11 +194,12 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 			Share:  func(g GPURow) (part, whole float64) { return share(g.Requested, g.Capacity) },
 			Colour: func(g GPURow) table.Colour { return full(g.Requested, g.Capacity) },
 		},
-		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g) }},
-		{Header: fmt.Sprintf("USED(%s)", m), Cell: func(g GPURow) string { return m.used(g.Usage) }},
-		{Header: "PODS", Cell: gpuPodsCell},
+		{Header: fmt.Sprintf("FREE(%s)", m), Omit: 1, Cell: func(g GPURow) string { return free(m, g) }},
+		{Header: fmt.Sprintf("USED(%s)", m), Omit: 2, Cell: func(g GPURow) string { return m.used(g.Usage) }},
+		{Header: "PODS", Omit: 3, Cell: gpuPodsCell},
+		{Header: "GPU-CORE(%)", Omit: 5, Hidden: !showsCores(r), Cell: func(g GPURow) string { return coresOfGPU(g.GPU) }},
 		{
-			Header: "HEALTH",
+			Header: "HEALTH", Cut: true,
 			Cell: func(g GPURow) string {
 				cell := health(g.GPU)
 				switch {
@@ -227,7 +228,6 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 				}
 			},
 		},
-		{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: func(g GPURow) string { return coresOfGPU(g.GPU) }},
 		{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
 		{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
 		{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
@@ -249,6 +249,10 @@ func showsCores(r inspect.Report) bool {
 // with what the others leave to -o wide.
 func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 	m, wide := measureOf(r.Nodes), !allWait
+	stateOmit := 0
+	if allWait {
+		stateOmit = 3
+	}
 	return []table.Column[PodRow]{
 		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
@@ -260,21 +264,21 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 			}
 			return m.amount(&p.Granted)
 		}},
-		{Header: fmt.Sprintf("USED(%s)", m), Hidden: allWait, Colour: overUse, Cell: func(p PodRow) string {
+		{Header: fmt.Sprintf("USED(%s)", m), Omit: 1, Hidden: allWait, Colour: overUse, Cell: func(p PodRow) string {
 			if !p.has() {
 				return ""
 			}
 			return m.used(p.Usage)
 		}},
 		{Header: "ENFORCEMENT", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return p.Enforcement }},
-		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) table.Colour {
+		{Header: "STATE", Omit: stateOmit, Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) table.Colour {
 			if p.Waits() {
 				return table.Yellow
 			}
 			return table.Plain
 		}},
 		{Header: "AGE", Ages: true, Hidden: !allWait, Cell: func(p PodRow) string { return Age(p.Created) }},
-		{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
+		{Header: "GPU-CORE(%)", Omit: 2, Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
 		{Header: "GPU-UUID", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
 		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: wide, Cell: func(p PodRow) string {
 			switch {
@@ -286,7 +290,7 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 				return m.amount(&p.WaitsFor)
 			}
 		}},
-		{Header: "REASON", Wide: wide, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
+		{Header: "REASON", Cut: true, Wide: wide, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
 	}
 }
 
@@ -316,13 +320,13 @@ func TopColumns() []table.Column[PodRow] {
 			}
 			return percent(&p.Usage.UsedMiB, p.Granted.MiB)
 		}},
-		{Header: "PEAK(MiB)", Cell: func(p PodRow) string {
+		{Header: "PEAK(MiB)", Omit: 1, Cell: func(p PodRow) string {
 			if p.Usage == nil {
 				return "?"
 			}
 			return inMiB.mib(p.Usage.PeakMiB)
 		}},
-		{Header: "SM(%)", Cell: func(p PodRow) string {
+		{Header: "SM(%)", Omit: 2, Cell: func(p PodRow) string {
 			if p.Usage == nil || p.Usage.SM == nil {
 				return "?"
 			}

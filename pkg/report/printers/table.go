@@ -12,10 +12,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// maxLongHeaders is how many GPU columns say what their numbers are. A line
-// with more would not fit a screen.
-const maxLongHeaders = 4
-
 const notListed = "? is not known: the pods could not be listed."
 
 // Table prints one line per node, with a column for each GPU.
@@ -51,23 +47,19 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 	m, shown := measureOf(r.Nodes), indexes(r)
 	columns := []nodeColumn{
 		{Header: "NAME", Cell: func(n inspect.Node) string { return n.Name }},
-		{Header: "ADDRESS", Cell: func(n inspect.Node) string { return n.Address }},
+		{Header: "ADDRESS", Omit: 5, Cell: func(n inspect.Node) string { return n.Address }},
 		{Header: "STATUS", Wide: !slices.ContainsFunc(r.Nodes, notReady), Cell: func(n inspect.Node) string { return n.Status }},
 	}
 	for _, i := range shown {
-		header := fmt.Sprintf("GPU%d", i)
-		if len(shown) <= maxLongHeaders {
-			header += "(ALLOCATED/TOTAL)"
-		}
-		columns = append(columns, nodeColumn{Header: header, Cell: func(n inspect.Node) string { return gpuCell(n, i, m) }})
+		columns = append(columns, nodeColumn{Header: fmt.Sprintf("GPU%d", i), Cell: func(n inspect.Node) string { return gpuCell(n, i, m) }})
 	}
 	if slices.ContainsFunc(r.Nodes, pending) {
-		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Cell: func(n inspect.Node) string { return pendingCell(n, m) }})
+		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Omit: 1, Cell: func(n inspect.Node) string { return pendingCell(n, m) }})
 	}
 	return append(columns,
-		nodeColumn{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: coresCell},
-		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(n inspect.Node) string { return totalCell(n, m) }},
-		nodeColumn{Header: "ALLOCATED", Cell: func(n inspect.Node) string { return percentOf(n.Requested, n.Capacity) }},
+		nodeColumn{Header: "GPU-CORE(%)", Omit: 3, Hidden: !showsCores(r), Cell: coresCell},
+		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Omit: 2, Cell: func(n inspect.Node) string { return totalCell(n, m) }},
+		nodeColumn{Header: "ALLOCATED", Omit: 4, Cell: func(n inspect.Node) string { return percentOf(n.Requested, n.Capacity) }},
 		nodeColumn{Header: fmt.Sprintf("LARGEST-FREE(%s)", m), Wide: true, Cell: func(n inspect.Node) string { return m.amount(n.LargestFree) }},
 		nodeColumn{Header: "PODS", Wide: true, Cell: podsCell},
 		nodeColumn{Header: fmt.Sprintf("UNIT(%s)", inMiB), Wide: true, Cell: unitCell},
@@ -178,22 +170,24 @@ func add(sum, amount *inspect.Memory) {
 	}
 }
 
-// legend explains what stands in the table, and tells what does not.
+// legend explains the marks of the table in one line, and counts the pods and nodes that it does not show.
 func legend(out *bytes.Buffer, r inspect.Report, wide bool) {
 	onGPU := func(is func(inspect.GPU) bool) func(inspect.Node) bool {
 		return func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) }
 	}
-	for _, line := range notesOf(r.Nodes,
-		note[inspect.Node]{sickMark + " unhealthy: takes no new pods; --details says why.", onGPU(sick)},
-		note[inspect.Node]{cordonedMark + " cordoned: takes no new pods until it is uncordoned.", onGPU(cordoned)},
-		note[inspect.Node]{aloneMark + " exclusive: a pod with that policy is there, and no other comes.", onGPU(alone)},
-		note[inspect.Node]{withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more.", withheld},
-		note[inspect.Node]{"+ is kept for pods that are nominated to the node; --details names them.", onGPU(promised)},
-		note[inspect.Node]{unitsNote, unitless},
-		note[inspect.Node]{sharesNote, func(n inspect.Node) bool { return n.Capacity.InShares }},
-		note[inspect.Node]{"PENDING is allocated to pods that are on no known GPU; --details lists them.", pending},
-	) {
-		fmt.Fprintln(out, line)
+	marks := notesOf(r.Nodes,
+		note[inspect.Node]{"GPU0: allocated/total", func(n inspect.Node) bool { return len(n.GPUs) > 0 }},
+		note[inspect.Node]{sickMark + " unhealthy", onGPU(sick)},
+		note[inspect.Node]{cordonedMark + " cordoned", onGPU(cordoned)},
+		note[inspect.Node]{aloneMark + " exclusive to one pod", onGPU(alone)},
+		note[inspect.Node]{withheldMark + " not offered by the kubelet (run doctor)", withheld},
+		note[inspect.Node]{"+ reserved for nominated pods", onGPU(promised)},
+		note[inspect.Node]{unitsMark + " units of unknown size", unitless},
+		note[inspect.Node]{sharesMark + " tenths of a GPU", func(n inspect.Node) bool { return n.Capacity.InShares }},
+		note[inspect.Node]{"PENDING: on no known GPU", pending},
+	)
+	if len(marks) > 0 {
+		fmt.Fprintln(out, strings.Join(marks, "; "))
 	}
 	if r.RequestedUnknown {
 		fmt.Fprintln(out, notListed)
@@ -201,9 +195,9 @@ func legend(out *bytes.Buffer, r inspect.Report, wide bool) {
 	switch n := len(r.Waiting); n {
 	case 0:
 	case 1:
-		fmt.Fprintln(out, "1 pod waits for a node; --details says why.")
+		fmt.Fprintln(out, "1 pod waits for a node: --details has the reason.")
 	default:
-		fmt.Fprintf(out, "%d pods wait for a node; --details says why.\n", n)
+		fmt.Fprintf(out, "%d pods wait for a node: --details has the reasons.\n", n)
 	}
 	if wide {
 		left(out, r)

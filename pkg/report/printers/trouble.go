@@ -33,7 +33,7 @@ func Trouble(o table.ListOptions) Printer {
 				}
 				return strings.Join(names, ",")
 			}},
-			{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(nodes []inspect.Node) string {
+			{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Omit: 1, Cell: func(nodes []inspect.Node) string {
 				var requested, capacity inspect.Memory
 				for _, n := range nodes {
 					add(&requested, n.Requested)
@@ -44,7 +44,7 @@ func Trouble(o table.ListOptions) Printer {
 				}
 				return m.ratio(&requested, capacity)
 			}},
-			{Header: "TROUBLE", Cell: trouble}, // last: it is long
+			{Header: "TROUBLE", Cut: true, Cell: trouble}, // last: it is long
 		}, inspect.Alike(r.Nodes, func(n inspect.Node) string {
 			if o.Wide {
 				return n.Name

@@ -35,6 +35,8 @@ type Column[R any] struct {
 	Wide   bool // shown with -o wide alone
 	Hidden bool // never shown: there is nothing to tell
 	Ages   bool // changes as time goes by, which is no change of the row
+	Omit   int  // on a narrow terminal the column with the highest number goes first; 0: it stays
+	Cut    bool // the terminal's edge may cut it: the last column, with long text
 	Cell   func(R) string
 	Share  func(R) (part, whole float64) // drawn as a bar before the cell; nil: there is none
 	Colour func(R) Colour                // nil: plain
@@ -47,10 +49,21 @@ type ListOptions struct {
 	Colours   bool
 	Bars      bool // a terminal reads it that can draw them
 
-	// Widths are those of the columns at least, and become those that were printed: rows that
-	// are printed later line up with them. Nil: nothing is printed later.
-	Widths *[]int
+	// Columns is the width of the terminal, which List fits the table to unless it is wide; 0: no limit.
+	Columns int
+
+	// Layout is the layout of the rows printed before, and List stores the new one in it: rows printed
+	// later line up. Nil: List prints all rows at once.
+	Layout *Layout
 }
+
+// Layout has the widths of the columns that a list printed, by their headers.
+type Layout struct{ widths map[string]int }
+
+const (
+	gap      = 2  // spaces between two columns
+	cutWidth = 24 // least width of a column that the edge of the terminal cuts
+)
 
 // Shown returns those of the columns that are shown.
 func Shown[R any](columns []Column[R], wide bool) []Column[R] {
@@ -65,10 +78,75 @@ func Cells[R any](columns []Column[R], row R) (cells []string) {
 	return cells
 }
 
-// List prints rows, each on a line of its own, with their columns lined up.
+// List prints each row on one line, with aligned columns. If they exceed the terminal's width, it omits the
+// bars, then columns, and cuts the last column.
 func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) error {
 	columns = Shown(columns, o.Wide)
-	var lines [][]string
+	l := o.Layout
+	if l == nil {
+		l = &Layout{}
+	}
+	limit := o.Columns
+	if o.Wide || limit <= 0 {
+		limit = math.MaxInt
+	}
+	if l.widths != nil {
+		columns = slices.DeleteFunc(columns, func(c Column[R]) bool { _, ok := l.widths[c.Header]; return !ok })
+	}
+	lines := linesOf(columns, rows, o)
+	widths := fit(l, columns, lines)
+	if o.Bars && total(columns, widths) > limit {
+		o.Bars = false
+		lines = linesOf(columns, rows, o)
+		widths = fit(l, columns, lines)
+	}
+	for l.widths == nil && total(columns, widths) > limit {
+		last := 0
+		for i, c := range columns {
+			if c.Omit > columns[last].Omit {
+				last = i
+			}
+		}
+		if columns[last].Omit == 0 {
+			break
+		}
+		columns, widths = slices.Delete(columns, last, last+1), slices.Delete(widths, last, last+1)
+		for i := range lines {
+			lines[i] = slices.Delete(lines[i], last, last+1)
+		}
+	}
+	l.widths = make(map[string]int)
+	for i, c := range columns {
+		l.widths[c.Header] = widths[i]
+	}
+	room := limit
+	for _, width := range widths[:max(0, len(widths)-1)] {
+		room -= width + gap
+	}
+	var out bytes.Buffer
+	for n, line := range lines {
+		row := n - (len(lines) - len(rows))
+		for i, cell := range line {
+			if columns[i].Cut {
+				cell = cut(cell, max(room, cutWidth))
+			}
+			colour := Plain
+			if c := columns[i].Colour; o.Colours && c != nil && row >= 0 {
+				colour = c(rows[row])
+			}
+			out.WriteString(colour.paint(cell))
+			if i < len(line)-1 {
+				out.WriteString(strings.Repeat(" ", widths[i]-Width(cell)+gap))
+			}
+		}
+		out.WriteByte('\n')
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+// linesOf returns the cells of the headers and of each row.
+func linesOf[R any](columns []Column[R], rows []R, o ListOptions) (lines [][]string) {
 	if !o.NoHeaders {
 		var headers []string
 		for _, c := range columns {
@@ -85,41 +163,45 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 		}
 		lines = append(lines, cells)
 	}
-	widths := o.widths(lines, len(columns))
-	var out bytes.Buffer
-	for n, line := range lines {
-		row := n - (len(lines) - len(rows))
-		for i, cell := range line {
-			colour := Plain
-			if c := columns[i].Colour; o.Colours && c != nil && row >= 0 {
-				colour = c(rows[row])
-			}
-			out.WriteString(colour.paint(cell))
-			if i < len(line)-1 {
-				out.WriteString(strings.Repeat(" ", widths[i]-Width(cell)+2))
-			}
-		}
-		out.WriteByte('\n')
-	}
-	_, err := w.Write(out.Bytes())
-	return err
+	return lines
 }
 
-// widths returns how wide each column is, and keeps it for the next list where that is asked for.
-func (o ListOptions) widths(lines [][]string, columns int) []int {
-	widths := make([]int, columns)
-	if o.Widths != nil {
-		copy(widths, *o.Widths)
-	}
-	for _, line := range lines {
-		for i, cell := range line {
-			widths[i] = max(widths[i], Width(cell))
+// fit returns the width of each column: of its widest cell, and at least the width in the layout.
+func fit[R any](l *Layout, columns []Column[R], lines [][]string) []int {
+	widths := make([]int, len(columns))
+	for i, c := range columns {
+		widths[i] = l.widths[c.Header]
+		for _, line := range lines {
+			widths[i] = max(widths[i], Width(line[i]))
 		}
 	}
-	if o.Widths != nil {
-		*o.Widths = widths
-	}
 	return widths
+}
+
+// total returns the width of a table. A column that may be cut counts with the least width of such a column.
+func total[R any](columns []Column[R], widths []int) (sum int) {
+	for i, c := range columns {
+		if c.Cut {
+			sum += gap + min(widths[i], cutWidth)
+		} else {
+			sum += gap + widths[i]
+		}
+	}
+	return sum - gap
+}
+
+// cut shortens a text to a width in columns of the terminal.
+func cut(s string, columns int) string {
+	if Width(s) <= columns {
+		return s
+	}
+	used := 1 // the ellipsis
+	for i, r := range s {
+		if used += Width(string(r)); used > columns {
+			return strings.TrimRight(s[:i], " ") + "…"
+		}
+	}
+	return s
 }
 
 // Width returns the columns that a terminal gives to a text: two for a wide character, none for a combining one.

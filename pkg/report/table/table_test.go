@@ -39,7 +39,7 @@ bad     ███░░░░░░░ 3
 a�[2J   █████░░░░░ 5
 <none>  ░░░░░░░░░░ 0
 `},
-		"as wide as before": {ListOptions{Widths: &[]int{9}}, `
+		"as wide as before": {ListOptions{Layout: &Layout{map[string]int{"NAME": 9, "LAST": 4}}}, `
 NAME       LAST
 ok         2
 bad        3
@@ -58,6 +58,65 @@ ok      2
 ` + "\x1b[31mbad\x1b[0m" + `     3
 a�[2J   5
 <none>  0
+`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := List(&out, columns, rows, tc.options); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), out.String()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestListFitsTheTerminal(t *testing.T) {
+	columns := []Column[[4]string]{
+		{Header: "NAME", Cell: func(r [4]string) string { return r[0] }},
+		{Header: "ADDRESS", Omit: 2, Cell: func(r [4]string) string { return r[1] }},
+		{Header: "USED", Omit: 1, Cell: func(r [4]string) string { return r[2] }, Share: func([4]string) (part, whole float64) { return 1, 2 }},
+		{Header: "REASON", Cut: true, Cell: func(r [4]string) string { return r[3] }},
+	}
+	rows := [][4]string{{"gpu-a", "10.0.0.1", "3", "needs 3 GiB on one GPU; free: GPU0 2, GPU1 2"}, {"gpu-b", "10.0.0.2", "4", "机房维护机房维护机房维护机房维护"}}
+	for name, tc := range map[string]struct {
+		options ListOptions
+		want    string
+	}{
+		"no terminal": {ListOptions{}, `
+NAME   ADDRESS   USED  REASON
+gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; free: GPU0 2, GPU1 2
+gpu-b  10.0.0.2  4     机房维护机房维护机房维护机房维护
+`},
+		"the last column is cut": {ListOptions{Columns: 50}, `
+NAME   ADDRESS   USED  REASON
+gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; fr…
+gpu-b  10.0.0.2  4     机房维护机房维护机房维护机…
+`},
+		"bars go before columns": {ListOptions{Columns: 50, Bars: true}, `
+NAME   ADDRESS   USED  REASON
+gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; fr…
+gpu-b  10.0.0.2  4     机房维护机房维护机房维护机…
+`},
+		"the highest number goes first": {ListOptions{Columns: 40}, `
+NAME   USED  REASON
+gpu-a  3     needs 3 GiB on one GPU; fr…
+gpu-b  4     机房维护机房维护机房维护机…
+`},
+		"a reason keeps a least width": {ListOptions{Columns: 10}, `
+NAME   REASON
+gpu-a  needs 3 GiB on one GPU;…
+gpu-b  机房维护机房维护机房维…
+`},
+		"wide tables have no limit": {ListOptions{Columns: 10, Wide: true}, `
+NAME   ADDRESS   USED  REASON
+gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; free: GPU0 2, GPU1 2
+gpu-b  10.0.0.2  4     机房维护机房维护机房维护机房维护
+`},
+		"later rows have the columns of the first": {ListOptions{Columns: 200, NoHeaders: true, Layout: &Layout{map[string]int{"NAME": 7, "REASON": 6}}}, `
+gpu-a    needs 3 GiB on one GPU; free: GPU0 2, GPU1 2
+gpu-b    机房维护机房维护机房维护机房维护
 `},
 	} {
 		t.Run(name, func(t *testing.T) {

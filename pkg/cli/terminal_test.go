@@ -1,0 +1,46 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/kube/kubetest"
+	"github.com/gpumem/gpumem/pkg/report/table"
+)
+
+// On a terminal of 80 columns no row of a list wraps; -o wide prints every column whole.
+func TestListsFitATerminal(t *testing.T) {
+	client := func() *fake.Clientset {
+		node := kubetest.Node(t, "ip-10-0-12-34.ec2.internal", kubetest.Inventory("ip-10-0-12-34.ec2.internal", 80, 80))
+		return fake.NewClientset(append(clitest.OddCluster(t), node)...)
+	}
+	for _, args := range []string{"", "--trouble", "pods --waiting", "pods", "gpus", "nodes", "fit --mem 10"} {
+		for _, wide := range []bool{false, true} {
+			given := strings.Fields(args)
+			if wide {
+				given = append(given, "-o", "wide")
+			}
+			if wide && args == "--trouble" {
+				continue
+			}
+			stdout, _, _ := clirun.OnTerminal(client(), 80, given...)
+			free, _, _ := clirun.Inspect(client(), given...)
+			if wide && stdout != free {
+				t.Errorf("%s: the terminal changes a wide table:\n%s", given, stdout)
+			}
+			rows, _, _ := strings.Cut(stdout, "\n\n")
+			if rows == "" {
+				t.Errorf("%s printed nothing", given)
+			}
+			for row := range strings.SplitSeq(rows, "\n") {
+				if n := table.Width(row); !wide && n > 80 {
+					t.Errorf("%s: a row of %d columns:\n%s", given, n, row)
+				}
+			}
+		}
+	}
+}
