@@ -348,6 +348,9 @@ func (w *World) calm() {
 		if !r.ext.live {
 			r.ext = w.newExtender(r)
 		}
+		if r.ext.plugged != nil {
+			r.ext.plugged.freezes = false
+		}
 	}
 	if w.cfg.Mode == throughExtender {
 		for i, r := range w.replicas {
