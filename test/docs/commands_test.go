@@ -64,6 +64,7 @@ var settings = map[string]setting{
 	"README.md":               {installs: true},
 	"charts/gpumem/README.md": {dryRun: true},
 	"docs/install.md":         {dryRun: true},
+	"docs/upgrading.md":       {dryRun: true},
 	"docs/mig.md":             {dryRun: true}, // for GPUs in MIG mode; what it does is tried in test/e2e
 	"docs/extender.md": {installs: true, before: `
 		kubectl -n kube-system create configmap kubeadm-config --from-literal=ClusterConfiguration='kind: ClusterConfiguration'`},

@@ -36,7 +36,7 @@ var (
 // device plugins become those of this checkout, and those of the release again, one before
 // the other: no pod is moved, ended or counted for something else, by either version of the
 // command, and each mixture places pods and asks for nothing that it may not. After that
-// everything is uninstalled while a GPU is cordoned: docs/install.md says what is left.
+// everything is uninstalled while a GPU is cordoned: docs/upgrading.md lists the objects that remain.
 func TestUpgradeFromTheLastRelease(t *testing.T) {
 	e := setup(t)
 	e.ctx = t.Context() // several installations, and go test has a limit of its own

@@ -722,7 +722,7 @@ func TestClientsOfMPSProtocol3AreToBeDeleted(t *testing.T) {
 	pod.Annotations[assignment] = strings.Replace(pod.Annotations[assignment], `"enforcement":"advisory"`, `"enforcement":"mps"`, 1)
 	want := []Finding{{
 		Severity: Error, Object: "pod " + nameOf(pod.ObjectMeta), Wrong: "is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it",
-		Fix: "delete the pod and the MPS daemon of node " + node.Name + " before the upgrade (docs/install.md#upgrading-from-02)",
+		Fix: "delete the pod and the MPS daemon of node " + node.Name + " before the upgrade (docs/upgrading.md#upgrade-from-02)",
 	}}
 	if diff := cmp.Diff(findings(want), checkPods(s, find(s))); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)

@@ -28,7 +28,7 @@ func checkPods(s *State, in installation) (found findings) {
 			continue
 		}
 		if node := s.node(pod.Spec.NodeName); node != nil && !api.Terminal(pod) && s.Names.RetiredMPSClient(node, pod) {
-			found.add(Error, "pod "+nameOf(pod.ObjectMeta), "delete the pod and the MPS daemon of node "+node.Name+" before the upgrade (docs/install.md#upgrading-from-02)",
+			found.add(Error, "pod "+nameOf(pod.ObjectMeta), "delete the pod and the MPS daemon of node "+node.Name+" before the upgrade (docs/upgrading.md#upgrade-from-02)",
 				"is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it")
 			continue
 		}
