@@ -17,20 +17,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/overview"
 )
 
-const long = `Show who holds what GPU memory, by node and GPU.
+const long = `Show the allocated GPU memory of nodes.
 
-Each line is a node, with what pods hold of each of its GPUs and what the GPU
-offers (ALLOCATED/TOTAL). The numbers are those that the scheduler decides on: a
-pod counts from the moment it is bound to a node until its containers have
-ended, while it is being deleted too.
+Each line is a node. It shows the memory that pods are allocated on each GPU and
+the memory that the GPU offers (ALLOCATED/TOTAL). The scheduler decides on the
+same numbers: a pod counts from its binding until its containers have ended,
+also while it is being deleted.
 
-What could be read is printed even if something could not be read, and stderr
-says what is missing.
+If a part of the cluster cannot be read, the command prints the rest and lists
+the missing parts on stderr.
 
 %s
 
-For completion of kubectl's own command line, put an executable file named
-kubectl_complete-inspect-gpumem on the PATH, with the lines
+For completion of kubectl's command line, put an executable file named
+kubectl_complete-inspect-gpumem on the PATH, with these lines:
 
   #!/bin/sh
   exec kubectl inspect gpumem __complete "$@"`
@@ -47,7 +47,7 @@ const example = `  # All nodes with GPU memory
   # Nodes by label, with model, driver and the largest request that fits
   kubectl inspect gpumem -l pool=gpu -o wide
 
-  # Nodes with trouble only
+  # Only nodes with trouble
   kubectl inspect gpumem --trouble
 
   # The largest request that fits on each node, in MiB
@@ -63,7 +63,7 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "kubectl-inspect-gpumem [NODE...] [-l SELECTOR] [-d] [-o FORMAT]",
 		Annotations:           map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl inspect gpumem"},
-		Short:                 "Show who holds what GPU memory",
+		Short:                 "Show GPU memory by node, GPU and pod",
 		Long:                  fmt.Sprintf(long, cmdutil.HelpOnExitCodes()),
 		Example:               example,
 		Version:               f.Version,

@@ -77,10 +77,10 @@ func TestMistakesInFlags(t *testing.T) {
 		"selector":        {[]string{"-l", "a in"}, []string{"--selector: "}},
 		"name and label":  {[]string{"gpu-a", "-l", "a=b"}, []string{"exclude each other"}},
 		"empty name":      {[]string{""}, []string{"the name of a node is empty"}},
-		"details of name": {[]string{"-d", "-o", "name"}, []string{"--details has no place"}},
+		"details of name": {[]string{"-d", "-o", "name"}, []string{"--details does not work"}},
 		"domain":          {[]string{"--resource-domain", "not a domain"}, []string{"--resource-domain: ", "not a domain"}},
 		"unknown":         {[]string{"--nope"}, []string{"unknown flag: --nope", "See 'kubectl inspect gpumem --help'"}},
-		"too few":         {[]string{"cordon", "gpu-a"}, []string{"which GPU of node gpu-a: name its index or UUID"}},
+		"too few":         {[]string{"cordon", "gpu-a"}, []string{"no GPU of node gpu-a is named: add its index or UUID"}},
 		"all at once":     {[]string{"x", "-l", "a in", "-o", "xml"}, []string{"--output", "--selector:", "exclude each other"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestAMisspeltCommand(t *testing.T) {
 
 func TestHelpOfTheNamespace(t *testing.T) {
 	for command, want := range map[string]string{
-		"explain": "Namespace of the pod, unless", "defrag": "Namespace of the pod, unless", "drain": "Changes nothing here", "doctor": "Namespace that you may read, if",
+		"explain": "Namespace of the pod, unless", "defrag": "Namespace of the pod, unless", "drain": "Has no effect here", "doctor": "Namespace to read if",
 		"pods": "List only the pods of this namespace", "nodes": "List only the pods of this namespace",
 	} {
 		stdout, _, err := clirun.Inspect(nil, command, "--help")

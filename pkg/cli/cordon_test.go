@@ -71,7 +71,7 @@ func logIn(client *fake.Clientset, name string, err error) {
 	})
 }
 
-// Who has cordoned a GPU and why is written next to that, and shown to those who meet the cordon.
+// Who has cordoned a GPU and why is written next to that, and shown to Reason for the cordon the cordon.
 func TestWhoCordonedAGPU(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80, 80)), kubetest.Pod(t, "ml/waits", "", 40))
 	reasons := func() string {
@@ -112,7 +112,7 @@ func TestWhoCordonedAGPU(t *testing.T) {
 	if _, _, err := clirun.Inspect(client, "uncordon", "gpu-a", "1"); err != nil || reasons() != "" {
 		t.Errorf("%v, %q is left of the last cordon", err, reasons())
 	}
-	if _, _, err := clirun.Inspect(client, "cordon", "gpu-a", "1", "--reason", strings.Repeat("x", 257)); err == nil || !strings.Contains(err.Error(), "--reason has 257 bytes, and may have 256") {
+	if _, _, err := clirun.Inspect(client, "cordon", "gpu-a", "1", "--reason", strings.Repeat("x", 257)); err == nil || !strings.Contains(err.Error(), "--reason has 257 bytes, at most 256 are allowed") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -72,7 +72,7 @@ func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
 		cluster[o.name] = kubetest.Pod(t, "ml/"+o.name, o.node, o.units, kubetest.UUID(o.node, o.gpu))
 	}
 	for _, tc := range []struct{ args, want string }{
-		{"ml/waits", "no evictions are enough for pod ml/waits; pods that were left in peace: 4 without a controller"},
+		{"ml/waits", "no evictions are enough for pod ml/waits; pods that may not be evicted: 4 without a controller"},
 		{"ml/waits --force", "no evictions are enough for pod ml/waits"},
 	} {
 		if _, _, err := clirun.Inspect(clientOf(cluster), append([]string{"defrag"}, strings.Fields(tc.args)...)...); err == nil || err.Error() != tc.want {
@@ -97,7 +97,7 @@ func TestDefrag(t *testing.T) {
 		evicted []string
 	}{
 		"a plan": {
-			args: []string{"ml/waits"}, want: planForWaits + "Nothing was evicted: --apply does it.\n",
+			args: []string{"ml/waits"}, want: planForWaits + "Nothing was evicted: --apply carries out the plan.\n",
 		},
 		"carried out": {
 			args: []string{"-n", "ml", "waits", "--apply"}, want: planForWaits + "pod/x evicted\npod/waits is on node gpu-a\n", evicted: []string{"x"},
@@ -108,13 +108,13 @@ func TestDefrag(t *testing.T) {
 			want: "Plan for pod ml/waits: GPU1 of node gpu-a\n\n" +
 				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    FITS ON\n" +
 				"ml          y     Job/owner    5 GiB   gpu-a   gpu-b\n" +
-				"Nothing was evicted: --apply does it.\n",
+				"Nothing was evicted: --apply carries out the plan.\n",
 		},
 		"a budget of all pods of the namespace": { // which kube-scheduler does not mind
 			change: func(c map[string]runtime.Object) {
 				c["budget"] = &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "all"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
 			},
-			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 3 whose PodDisruptionBudget allows no eviction",
+			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; pods that may not be evicted: 3 whose PodDisruptionBudget allows no eviction",
 		},
 		"no controller, and force": {
 			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
@@ -122,7 +122,7 @@ func TestDefrag(t *testing.T) {
 			want: "Plan for pod ml/waits: GPU0 of node gpu-a\n\n" +
 				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    FITS ON\n" +
 				"ml          x     <none>       4 GiB   gpu-a   gpu-a\n" +
-				"Nothing was evicted: --apply does it.\n",
+				"Nothing was evicted: --apply carries out the plan.\n",
 		},
 		"a DaemonSet, and a node that takes no pods": {
 			change: func(c map[string]runtime.Object) {
@@ -130,7 +130,7 @@ func TestDefrag(t *testing.T) {
 				kubetest.With(c["z"].(*v1.Pod), kubetest.OwnedBy("DaemonSet"))
 				c["gpu-a"].(*v1.Node).Spec.Unschedulable = true
 			},
-			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
+			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; pods that may not be evicted: 2 of a DaemonSet",
 		},
 		"who ends holds a GPU that is out of use": {
 			change: func(c map[string]runtime.Object) {
@@ -140,7 +140,7 @@ func TestDefrag(t *testing.T) {
 				c["x"] = kubetest.Pod(t, "ml/x", "gpu-a", 10, kubetest.UUID("gpu-a", 0))
 				c["x"].(*v1.Pod).DeletionTimestamp, c["x"].(*v1.Pod).Finalizers = new(metav1.Now()), []string{"x/y"}
 			},
-			args: []string{"ml/waits"}, want: "Plan for pod ml/waits: GPU1 of node gpu-a\nNo pod has to be evicted once ml/x, which ends already, is gone.\n",
+			args: []string{"ml/waits"}, want: "Plan for pod ml/waits: GPU1 of node gpu-a\nNo pod has to be evicted once these pods have terminated: ml/x.\n",
 		},
 		"a free GPU beside one that is out of use": {
 			change: func(c map[string]runtime.Object) {
@@ -156,7 +156,7 @@ func TestDefrag(t *testing.T) {
 				kubetest.With(c["z"].(*v1.Pod), kubetest.OwnedBy("DaemonSet"))
 			},
 			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; node gpu-a: kube-scheduler counts 4 GiB of pods on GPU0 (over-committed) " +
-				"against the node's other GPUs: kubectl inspect gpumem drain gpu-a 0; pods that were left in peace: 2 of a DaemonSet",
+				"against the node's other GPUs: kubectl inspect gpumem drain gpu-a 0; pods that may not be evicted: 2 of a DaemonSet",
 		},
 		"budgets": {
 			change: func(c map[string]runtime.Object) {
@@ -168,7 +168,7 @@ func TestDefrag(t *testing.T) {
 					Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}},
 				}
 			},
-			args: []string{"ml/waits", "--apply"}, wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 3 whose PodDisruptionBudget allows no eviction",
+			args: []string{"ml/waits", "--apply"}, wantErr: "no evictions are enough for pod ml/waits; pods that may not be evicted: 3 whose PodDisruptionBudget allows no eviction",
 		},
 		"pods of higher priority, or without a controller": {
 			change: func(c map[string]runtime.Object) {
@@ -178,7 +178,7 @@ func TestDefrag(t *testing.T) {
 				c["z"].(*v1.Pod).OwnerReferences = nil
 			},
 			args:    []string{"ml/waits"},
-			wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 3 of a higher priority",
+			wantErr: "no evictions are enough for pod ml/waits; pods that may not be evicted: 3 of a higher priority",
 		},
 		"pods without a controller": {
 			change: func(c map[string]runtime.Object) {
@@ -187,7 +187,7 @@ func TestDefrag(t *testing.T) {
 				}
 			},
 			args:    []string{"ml/waits"},
-			wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 3 without a controller (--force evicts them)",
+			wantErr: "no evictions are enough for pod ml/waits; pods that may not be evicted: 3 without a controller (--force evicts them)",
 		},
 		"a pod of lower priority waits itself": {
 			change: func(c map[string]runtime.Object) {
@@ -200,7 +200,7 @@ func TestDefrag(t *testing.T) {
 			want: "Plan for pod ml/waits: GPU0 of node gpu-b\n\n" +
 				"NAMESPACE   POD   CONTROLLER          HOLDS    FROM    FITS ON\n" +
 				"ml          z     StatefulSet/owner   10 GiB   gpu-b   <none: it will wait>\n" +
-				"Nothing was evicted: --apply does it.\n",
+				"Nothing was evicted: --apply carries out the plan.\n",
 		},
 		"more than there are": {
 			change: func(c map[string]runtime.Object) {
@@ -212,7 +212,7 @@ func TestDefrag(t *testing.T) {
 		},
 		"a GPU": {
 			args: []string{},
-			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nothing was evicted: --apply does it.\n",
+			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nothing was evicted: --apply carries out the plan.\n",
 		},
 		"there is room": {
 			change: func(c map[string]runtime.Object) { delete(c, "x") },
@@ -222,14 +222,14 @@ func TestDefrag(t *testing.T) {
 		"a pod that ends already": {
 			change: func(c map[string]runtime.Object) { c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{} },
 			args:   []string{"ml/waits"},
-			want:   "Plan for pod ml/waits: GPU1 of node gpu-a\nNo pod has to be evicted once ml/y, which ends already, is gone.\n",
+			want:   "Plan for pod ml/waits: GPU1 of node gpu-a\nNo pod has to be evicted once these pods have terminated: ml/y.\n",
 		},
 		"a pod that ends already, and one that is evicted": {
 			change: func(c map[string]runtime.Object) {
 				c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
 				c["more"] = kubetest.Pod(t, "ml/more", "gpu-a", 3, kubetest.UUID("gpu-a", 1)) // without a controller
 			},
-			args: []string{"ml/waits"}, want: strings.Replace(planForWaits, "gpu-a   gpu-a", "gpu-a   gpu-b", 1) + "Nothing was evicted: --apply does it.\n",
+			args: []string{"ml/waits"}, want: strings.Replace(planForWaits, "gpu-a   gpu-a", "gpu-a   gpu-b", 1) + "Nothing was evicted: --apply carries out the plan.\n",
 		},
 		"a node whose kubelet offers nothing": {
 			change: func(c map[string]runtime.Object) {
@@ -237,7 +237,7 @@ func TestDefrag(t *testing.T) {
 				free.Status.Allocatable = nil
 				c["gpu-c"] = free
 			},
-			args: []string{"ml/waits"}, want: planForWaits + "Nothing was evicted: --apply does it.\n",
+			args: []string{"ml/waits"}, want: planForWaits + "Nothing was evicted: --apply carries out the plan.\n",
 		},
 		"taints": {
 			change: func(c map[string]runtime.Object) {
@@ -248,7 +248,7 @@ func TestDefrag(t *testing.T) {
 		"a pod that runs":      {args: []string{"ml/x"}, wantErr: "pod ml/x does not wait: it is on node gpu-a"},
 		"a pod that is not":    {args: []string{"ml/nobody"}, wantErr: `"nobody" not found`},
 		"too many evictions":   {args: []string{"--max-evictions", "99"}, wantErr: "--max-evictions is 99, want 0 to 32"},
-		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "at most 0 evictions (--max-evictions) are too few"},
+		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "0 evictions (--max-evictions) are too few"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -337,7 +337,7 @@ func TestDefragReservesAndRenews(t *testing.T) {
 			return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
 		})
 		_, stderr, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "5m")
-		const late = "pod ml/waits waits yet, and its reservation ends within a minute: kubectl inspect gpumem explain ml/waits shows the reason, and the same command makes another plan"
+		const late = "pod ml/waits still waits, and its reservation ends within a minute: kubectl inspect gpumem explain ml/waits shows the reason; run the command again for a new plan"
 		if err == nil || err.Error() != late || stderr != "waiting for pod/waits to be placed\n" {
 			t.Errorf("error %v, want %q; stderr:\n%s", err, late, stderr)
 		}
@@ -400,7 +400,7 @@ func testWaitsForWhoEndsAlready(t *testing.T) {
 		return false, nil, client.Tracker().Delete(pods, "ml", "x")
 	})
 	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	if err != nil || !strings.HasSuffix(stdout, "No pod has to be evicted once ml/x, which ends already, is gone.\npod/waits is on node gpu-a\n") || len(evictions(client)) > 0 {
+	if err != nil || !strings.HasSuffix(stdout, "No pod has to be evicted once these pods have terminated: ml/x.\npod/waits is on node gpu-a\n") || len(evictions(client)) > 0 {
 		t.Errorf("error %v, evicted %v; output:\n%s", err, evictions(client), stdout)
 	}
 }
@@ -485,8 +485,8 @@ func TestDefragNeedsToKnowAllPods(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(v1.Resource("pods"), "", nil)
 	})
 	_, _, err := clirun.Inspect(client, "defrag")
-	if err == nil || !strings.Contains(err.Error(), "there is no plan without knowing all pods") {
-		t.Errorf("error %v, want that there is no plan", err)
+	if err == nil || !strings.Contains(err.Error(), "cannot plan evictions without a list of all pods") {
+		t.Errorf("error %v, want none without all pods", err)
 	}
 }
 
@@ -538,7 +538,7 @@ func TestDefragPassesOverAPodThatIsGone(t *testing.T) {
 		return a.GetSubresource() == "eviction", nil, apierrors.NewNotFound(v1.Resource("pods"), "x")
 	})
 	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-	if err == nil || !strings.HasPrefix(err.Error(), "pod ml/waits waits yet") || strings.Contains(stdout, "evicted\n") {
-		t.Errorf("error %v, want that the pod waits yet, in:\n%s", err, stdout)
+	if err == nil || !strings.HasPrefix(err.Error(), "pod ml/waits still waits") || strings.Contains(stdout, "evicted\n") {
+		t.Errorf("error %v, want that the pod still waits, in:\n%s", err, stdout)
 	}
 }

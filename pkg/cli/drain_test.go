@@ -47,7 +47,7 @@ func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
 		t.Errorf("evicted (-want +got):\n%s", diff)
 	}
 	if clitest.CordonedOn(t, client, "gpu-a") != string(here) || !strings.HasSuffix(stdout, "gpu/gpu-a/0 drained\n") ||
-		stderr != "The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0\n" {
+		stderr != "The GPU is still cordoned; to undo the cordon: kubectl inspect gpumem uncordon gpu-a 0\n" {
 		t.Errorf("cordoned %q, says:\n%s%s", clitest.CordonedOn(t, client, "gpu-a"), stdout, stderr)
 	}
 }
@@ -78,7 +78,7 @@ func TestDrainIsInterrupted(t *testing.T) {
 func TestDrainRefusesPodsThatNothingMakesAgain(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/alone", "gpu-a", 4, kubetest.UUID("gpu-a", 0)))
 	evicted := clitest.Evicting(client)
-	const undo = "The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
+	const undo = "The GPU is still cordoned; to undo the cordon: kubectl inspect gpumem uncordon gpu-a 0"
 	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err == nil || !strings.HasPrefix(err.Error(), "nothing was evicted") ||
 		!strings.HasSuffix(err.Error(), undo) || len(*evicted) > 0 {
 		t.Errorf("%v, evicted %v", err, *evicted)
@@ -99,10 +99,10 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	}
 	client := fake.NewClientset(objects()...)
 	evicted := clitest.Evicting(client)
-	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err == nil || !strings.Contains(err.Error(), "pod ml/agent is of a DaemonSet") || strings.Contains(err.Error(), "elsewhere") {
+	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err == nil || !strings.Contains(err.Error(), "pod ml/agent belongs to a DaemonSet") || strings.Contains(err.Error(), "elsewhere") {
 		t.Errorf("%v", err)
 	}
-	if _, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--ignore-daemonsets"); err != nil || !strings.Contains(stderr, "ml/agent is of a DaemonSet and is left") {
+	if _, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--ignore-daemonsets"); err != nil || !strings.Contains(stderr, "ml/agent belongs to a DaemonSet, and is not evicted") {
 		t.Errorf("%v\n%s", err, stderr)
 	}
 	if len(*evicted) > 0 {
@@ -132,7 +132,7 @@ func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
 		t.Errorf("error %v, evicted (-want +got):\n%s", err, diff)
 	}
 	for _, pod := range []string{"ml/broken", "ml/moved"} {
-		if want := "warning: pod " + pod + " is on no known GPU of the node, and is left\n"; !strings.Contains(stderr, want) {
+		if want := "warning: pod " + pod + " is on no known GPU of the node, and is not evicted\n"; !strings.Contains(stderr, want) {
 			t.Errorf("want %q in:\n%s", want, stderr)
 		}
 	}
@@ -145,7 +145,7 @@ func TestDrainLeavesStaticPods(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod)
 	evicted := clitest.Evicting(client)
 	_, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--force")
-	if err != nil || len(*evicted) > 0 || !strings.Contains(stderr, "warning: pod ml/static is static, which its node alone can end, and is left\n") {
+	if err != nil || len(*evicted) > 0 || !strings.Contains(stderr, "warning: pod ml/static is static, so only its node can end it, and is not evicted\n") {
 		t.Errorf("error %v, evicted %v:\n%s", err, *evicted, stderr)
 	}
 }
@@ -156,7 +156,7 @@ func TestDrainAsksAgain(t *testing.T) {
 	const (
 		asks   = "evicting pod ml/kept\n"
 		again  = "error when evicting pods/\"kept\" -n \"ml\" (will retry after 5s): its budget needs it\n"
-		stays  = "The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
+		stays  = "The GPU is still cordoned; to undo the cordon: kubectl inspect gpumem uncordon gpu-a 0"
 		begins = "gpu/gpu-a/0 cordoned\n"
 	)
 	for name, tc := range map[string]struct {

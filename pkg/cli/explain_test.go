@@ -19,7 +19,7 @@ import (
 func TestExplainWhereNothingIsOffered(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "cpu-1", gpu.Inventory{}), kubetest.Pod(t, "ml/waits", "", 3))
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
-	if want := "no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"; err != nil || !strings.Contains(stdout, want) {
+	if want := "no node offers GPU memory; kubectl inspect gpumem doctor shows the cause"; err != nil || !strings.Contains(stdout, want) {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
 }
@@ -46,11 +46,11 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), refused,
 		kubetest.With(kubetest.Pod(t, "ml/ended", "gpu-a", 3), func(p *v1.Pod) { unread(p); p.Status.Phase = v1.PodFailed }), kubetest.With(kubetest.Pod(t, "ml/there", "gpu-a", 3), unread))
 	for pod, want := range map[string]string{
-		"ml/refused": "Pod ml/refused has ended, and holds nothing any more: UnexpectedAdmissionError: Pod was rejected: requested number of devices unavailable\n" +
+		"ml/refused": "Pod ml/refused has ended, and no longer holds GPU memory: UnexpectedAdmissionError: Pod was rejected: requested number of devices unavailable\n" +
 			"Asks for:  3 GiB on one GPU\nNode:      gpu-a\n" +
-			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod again without nodeName, its schedulerName being that of gpumem's scheduler; " +
-			"docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means\n",
-		"ml/ended": "Pod ml/ended has ended, and holds nothing any more\nNode:      gpu-a\n",
+			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod again without nodeName, and set schedulerName to the name of gpumem's scheduler; " +
+			"docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror explains the message\n",
+		"ml/ended": "Pod ml/ended has ended, and no longer holds GPU memory\nNode:      gpu-a\n",
 		"ml/there": "Pod ml/there is on a node, and its request cannot be read: annotation gpumem.dev/policy: policy \"best\": want binpack, spread or exclusive\nNode:      gpu-a\nGPU:       not known yet\n",
 	} {
 		if stdout, _, err := clirun.Inspect(client, "explain", pod); err != nil || stdout != want {
@@ -127,19 +127,19 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 	for arg, want := range map[string]string{
 		"web/zero":            "pod web/zero asks for no gpumem.dev/gpu-mem: it asks for 0 of it",
 		"web/plain":           "pod web/plain asks for no gpumem.dev/gpu-mem",
-		"web/offered":         "pod web/offered asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is not the same",
-		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is not the same",
-		"web/none":            `pods "none" not found in namespace web; where its controller could not create it, kubectl get events -n web --field-selector reason=FailedCreate says why`,
-		"deploy/api":          "deploy/api is no pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
-		"deployment.apps/api": "deployment.apps/api is no pod: name one of its pods; kubectl get deployment.apps/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
+		"web/offered":         "pod web/offered asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is another resource",
+		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is another resource",
+		"web/none":            `pods "none" not found in namespace web; if its controller could not create it, kubectl get events -n web --field-selector reason=FailedCreate shows the reason`,
+		"deploy/api":          "deploy/api is not a pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names; if it has no pods, kubectl get events --field-selector reason=FailedCreate shows the reason",
+		"deployment.apps/api": "deployment.apps/api is not a pod: name one of its pods; kubectl get deployment.apps/api -o wide shows their labels, and kubectl get pods -l LABELS their names; if it has no pods, kubectl get events --field-selector reason=FailedCreate shows the reason",
 	} {
 		if _, _, err := clirun.Inspect(client, "explain", arg); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", arg, err, want)
 		}
 	}
 	for _, tc := range []struct{ args, want string }{
-		{"deployment small", "deployment/small is no pod: name one of its pods; "},
-		{"deployments.apps small", "deployments.apps/small is no pod: name one of its pods; "},
+		{"deployment small", "deployment/small is not a pod: name one of its pods; "},
+		{"deployments.apps small", "deployments.apps/small is not a pod: name one of its pods; "},
 		{"pod none", `pods "none" not found`},
 		{"small deployment", "accepts 1 arg(s), received 2"},
 		{"deployment small large", "accepts 1 arg(s), received 3"},
@@ -148,7 +148,7 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 			t.Errorf("explain %s: %v, want %q", tc.args, err, tc.want)
 		}
 	}
-	if _, _, err := clirun.Inspect(client, "defrag", "job/x"); err == nil || !strings.HasPrefix(err.Error(), "job/x is no pod") {
+	if _, _, err := clirun.Inspect(client, "defrag", "job/x"); err == nil || !strings.HasPrefix(err.Error(), "job/x is not a pod") {
 		t.Errorf("defrag: %v", err)
 	}
 }
@@ -225,11 +225,11 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 		want   string
 	}{
 		"healthy":        {gpu.Status{}, "StatefulSet", ""},
-		"of a DaemonSet": {gpu.Unhealthy("XID 79"), "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet create it again on another GPU, if it fits on one\n"},
-		"unhealthy":      {gpu.Unhealthy("XID 79"), "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet create it again on another GPU, if it fits on one\n"},
-		"a bare pod":     {gpu.Unhealthy("XID 79"), "", "Health:    GPU1 is unhealthy (XID 79): delete the pod to have it placed on another GPU, if it fits on one, and create it again yourself: it has no controller\n"},
-		"plugin stopped": {gpu.Status{Stopped: true}, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; those that are there go on\n"},
-		"cordoned":       {gpu.Status{Cordoned: true}, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
+		"of a DaemonSet": {gpu.Unhealthy("XID 79"), "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): after kubectl delete pod --namespace ml p, its DaemonSet creates it again on another GPU, if it fits on one\n"},
+		"unhealthy":      {gpu.Unhealthy("XID 79"), "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): after kubectl delete pod --namespace ml p, its StatefulSet creates it again on another GPU, if it fits on one\n"},
+		"a bare pod":     {gpu.Unhealthy("XID 79"), "", "Health:    GPU1 is unhealthy (XID 79): delete the pod to have it placed on another GPU, if it fits on one, and create it again: it has no controller\n"},
+		"plugin stopped": {gpu.Status{Stopped: true}, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; its present pods keep running\n"},
+		"cordoned":       {gpu.Status{Cordoned: true}, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and its present pods stay\n"},
 	} {
 		inv := kubetest.Inventory("gpu-a", 16, 16)
 		inv.Devices[1].Status = tc.status
@@ -248,7 +248,7 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
 	pod := kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
 	stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), "explain", "ml/p")
-	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node does not offer any more: if that is gone for good, delete the pod to have it placed on another GPU, if it fits on one\n"
+	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node no longer offers: if that GPU will not return, delete the pod to have it placed on another GPU, if it fits on one\n"
 	if err != nil || !strings.Contains(stdout, want) {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
@@ -262,7 +262,7 @@ func TestExplainOfAPlacedPodWhereNotAllPodsMayBeRead(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "gpu-b", quick), pod)
 	clitest.Forbid(client, "pods")
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/p")
-	if want := "has put it; the state of its GPUs is not known without knowing all pods: "; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "Preferred") || strings.Contains(stdout, "VERDICT") {
+	if want := "chose; the state of its GPUs is unknown without a list of all pods: "; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "Preferred") || strings.Contains(stdout, "VERDICT") {
 		t.Errorf("error %v, want %q and no GPUs in:\n%s", err, want, stdout)
 	}
 }
@@ -281,10 +281,10 @@ func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 		kubetest.With(place("ml/theirs", "default-scheduler"), byNode), kubetest.With(place("ml/pinned", "gpumem-scheduler"), byNode),
 		kubetest.With(place("ml/two", "gpumem-scheduler"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-count"] = "3" }))
 	for pod, want := range map[string]string{
-		"ml/ours":    "is on a node, where scheduler gpumem-scheduler has put it\n",
+		"ml/ours":    "is on a node that scheduler gpumem-scheduler chose\n",
 		"ml/pinned":  "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
-		"ml/renamed": "is on a node, where scheduler old-name has put it, which is not known to ask gpumem now: if it does not, a new pod needs schedulerName gpumem-scheduler\n",
-		"ml/two":     "has put it; annotation gpumem.dev/assignment: it names 1 GPUs, and the pod asks for 3 (annotation gpumem.dev/gpu-count): until they agree the pod counts on each GPU of its node\n",
+		"ml/renamed": "is on a node that scheduler old-name chose; this scheduler is not known to ask gpumem now: if it does not, a new pod needs schedulerName gpumem-scheduler\n",
+		"ml/two":     "chose; annotation gpumem.dev/assignment: it names 1 GPUs, and the pod asks for 3 (annotation gpumem.dev/gpu-count): until they agree the pod counts on each GPU of its node\n",
 		"ml/theirs":  "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where they fit on one GPU\n",
 	} {
 		if stdout, _, err := clirun.Inspect(client, "explain", pod); err != nil || !strings.Contains(stdout, want) {
@@ -302,9 +302,9 @@ func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(),
 		refuse("ml/ours", "gpumem-scheduler", kubetest.UUID("gpu-a", 0)), refuse("ml/pinned", "gpumem-scheduler"), refuse("ml/theirs", "default-scheduler"),
 		kubetest.With(refuse("ml/evicted", "gpumem-scheduler", kubetest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Reason = "Evicted" }))
-	const again = "create the pod again without nodeName, its schedulerName being gpumem-scheduler; docs/troubleshooting.md#"
+	const again = "create the pod again without nodeName, and set schedulerName to gpumem-scheduler; docs/troubleshooting.md#"
 	for pod, want := range map[string]string{
-		"ml/ours":    "GPU:       0\nTo do:     scheduler gpumem-scheduler had chosen the node and the GPU: delete the pod, and create it again where no controller does; docs/troubleshooting.md#",
+		"ml/ours":    "GPU:       0\nTo do:     scheduler gpumem-scheduler had chosen the node and the GPU: delete the pod, and create it again if it has no controller; docs/troubleshooting.md#",
 		"ml/pinned":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName: " + again,
 		"ml/theirs":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: " + again,
 		"ml/evicted": "Evicted: Pod was rejected\nAsks for:  3 GiB on one GPU\nNode:      gpu-a\nGPU:       0\n",
@@ -327,7 +327,7 @@ func TestExplainSaysByWhichPolicy(t *testing.T) {
 	ofDefaults := clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "")
 	ofDefaults.Spec.Template.Spec.InitContainers[0].Args = nil
 	unread := append([]runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "best")}, objects...)
-	const warns = "warning: the cluster's policy cannot be read, and is taken to be binpack: "
+	const warns = "warning: assuming the policy binpack, because the cluster's policy cannot be read: "
 	for _, tc := range []struct {
 		objects []runtime.Object
 		pod     string
@@ -337,8 +337,8 @@ func TestExplainSaysByWhichPolicy(t *testing.T) {
 		{installed, "ml/alone", "\nPolicy:    exclusive\n", ""},
 		{installed, "ml/any", "\nPolicy:    spread, the cluster's: the pod names none\n", ""},
 		{append([]runtime.Object{ofDefaults}, objects...), "ml/any", "\nPolicy:    binpack, the cluster's: the pod names none\n", ""},
-		{objects, "ml/alone", "\nPolicy:    exclusive\n", warns + "no Deployment of gpumem's extender is found in namespace gpumem-system (--gpumem-namespace names another)\n"},
-		{objects, "ml/any", "", warns + "no Deployment of gpumem's extender is found in namespace gpumem-system (--gpumem-namespace names another)\n"},
+		{objects, "ml/alone", "\nPolicy:    exclusive\n", warns + "no Deployment of gpumem's extender found in namespace gpumem-system (--gpumem-namespace selects another)\n"},
+		{objects, "ml/any", "", warns + "no Deployment of gpumem's extender found in namespace gpumem-system (--gpumem-namespace selects another)\n"},
 		{unread, "ml/any", "", warns + "--policy of Deployment gpumem-scheduler: \"best\": want binpack or spread\n"},
 	} {
 		stdout, stderr, err := clirun.Inspect(fake.NewClientset(tc.objects...), "explain", tc.pod)
@@ -407,7 +407,7 @@ func TestExplainWithoutTheOtherPods(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/waits", "", 3))
 	clitest.Forbid(client, "pods")
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
-	if want := "waits, and its scheduler has not said why"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would fit") {
+	if want := "waits, and its scheduler has reported no reason"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would fit") {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
 }

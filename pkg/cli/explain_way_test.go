@@ -27,7 +27,7 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 		p.DeletionTimestamp, p.Finalizers = &now, []string{"x/y"}
 	}
 	on := kubetest.UUID("gpu-a", 0)
-	const hint = "They are of the revision before of Deployment web, which ends them only when the new pod runs: with spec.strategy.rollingUpdate.maxSurge: 0"
+	const hint = "They belong to the previous revision of Deployment web, which deletes them only when the new pod runs: with spec.strategy.rollingUpdate.maxSurge: 0"
 	for name, tc := range map[string]struct {
 		asks   int64
 		change []func(*v1.Pod) // of the pod of 10 GiB that is there
@@ -68,7 +68,7 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 }
 
 func TestExplainOfWhatIsFragmented(t *testing.T) {
-	const todo = "To do:     kubectl inspect gpumem defrag ml/waits plans which pods to move: a node has enough free in all\n"
+	const todo = "To do:     kubectl inspect gpumem defrag ml/waits plans which pods to move: a node has enough free memory in all\n"
 	for asks, want := range map[int64]bool{3: false, 6: true, 7: false} { // 3 are free on each of two GPUs
 		client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 8, 8)),
 			kubetest.Pod(t, "ml/a", "gpu-a", 5, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/b", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), kubetest.Pod(t, "ml/waits", "", asks))

@@ -20,7 +20,7 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 	small.UnitMiB = 256
 	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "gpu-b", small), kubetest.Node(t, "gpu-c", kubetest.Inventory("gpu-c", 16)))
 	note := func(amount, unit string) string {
-		return "note: a pod asks for it as gpumem.dev/gpu-mem: " + amount + ", a whole number of units of " + unit + "\n"
+		return "note: request this amount as gpumem.dev/gpu-mem: " + amount + ", a whole number of units of " + unit + "\n"
 	}
 	for _, tc := range []struct {
 		args []string
@@ -44,7 +44,7 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 func TestFlagsOfFit(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)))
 	for want, args := range map[string][]string{
-		"say --mem SIZE or --share N, not both": {"--cores", "3"}, "--count is 0, want a number of GPUs from 1": {"--mem", "3", "--count", "0"},
+		"set either --mem SIZE or --share N": {"--cores", "3"}, "--count is 0, want a number of GPUs from 1": {"--mem", "3", "--count", "0"},
 	} {
 		if _, _, err := clirun.Inspect(client, append([]string{"fit"}, args...)...); err == nil || err.Error() != want {
 			t.Errorf("%q: error %v, want %q", args, err, want)
@@ -61,7 +61,7 @@ func TestFitSaysWhatTheQuotasLeave(t *testing.T) {
 	scoped.Name, scoped.Spec.Scopes = "scoped", []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
 	scoped.Status.Hard = v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("1")}
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), quota, scoped)
-	for size, want := range map[string]string{"12": "", "13": "it fits nowhere: ResourceQuota gpus refuses it"} {
+	for size, want := range map[string]string{"12": "", "13": "the pod exceeds ResourceQuota gpus"} {
 		stdout, _, err := clirun.Inspect(client, "fit", "-n", "ml", "--mem", size)
 		if !strings.Contains(stdout, "Fits once in all.\nResourceQuota ml/gpus leaves 12 of 12 ") || (err == nil) != (want == "") || err != nil && err.Error() != want {
 			t.Errorf("%s GiB: error %v, want %q; printed:\n%s", size, err, want, stdout)
@@ -85,8 +85,8 @@ func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
 	if stdout, _, err := clirun.Inspect(client, "fit", "--mem", "12", "-o", "name"); stdout != "node/gpu-b\n" || err != nil {
 		t.Errorf("the names of the nodes where it fits, error %v:\n%s", err, stdout)
 	}
-	if stdout, _, err := clirun.Inspect(client, "fit", "--mem", "99", "-o", "name"); stdout != "" || err == nil || err.Error() != "it fits nowhere" {
-		t.Errorf("the names where it fits nowhere, error %v:\n%s", err, stdout)
+	if stdout, _, err := clirun.Inspect(client, "fit", "--mem", "99", "-o", "name"); stdout != "" || err == nil || err.Error() != "the pod fits on no node" {
+		t.Errorf("the names where the pod fits on no node, error %v:\n%s", err, stdout)
 	}
 }
 

@@ -86,7 +86,7 @@ func TestCustomColumns(t *testing.T) {
 		"pods -o jsonpath={.x":          "unclosed action",
 		"pods -w -o jsonpath={.x}":      "--watch prints rows",
 		"explain x -o custom-columns=a": "want one of json, yaml, jsonpath=",
-		"nodes -d -o name":              "--details has no place",
+		"nodes -d -o name":              "--details does not work",
 	} {
 		if stdout, _, err := clirun.Inspect(client(), strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || stdout != "" {
 			t.Errorf("%s: want %q, got error %v and:\n%s", line, want, err, stdout)

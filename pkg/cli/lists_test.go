@@ -41,12 +41,12 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",cont
 	}{
 		"its own plugin": {clitest.PluginPod("gpu-a"), tells, "85830", ""},
 		"clients of MPS in one": {clitest.PluginPod("gpu-a"), tells + "# TYPE gpumem_device_plugin_mps_server_memory_bytes gauge\ngpumem_device_plugin_mps_server_memory_bytes{uuid=\"GPU-gpu-a-0\"} 3.145728e+09\n", "85830",
-			"usage on gpu-a: NVML counts 3000 MiB of clients of MPS on GPU GPU-gpu-a-0 as the MPS server's"},
+			"usage on gpu-a: NVML counts 3000 MiB of MPS clients on GPU GPU-gpu-a-0 as memory of the MPS server"},
 		"a pod of another node":     {change(func(p *v1.Pod) { p.Spec.NodeName = "gpu-c" }), tells, "-", ""},
 		"a pod without an owner":    {change(func(p *v1.Pod) { p.OwnerReferences = nil }), tells, "-", ""},
 		"a pod of another set":      {change(func(p *v1.Pod) { p.OwnerReferences[0].UID = replaced.UID }), tells, "-", ""},
 		"a set of a user, likewise": {change(func(p *v1.Pod) { p.Namespace = elsewhere.Namespace }), tells, "-", ""},
-		"without end":               {clitest.PluginPod("gpu-a"), strings.Repeat("x", answers.Max+1), "-", "it answers more than 4 MiB"},
+		"without end":               {clitest.PluginPod("gpu-a"), strings.Repeat("x", answers.Max+1), "-", "the answer exceeds 4 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(append(clitest.OddCluster(t), clitest.PluginSet(), elsewhere, tc.plugin)...)
@@ -131,7 +131,7 @@ func TestAPodOfAnotherNamespaceIsMissing(t *testing.T) {
 	client := fake.NewClientset(clitest.OddCluster(t)...)
 	for _, args := range []string{"pods train -n web", "pods ml/train -n web", "top train -n web", "pods absent -n ml"} {
 		name := strings.Fields(args)[1]
-		if _, stderr, err := clirun.Inspect(client, strings.Fields(args)...); err == nil || !strings.Contains(stderr, "warning: pod "+name+": there is none that holds GPU memory or asks for it") {
+		if _, stderr, err := clirun.Inspect(client, strings.Fields(args)...); err == nil || !strings.Contains(stderr, "warning: pod "+name+": no pod of this name holds or requests GPU memory") {
 			t.Errorf("%s: error %v, stderr %q, want that there is no such pod", args, err, stderr)
 		}
 	}

@@ -131,7 +131,7 @@ func TestANodeWhoseKubeletOffersNothingIsMarked(t *testing.T) {
 		wants []string
 	}{
 		{nil, []string{" 8/28^ ", " 0/16             0%\n", "; ^ not offered by the kubelet (run doctor)\n"}},
-		{[]string{"-d"}, []string{"* The kubelet of this node offers none of its GPU memory, and no new pod gets any"}},
+		{[]string{"-d"}, []string{"* The kubelet of this node offers no GPU memory, so new pods get none"}},
 	} {
 		stdout, _, err := clirun.Inspect(client, tc.args...)
 		for _, want := range tc.wants {

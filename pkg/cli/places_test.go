@@ -70,8 +70,8 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 	}
 	none := func(*v1.Pod) {}
 	const (
-		kept      = "the pod's nodeSelector or affinity keeps it away"
-		off       = "no node offers gpumem.dev/gpu-core: it is off (chart value cores)"
+		kept      = "the pod's nodeSelector or affinity excludes the node"
+		off       = "no node offers gpumem.dev/gpu-core: cores are off (chart value cores)"
 		allowed   = " that its nodeSelector, affinity and tolerations allow"
 		noKubelet = "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"
 		full      = "needs 3 GiB on one GPU; free: GPU0 1 (1 GiB in all)"
@@ -88,7 +88,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		first string // node of the table; gpu-b when empty
 	}{
 		"withheld": {a: withhold, pod: none, explain: "it fits on 1 of 2 nodes: ",
-			verdicts: verdicts{"gpu-a": "would fit, but the node's kubelet offers none of it", "gpu-b": "fits"}},
+			verdicts: verdicts{"gpu-a": "would fit, but the node's kubelet offers no GPU memory", "gpu-b": "fits"}},
 		"withheld, and no room elsewhere": {a: withhold, pod: none, full: true, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
 			waits: "gpu-a: " + noKubelet, verdicts: verdicts{"gpu-b": "not enough free"}, first: "gpu-a"},
 		"cordoned": {a: cordon, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would fit, but the node is cordoned"}},
@@ -116,7 +116,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			explain: "allow none of 2 nodes; gpu-b comes closest: the pod does not tolerate taint nvidia.com/gpu", waits: "gpu-b: the pod does not tolerate taint nvidia.com/gpu"},
 		"affinity":         {pod: affineToB, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would fit, but " + kept}},
 		"taint":            {a: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: none, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would fit, but the pod does not tolerate taint nvidia.com/gpu"}},
-		"not looked at":    {pod: func(p *v1.Pod) { p.Status.Conditions = nil }, explain: "it fits on 2 of 2 nodes: ", waits: `by GPU memory it fits on gpu-a; no scheduler has looked at it yet: does its own, "default-scheduler", run?`, first: "gpu-a"},
+		"not looked at":    {pod: func(p *v1.Pod) { p.Status.Conditions = nil }, explain: "it fits on 2 of 2 nodes: ", waits: `by GPU memory it fits on gpu-a; no scheduler has considered it yet: does its scheduler, "default-scheduler", run?`, first: "gpu-a"},
 		"gated":            {pod: func(p *v1.Pod) { p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "quota"}} }, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a; it has scheduling gates", first: "gpu-a"},
 		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
 		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
@@ -200,7 +200,7 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	team.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
 	client := fake.NewClientset(a, there, team)
 	for want, args := range map[string][]string{
-		"State:     its node is NotReady, and what is known of the pod may be old: kubectl describe node gpu-a says why": {"explain", "ml/there"},
+		"State:     its node is NotReady, and the pod's state may be out of date: kubectl describe node gpu-a shows the reason": {"explain", "ml/there"},
 		"gpu-a     0      the node is NotReady":      {"fit", "--mem", "4"},
 		"Healthy; the node is NotReady":              {"gpus", "gpu-a"},
 		"Healthy; for pods that tolerate taint team": {"gpus", "gpu-team"},

@@ -57,7 +57,7 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 		},
 		"a pod that runs": {
 			[]string{"explain", "-n", "ml", "runs"},
-			[]string{"Pod ml/runs is on a node, where scheduler default-scheduler has put it", "Node:      gpu-a\n", "GPU:       1\n"}, unseen, 0,
+			[]string{"Pod ml/runs is on a node that scheduler default-scheduler chose", "Node:      gpu-a\n", "GPU:       1\n"}, unseen, 0,
 		},
 		"pods": {
 			[]string{"pods", "-n", "ml"},
@@ -70,7 +70,7 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 		"a misspelt resource, in a list": {[]string{"pods", "-n", "ml", "--waiting"}, []string{"did you mean gpumem.dev/gpu-mem?"}, unseen, 0},
 		"a misspelt scheduler": {
 			[]string{"explain", "-n", "ml", "typo"},
-			[]string{`its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`, "To do:     set spec.schedulerName to the name of gpumem's scheduler"}, unseen, 0,
+			[]string{`its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`, "To do:     set spec.schedulerName to the name of gpumem's scheduler"}, unseen, 0,
 		},
 		"why pods wait": {[]string{"pods", "-n", "ml", "--waiting"}, []string{"1 needs 30 GiB on one GPU; free: GPU0 9"}, unseen, 0},
 		"top":           {[]string{"top", "-n", "ml"}, []string{"runs"}, unseen + ", usage", 0},
@@ -159,7 +159,7 @@ func TestWhatIsInTheWayOfATenant(t *testing.T) {
 		want string
 		not  string
 	}{
-		"they have as much": {asks: 9, want: said + ". They are of the revision before of Deployment web"},
+		"they have as much": {asks: 9, want: said + ". They belong to the previous revision of Deployment web"},
 		"they have less":    {asks: 10, want: said + "\n", not: "maxSurge"},
 	} {
 		client := tenants(t)
@@ -177,7 +177,7 @@ func TestWhatIsInTheWayOfATenant(t *testing.T) {
 
 // What a user may not do is said with what they may do instead.
 func TestWhatATenantMayDoInstead(t *testing.T) {
-	const instead = "; explain, pods and top answer for one namespace (-n) without, and the ClusterRole gpumem-viewer lets you list nodes"
+	const instead = "; the ClusterRole gpumem-viewer lets you list nodes; explain, pods and top work for one namespace (-n) without it"
 	for name, tc := range map[string]struct {
 		args []string
 		want string // of the output or the error
@@ -187,11 +187,11 @@ func TestWhatATenantMayDoInstead(t *testing.T) {
 		"no command":                {args: nil, want: instead},
 		"details of one namespace":  {args: []string{"-d", "-n", "ml"}, want: instead},
 		"gpus":                      {args: []string{"gpus"}, want: instead},
-		"pods elsewhere":            {args: []string{"pods", "-n", "secret"}, want: "-n names a namespace that you may read", not: "namespace secret only"},
+		"pods elsewhere":            {args: []string{"pods", "-n", "secret"}, want: "name a namespace that you may read with -n", not: "namespace secret only"},
 		"pods, where no cores are":  {args: []string{"pods", "-n", "ml"}, want: ", usage. Ask for the ClusterRole gpumem-viewer", not: "GPU-CORE"},
-		"who may see what is used":  {args: []string{"pods", "-n", "ml"}, want: "and for the Role of that name for usage"},
-		"a pod that runs":           {args: []string{"explain", "-n", "ml", "runs"}, want: "is not known without knowing all pods: you may not list nodes\n"},
-		"a pod that is not created": {args: []string{"explain", "-n", "ml", "web-0"}, want: "kubectl get events -n ml --field-selector reason=FailedCreate says why"},
+		"who may see what is used":  {args: []string{"pods", "-n", "ml"}, want: "usage needs the Role of the same name too"},
+		"a pod that runs":           {args: []string{"explain", "-n", "ml", "runs"}, want: "is unknown without a list of all pods: you may not list nodes\n"},
+		"a pod that is not created": {args: []string{"explain", "-n", "ml", "web-0"}, want: "kubectl get events -n ml --field-selector reason=FailedCreate shows the reason"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, err := clirun.Inspect(tenants(t), tc.args...)
@@ -289,7 +289,7 @@ func TestDrainOfSeveralGPUs(t *testing.T) {
 		t.Errorf("error %v, want %q, got %q", err, want, stdout)
 	}
 	stdout, _, err = clirun.Inspect(client, "cordon", "gpu-a", "0", "--reason=loud")
-	if want := "gpu/gpu-a/0 was cordoned already, and its reason is not changed: uncordon it first\n"; err != nil || stdout != want {
+	if want := "gpu/gpu-a/0 was cordoned already, and its reason is not changed: uncordon the GPU first\n"; err != nil || stdout != want {
 		t.Errorf("error %v, want %q, got %q", err, want, stdout)
 	}
 	for _, args := range [][]string{{"cordon", "gpu-a"}, {"cordon", "gpu-a/0", "gpu-b/0"}, {"cordon", "gpu-a/0", "1"}} {

@@ -41,7 +41,7 @@ func TestMetricsThatMayNotBeRead(t *testing.T) {
 	}))
 	defer server.Close()
 	r := &cluster.Reader{Client: kubernetes.NewForConfigOrDie(&restclient.Config{Host: server.URL}), Names: kubetest.Names(t), System: "gpumem-system"}
-	want := []inspect.Problem{{Object: "usage on gpu-a", Message: "reading the metrics of device plugins takes the right to get pods/proxy in namespace gpumem-system"}}
+	want := []inspect.Problem{{Object: "usage on gpu-a", Message: "reading the metrics of device plugins requires the right to get pods/proxy in namespace gpumem-system"}}
 	if diff := cmp.Diff(want, r.Usage(t.Context()).Problems); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

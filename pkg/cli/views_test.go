@@ -106,12 +106,12 @@ func TestHelpNamesFieldsThatThereAre(t *testing.T) {
 
 func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 	for want, args := range map[string][]string{
-		`--output is "csv"`:   {"gpus", "-o", "csv"},
-		"--selector":          {"pods", "-l", "a=b=c"},
-		"--sort-by":           {"pods", "--sort-by", "{.a"},
-		"no row has .nothing": {"gpus", "--sort-by", ".nothing"},
-		"no row has .no":      {"gpus", "--sort-by", ".no"},
-		"--watch prints rows": {"gpus", "-w", "-o", "json"},
+		`--output is "csv"`:             {"gpus", "-o", "csv"},
+		"--selector":                    {"pods", "-l", "a=b=c"},
+		"--sort-by":                     {"pods", "--sort-by", "{.a"},
+		"no row has the field .nothing": {"gpus", "--sort-by", ".nothing"},
+		"no row has the field .no":      {"gpus", "--sort-by", ".no"},
+		"--watch prints rows":           {"gpus", "-w", "-o", "json"},
 		"--sort-by: .granted has no order: name one of its fields, .granted.MiB or .granted.units": {"pods", "--sort-by", ".granted"},
 		"--sort-by: {$.granted} has no order: name one of its fields, MiB or units":                {"pods", "--sort-by", "{$.granted}"},
 		"--sort-by: .pods is a list, which has no order":                                           {"gpus", "--sort-by", ".pods"},
@@ -138,15 +138,15 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 		unread    bool // the configuration may not be read
 		want      string
 	}{
-		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events say what else it waits for"},
-		"scheduler does not run":    {scheduler: "gpumem-scheduler", units: 3, want: `no scheduler has looked at it yet: does its own, "gpumem-scheduler", run?`},
-		"gated":                     {scheduler: "gpumem-scheduler", gated: true, seen: true, units: 3, want: "it has scheduling gates: no scheduler looks at it before they are taken away"},
-		"misspelt":                  {scheduler: "gpumem-schedular", units: 3, want: `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`},
-		"misspelt, and no room":     {scheduler: "gpumem-schedular", units: 300, want: `; its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`},
-		"misspelt, not to be known": {scheduler: "gpumem-schedular", units: 3, unread: true, want: `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`},
-		"none of that name":         {scheduler: "volcano", units: 3, want: `its schedulerName is "volcano", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
+		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events show the other reasons"},
+		"scheduler does not run":    {scheduler: "gpumem-scheduler", units: 3, want: `no scheduler has considered it yet: does its scheduler, "gpumem-scheduler", run?`},
+		"gated":                     {scheduler: "gpumem-scheduler", gated: true, seen: true, units: 3, want: "it has scheduling gates: no scheduler considers it before they are removed"},
+		"misspelt":                  {scheduler: "gpumem-schedular", units: 3, want: `its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`},
+		"misspelt, and no room":     {scheduler: "gpumem-schedular", units: 300, want: `; its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`},
+		"misspelt, not to be known": {scheduler: "gpumem-schedular", units: 3, unread: true, want: `its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`},
+		"none of that name":         {scheduler: "volcano", units: 3, want: `its schedulerName is "volcano", and no scheduler has considered it: does one of this name run? gpumem's is gpumem-scheduler`},
 		"another":                   {seen: true, units: 3, want: `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is gpumem-scheduler`},
-		"another, not to be known":  {seen: true, units: 3, unread: true, want: "its events say what else it waits for"},
+		"another, not to be known":  {seen: true, units: 3, unread: true, want: "its events show the other reasons"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := kubetest.With(kubetest.Pod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
@@ -203,7 +203,7 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 	others.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("0")}
 	offers := kubetest.Node(t, "cpu-0", gpu.Inventory{})
 	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("3")}
-	const vain = "asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it (did you mean gpumem.dev/gpu-core?); it has scheduling gates: no scheduler looks at it before they are taken away"
+	const vain = "asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it (did you mean gpumem.dev/gpu-core?); it has scheduling gates: no scheduler considers it before they are removed"
 	for name, tc := range map[string]struct {
 		client *fake.Clientset
 		args   []string

@@ -130,7 +130,7 @@ func TestACordonedGPUIsLeftAloneAndDrained(t *testing.T) {
 	inspect("uncordon", "node1", "1")
 	e.running("waits")
 	bound := inspect("explain", "-n", e.namespace, "waits")
-	for _, want := range []string{"is on a node, where scheduler gpumem-scheduler has put it", "bound node1", "chosen"} {
+	for _, want := range []string{"is on a node that scheduler gpumem-scheduler chose", "bound node1", "chosen"} {
 		if !strings.Contains(bound, want) {
 			t.Errorf("explain lacks %q:\n%s", want, bound)
 		}

@@ -48,7 +48,7 @@ func TestTheOtherModeOfTheScheduler(t *testing.T) {
 	e.create(e.ofOther("waits", a100+1))
 	e.pending("waits", "needs 80 GiB on one GPU; the largest that qualifies here has 79 GiB")
 	e.explains("waits", "needs 80 GiB on one GPU", "filter")
-	e.explains("packed", "is on a node, where scheduler "+otherScheduler+" has put it", "bound "+e.get("packed").Spec.NodeName)
+	e.explains("packed", "is on a node that scheduler "+otherScheduler+" chose", "bound "+e.get("packed").Spec.NodeName)
 	e.otherAnswers()
 	e.delete("waits", 0)
 	e.delete("first", 0)

@@ -32,7 +32,7 @@ func writeKrew(name, version string, platforms []krewPlatform) error {
 		"spec": map[string]any{
 			"version":          "v" + strings.TrimPrefix(version, "v"),
 			"homepage":         homepage,
-			"shortDescription": "Show who holds what GPU memory",
+			"shortDescription": "Show GPU memory by node, GPU and pod",
 			"description":      "Shows which pods hold how much memory of which GPU, why pods wait, and what is\nwrong with an installation of gpumem.\n",
 			"caveats":          "It needs the right to list nodes and pods, and gpumem in the cluster.\n",
 			"platforms":        platforms,

@@ -106,7 +106,7 @@ func NeedsPods(what string, facts inspect.Facts) error {
 	if !facts.PodsUnknown {
 		return nil
 	}
-	return fmt.Errorf("%s without knowing all pods: %s", what, facts.WhyUnknown)
+	return fmt.Errorf("cannot %s without a list of all pods: %s", what, facts.WhyUnknown)
 }
 
 // Without is a node as it is once a pod has left it.

@@ -29,7 +29,7 @@ type Unseen struct {
 }
 
 // AskForRole names the roles that show everything.
-const AskForRole = "Ask for the ClusterRole gpumem-viewer, and for the Role of that name for usage."
+const AskForRole = "Ask for the ClusterRole gpumem-viewer; usage needs the Role of the same name too."
 
 // Parts name the parts of the answer that the user could not see.
 func (u *Unseen) Parts() (parts []string) {
@@ -63,7 +63,7 @@ func (u *Unseen) nodes(err error) error {
 	case !apierrors.IsForbidden(err):
 		return err
 	case u == nil:
-		return fmt.Errorf("%w; explain, pods and top answer for one namespace (-n) without, and the ClusterRole gpumem-viewer lets you list nodes", err)
+		return fmt.Errorf("%w; the ClusterRole gpumem-viewer lets you list nodes; explain, pods and top work for one namespace (-n) without it", err)
 	}
 	u.Nodes = err
 	return nil
@@ -94,7 +94,7 @@ func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Plac
 			u.Pods = ofAll
 		}
 		if apierrors.IsForbidden(err) {
-			err = fmt.Errorf("%w; -n names a namespace that you may read", err)
+			err = fmt.Errorf("%w; name a namespace that you may read with -n", err)
 		}
 	}
 	if sel.Unseen != nil {

@@ -36,7 +36,7 @@ type Usage struct {
 	Denied   bool // the user may not ask the device plugins
 }
 
-var errDenied = errors.New("reading the metrics of device plugins takes the right to get pods/proxy")
+var errDenied = errors.New("reading the metrics of device plugins requires the right to get pods/proxy")
 
 // Recorded returns the use that is recorded on a pod; not ok: there is none.
 func (r *Reader) Recorded(pod *v1.Pod) (key printers.Used, usage printers.Usage, ok bool) {
@@ -110,7 +110,7 @@ func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.Me
 	}
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return nil, fmt.Errorf("read the metrics of pod %s/%s: it has not answered in %s", pod.Namespace, pod.Name, metricsTimeout)
+		return nil, fmt.Errorf("read the metrics of pod %s/%s: no answer within %s", pod.Namespace, pod.Name, metricsTimeout)
 	case err != nil:
 		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -140,7 +140,7 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	}
 	each(serverMemory, func(labels map[string]string, used float64) {
 		u.Problems = append(u.Problems, inspect.Problem{
-			Object: "usage on " + node, Message: fmt.Sprintf("NVML counts %d MiB of clients of MPS on GPU %s as the MPS server's: pods that use MPS there show too little", int64(used/mib), labels["uuid"]),
+			Object: "usage on " + node, Message: fmt.Sprintf("NVML counts %d MiB of MPS clients on GPU %s as memory of the MPS server: the usage of pods with MPS on this GPU is too low", int64(used/mib), labels["uuid"]),
 		})
 	})
 	unknown := make(map[printers.Used]int) // how many of a pod's containers on a GPU

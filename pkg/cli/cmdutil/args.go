@@ -56,7 +56,7 @@ const GPUArgs = "(NODE GPU... | NODE/GPU...)"
 func GPUsOf(args []string) (node string, gpus []string, err error) {
 	if !strings.Contains(strings.TrimPrefix(args[0], "node/"), "/") {
 		if len(args) < 2 {
-			return "", nil, fmt.Errorf("which GPU of node %s: name its index or UUID", args[0])
+			return "", nil, fmt.Errorf("no GPU of node %s is named: add its index or UUID", args[0])
 		}
 		return NodeNames(args[:1])[0], args[1:], nil
 	}
@@ -64,9 +64,9 @@ func GPUsOf(args []string) (node string, gpus []string, err error) {
 		of, gpu, ok := strings.Cut(strings.TrimPrefix(arg, "gpu/"), "/")
 		switch {
 		case !ok || gpu == "":
-			return "", nil, fmt.Errorf("%q is no GPU: want NODE/GPU", arg)
+			return "", nil, fmt.Errorf("%q does not name a GPU: want NODE/GPU", arg)
 		case node != "" && of != node:
-			return "", nil, fmt.Errorf("GPUs of nodes %s and %s: name those of one node at a time", node, of)
+			return "", nil, fmt.Errorf("GPUs of two nodes, %s and %s: name GPUs of one node at a time", node, of)
 		}
 		node, gpus = of, append(gpus, gpu)
 	}
@@ -124,10 +124,10 @@ func (f *Factory) GetPod(ctx context.Context, r *cluster.Reader, arg string) (*v
 	}
 	pod, err := r.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && isWorkload(namespace) {
-		return nil, fmt.Errorf("%s is no pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why", arg, arg)
+		return nil, fmt.Errorf("%s is not a pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names; if it has no pods, kubectl get events --field-selector reason=FailedCreate shows the reason", arg, arg)
 	}
 	if apierrors.IsNotFound(err) {
-		err = fmt.Errorf("%w in namespace %s; where its controller could not create it, kubectl get events -n %s --field-selector reason=FailedCreate says why", err, namespace, namespace)
+		err = fmt.Errorf("%w in namespace %s; if its controller could not create it, kubectl get events -n %s --field-selector reason=FailedCreate shows the reason", err, namespace, namespace)
 	}
 	return pod, err
 }

@@ -15,9 +15,9 @@ const (
 
 // exitCodes has the meaning of each exit code. The help and docs/stability.md are made of it.
 var exitCodes = [...]string{
-	Done:     "the command did what it was asked to do",
+	Done:     "the command succeeded",
 	Failed:   "the command failed, could not read everything, or its answer is no: doctor found an error, or fit found no node",
-	Unjudged: "doctor or fit could not find the answer, because the user may not read what it depends on",
+	Unjudged: "doctor or fit has no answer, because the user may not read the necessary objects",
 }
 
 // HelpOnExitCodes returns the exit codes for the help.

@@ -58,16 +58,16 @@ func (f *Factory) AddFlags(flags *pflag.FlagSet) {
 		f.Usage = listOnly
 	}
 	flags.StringVar(&f.domain, "resource-domain", f.domain, "Domain of the resources and annotations that this cluster uses")
-	flags.IntVarP(&f.level, "v", "v", f.level, "Level of the log on stderr; from 6 on it has the requests to the API server")
-	flags.StringVar(&f.system, "gpumem-namespace", f.system, "Namespace that gpumem is installed in: what is elsewhere is not believed, whatever it is called")
+	flags.IntVarP(&f.level, "v", "v", f.level, "Level of the log on stderr; levels from 6 include the requests to the API server")
+	flags.StringVar(&f.system, "gpumem-namespace", f.system, "Namespace that gpumem is installed in; workloads elsewhere are ignored, even with gpumem's labels")
 }
 
 // What --namespace means to commands that list no pods.
 const (
-	NamespaceOfPod = "Namespace of the pod, unless it is named as NAMESPACE/POD; that of the kubeconfig unless set"
-	listOnly       = "List only the pods of this namespace. The pods of all others still count in the sums"
-	NamespaceOfAll = "Changes nothing here: pods of all namespaces count"
-	NamespaceOfOne = "Namespace that you may read, if you may not list all, or whose ResourceQuotas count; the kubeconfig's unless set"
+	NamespaceOfPod = "Namespace of the pod, unless it is named as NAMESPACE/POD; defaults to the kubeconfig's"
+	listOnly       = "List only the pods of this namespace; the sums still count the pods of all namespaces"
+	NamespaceOfAll = "Has no effect here: pods of all namespaces count"
+	NamespaceOfOne = "Namespace to read if you may not list all, and to check ResourceQuotas of; defaults to the kubeconfig's"
 )
 
 // SayNamespace gives a command a help of its own for the shared flag --namespace.
@@ -129,7 +129,7 @@ func (f *Factory) LearnPolicy(ctx context.Context, r *cluster.Reader, facts *ins
 	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
 	if err != nil && !f.warned && !facts.PodsUnknown { // then nothing is worked out by it
 		f.warned = true
-		fmt.Fprintf(f.ErrOut, "warning: the cluster's policy cannot be read, and is taken to be %s: %s\n", cluster.DefaultPolicy, table.Clean(cluster.OneLine(err)))
+		fmt.Fprintf(f.ErrOut, "warning: assuming the policy %s, because the cluster's policy cannot be read: %s\n", cluster.DefaultPolicy, table.Clean(cluster.OneLine(err)))
 	}
 	return err == nil
 }

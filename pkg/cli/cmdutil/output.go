@@ -39,7 +39,7 @@ func (o *Output) Add(cmd *cobra.Command, unset string, own ...string) {
 	cmd.Flags().StringVarP(&o.Format, "output", "o", "", "Output format: "+strings.Join(o.formats(), ", ")+"; "+unset+" unless set")
 	o.flags.TemplatePrinterFlags.AddFlags(cmd)
 	if template := cmd.Flags().Lookup("template"); template != nil {
-		template.Usage = "Template, or file with one, of -o go-template or jsonpath"
+		template.Usage = "Template, or path of a template file, for -o go-template or jsonpath"
 	}
 	// These fail for a flag that does not exist, which a test would show.
 	_ = cmd.Flags().MarkHidden("allow-missing-template-keys")

@@ -25,11 +25,11 @@ type Options struct {
 
 // NewCommand returns the command cordon.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
-	return newCommand(f, "cordon", "Keep new pods off GPUs", `Keep new pods off GPUs. Those that are on them go on.
+	return newCommand(f, "cordon", "Keep new pods off GPUs", `Keep new pods off GPUs. The pods on them keep running.
 
-The GPU is named in an annotation of its node. Its capacity does not change, and
-containers on it can restart. Who cordons it, and the reason, are written there
-too: gpus, explain, doctor and the page show them.`, true)
+The command records each GPU, your user name and the reason in annotations of
+the node; gpus, explain, doctor and the page show them. The capacity of the GPU
+does not change, and containers on it can restart.`, true)
 }
 
 // NewUncordonCommand returns the command uncordon.
@@ -48,7 +48,7 @@ func newCommand(f *cmdutil.Factory, use, short, long string, cordoned bool) *cob
 		ValidArgsFunction: f.CompleteNodeAndGPU,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", o.dryRun, "Say what would be done, and change nothing")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", o.dryRun, "Print the planned changes, and make none")
 	if cordoned {
 		cmd.Example += "\n  kubectl inspect gpumem " + use + " gpu-a 3 --reason='its fan is loud'"
 		AddReason(cmd, &o.reason)
@@ -59,13 +59,13 @@ func newCommand(f *cmdutil.Factory, use, short, long string, cordoned bool) *cob
 
 // AddReason gives a command the flag --reason.
 func AddReason(cmd *cobra.Command, reason *string) {
-	cmd.Flags().StringVar(reason, "reason", *reason, "Why, for those who meet the cordon")
+	cmd.Flags().StringVar(reason, "reason", *reason, "Reason for the cordon, which lists show to other users")
 }
 
 // CheckReason says that a reason is too long.
 func CheckReason(reason string) error {
 	if len(reason) > mostReason {
-		return fmt.Errorf("--reason has %d bytes, and may have %d", len(reason), mostReason)
+		return fmt.Errorf("--reason has %d bytes, at most %d are allowed", len(reason), mostReason)
 	}
 	return nil
 }

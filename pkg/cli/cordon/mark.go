@@ -34,7 +34,7 @@ func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which
 	if !changed {
 		news = map[bool]string{true: "was cordoned already", false: "was not cordoned"}[cordoned]
 		if reason != "" {
-			news += ", and its reason is not changed: uncordon it first"
+			news += ", and its reason is not changed: uncordon the GPU first"
 		}
 	}
 	fmt.Fprintf(out, "gpu/%s/%d %s\n", nodeName, device.Index, news)
@@ -154,5 +154,5 @@ func gpuOf(names api.Names, node *v1.Node, which string) (gpu.Device, error) {
 	if len(indexes) == 0 {
 		return gpu.Device{}, fmt.Errorf("node %s offers no GPU memory", node.Name)
 	}
-	return gpu.Device{}, fmt.Errorf("node %s has no GPU %q: want an index, of %v, or a UUID, or as much of it as no other has", node.Name, which, indexes)
+	return gpu.Device{}, fmt.Errorf("node %s has no GPU %q: want an index (one of %v), a UUID, or a unique prefix of a UUID", node.Name, which, indexes)
 }

@@ -53,7 +53,7 @@ func (o *Options) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error
 		return false, lasting(err)
 	})
 	if late || ctx.Err() != nil && err != nil {
-		return fmt.Errorf("pod %s waits yet, and its reservation ends within a minute: kubectl inspect gpumem explain %s shows the reason, and the same command makes another plan", ref, ref)
+		return fmt.Errorf("pod %s still waits, and its reservation ends within a minute: kubectl inspect gpumem explain %s shows the reason; run the command again for a new plan", ref, ref)
 	}
 	return err
 }

@@ -105,7 +105,7 @@ const (
 	ofDaemonSet = "of a DaemonSet"
 	important   = "of a higher priority"
 	protected   = "whose PodDisruptionBudget allows no eviction"
-	excluded    = "of namespaces that are excluded"
+	excluded    = "of excluded namespaces"
 )
 
 // unevictable says why a pod is not to be evicted: no controller would make it again, or its
@@ -172,7 +172,7 @@ func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
 	if len(out) == 0 {
 		return ""
 	}
-	return "; pods that were left in peace: " + strings.Join(out, ", ")
+	return "; pods that may not be evicted: " + strings.Join(out, ", ")
 }
 
 // suits reports whether a node would take a pod, or any pod for a GPU that is to
@@ -211,7 +211,7 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req
 	if len(plan.Moves) == 0 {
 		when := "as it is"
 		if len(c.leaving) > 0 {
-			when = "once " + named(c.leaving) + ", which ends already, is gone"
+			when = "once these pods have terminated: " + named(c.leaving)
 		}
 		fmt.Fprintf(w, "No pod has to be evicted %s.\n", when)
 		if c.waits != nil && len(c.leaving) == 0 {

@@ -41,20 +41,19 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "defrag [POD]",
 		Short: "Plan the fewest evictions for a waiting pod, or to free a GPU",
-		Long: `Plan the fewest evictions that make a waiting pod fit or, without one, free a
-GPU.
+		Long: `Plan the fewest evictions that make POD fit. Without POD, plan to free a GPU.
 
-A pod is evicted only when it fits elsewhere, or when the waiting pod may
-preempt it: that one has a higher priority, and the evicted pod waits then. Not
-evicted are pods of higher priority, those of DaemonSets, those whose
-PodDisruptionBudget allows no eviction, and those without a controller.
+The plan evicts a pod only if it fits on another node, or if POD may preempt it
+because of a higher priority; the evicted pod then waits. It never evicts pods
+of a higher priority, pods of DaemonSets, pods whose PodDisruptionBudget allows
+no eviction, and, without --force, pods that have no controller.
 
-Nothing is evicted without --apply. It reserves GPUs for POD, from all pods of
-its priority or a lower one, and waits until POD has a node; the reservation
-ends within a minute after the command. Without POD it keeps new pods off the
-GPUs (as cordon does) until the evicted pods are elsewhere. The plan counts GPU
-memory and cores, the nodes' CPU, taints and node affinity; where the pods go is
-kube-scheduler's decision.`,
+Without --apply, nothing is evicted. With --apply and POD, the command reserves
+the GPUs against all pods of the same or a lower priority, evicts, and waits
+until POD has a node; the reservation ends within a minute after the command.
+With --apply and no POD, it cordons the GPUs until the replacements of the
+evicted pods have nodes. The plan considers GPU memory and cores, and the CPU,
+taints and affinity of nodes; kube-scheduler chooses the replacements' nodes.`,
 		Example: `  # Which pods to evict so that the waiting pod ml/train fits
   kubectl inspect gpumem defrag ml/train
 
@@ -65,8 +64,8 @@ kube-scheduler's decision.`,
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfPod)
 	flags := cmd.Flags()
-	flags.IntVar(&o.most, "max-evictions", o.most, "How many pods the plan may evict, 32 at most: there is none where more would have to go")
-	flags.BoolVar(&o.force, "force", false, "Evict pods too that nothing will make again")
+	flags.IntVar(&o.most, "max-evictions", o.most, "Maximum number of evictions in the plan, up to 32")
+	flags.BoolVar(&o.force, "force", false, "Evict pods without a controller too")
 	flags.StringSliceVar(&o.exclude, "exclude-namespaces", nil, "Evict no pod of these namespaces")
 	flags.BoolVar(&o.apply, "apply", false, "Evict the pods of the plan")
 	flags.DurationVar(&o.timeout, "timeout", o.timeout, "Time limit for POD to be scheduled; without POD, for evicted pods to terminate and their replacements to be scheduled")
@@ -110,7 +109,7 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	c.facts = facts.Nodes
-	if err := cluster.NeedsPods("there is no plan", facts); err != nil {
+	if err := cluster.NeedsPods("plan evictions", facts); err != nil {
 		return err
 	}
 	o.LearnPolicy(ctx, o.cluster, &facts)
@@ -137,7 +136,7 @@ func (o *Options) carryOut(ctx context.Context, c *crowd, plan defrag.Plan, sche
 		return nil
 	}
 	if !o.apply {
-		fmt.Fprintln(o.Out, "Nothing was evicted: --apply does it.")
+		fmt.Fprintln(o.Out, "Nothing was evicted: --apply carries out the plan.")
 		return nil
 	}
 	if c.waits == nil {
@@ -151,7 +150,7 @@ func (o *Options) carryOut(ctx context.Context, c *crowd, plan defrag.Plan, sche
 
 // noPlan says why there is none.
 func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) error {
-	short := fmt.Sprintf("at most %d evictions (--max-evictions) are too few", o.most)
+	short := fmt.Sprintf("%d evictions (--max-evictions) are too few", o.most)
 	if room.Hopeless(nodes) || o.most >= mostPods(nodes) {
 		short = "no evictions are enough"
 	}

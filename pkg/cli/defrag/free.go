@@ -99,7 +99,7 @@ func (o *Options) waitsFor(ctx context.Context, c *crowd, plan defrag.Plan) (str
 			before += placedBy(owner, pod)
 		}
 		if now < before {
-			return fmt.Sprintf("%s of namespace %s has %d pods on nodes, and had %d", controller(owner), m.Pod.Pod.Namespace, now, before), nil
+			return fmt.Sprintf("%s of namespace %s has %d of %d pods on nodes", controller(owner), m.Pod.Pod.Namespace, now, before), nil
 		}
 	}
 	return "", nil

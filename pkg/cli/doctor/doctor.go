@@ -28,18 +28,18 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "doctor [--wait] [-o FORMAT]",
-		Short: "Find what is wrong with gpumem in this cluster, and how to fix it",
-		Long: `Find what is wrong with gpumem in this cluster, and how to fix it.
+		Short: "Find faults of gpumem in this cluster, and their remedies",
+		Long: `Find faults of gpumem in this cluster, and their remedies.
 
-It checks the installation: gpumem's own workloads, admission policies and
+Doctor checks the installation: gpumem's own workloads, admission policies and
 certificates, nodes and their GPUs, and whether pods with GPU memory name a
-scheduler that asks gpumem. docs/troubleshooting.md lists the checks. The
-command explain answers for a single pod. It changes nothing.
+scheduler that asks gpumem. docs/troubleshooting.md lists the checks. Doctor
+changes nothing. For a single pod, use the command explain.
 
 Checks skip objects that you may not read, and workloads younger than a minute,
-which may still be starting; notes list both. After an install, --wait waits
-until everything can be checked. The same fault of several objects is one line
-for people, and one finding each for programs.
+which may still be starting; notes list both. After an installation, --wait
+waits until everything can be checked. If several objects have the same fault,
+the text output merges them into one line; -o json has one finding for each.
 
 The exit code is 1 if a finding is an error, and 2 if nothing could be checked.
 Warnings and notes alone leave it at 0.`,
@@ -49,7 +49,7 @@ Warnings and notes alone leave it at 0.`,
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfOne)
 	o.output.Add(cmd, "text")
-	cmd.Flags().BoolVar(&o.wait, "wait", o.wait, "Wait until what is there is old enough to be judged: a minute at most")
+	cmd.Flags().BoolVar(&o.wait, "wait", o.wait, "Wait until all workloads are old enough to be checked: a minute at most")
 	return cmd
 }
 

@@ -46,12 +46,13 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f, seconds: -1, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use:   "drain " + cmdutil.GPUArgs,
-		Short: "Cordon a GPU and evict the pods on it, and no others",
-		Long: `Cordon a GPU and evict the pods on it, and no others.
+		Short: "Cordon a GPU and evict only the pods on it",
+		Long: `Cordon a GPU and evict only the pods on it.
 
-Pods are evicted, so PodDisruptionBudgets apply: a pod that may not go yet is
-tried again until --timeout. Pods of DaemonSets, which come back at once, and
-pods without a controller are refused unless the flags say otherwise.`,
+PodDisruptionBudgets apply: if one refuses an eviction, the command tries again
+until --timeout. A pod of a DaemonSet would return at once, and a pod without a
+controller would be lost, so the command evicts nothing while such a pod is on
+the GPU, unless --ignore-daemonsets or --force allows it.`,
 		Example:           "  kubectl inspect gpumem drain gpu-a 3 --ignore-daemonsets\n  kubectl inspect gpumem drain gpu-a/2 gpu-a/3 --dry-run",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: f.CompleteNodeAndGPU,
@@ -60,11 +61,11 @@ pods without a controller are refused unless the flags say otherwise.`,
 	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.force, "force", false, "Evict pods without a controller too")
-	flags.BoolVar(&o.ignoreDaemonSets, "ignore-daemonsets", false, "Leave pods of DaemonSets where they are")
+	flags.BoolVar(&o.ignoreDaemonSets, "ignore-daemonsets", false, "Do not evict pods of DaemonSets")
 	cordon.AddReason(cmd, &o.reason)
-	flags.BoolVar(&o.dryRun, "dry-run", false, "Say what would be done, and change nothing")
-	flags.IntVar(&o.seconds, "grace-period", o.seconds, "Seconds that a pod has to end; -1: what it says itself")
-	flags.DurationVar(&o.timeout, "timeout", o.timeout, "How long to wait for the pods to be gone; 0: for ever")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "Print the planned changes, and make none")
+	flags.IntVar(&o.seconds, "grace-period", o.seconds, "Seconds that a pod has to terminate; -1: the pod's own grace period")
+	flags.DurationVar(&o.timeout, "timeout", o.timeout, "Time limit for the pods to terminate; 0: no limit")
 	return cmd
 }
 
@@ -119,7 +120,7 @@ func (o *Options) drain(ctx context.Context, nodeName, which string) error {
 	if err != nil {
 		return err
 	}
-	undo := fmt.Sprintf("The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon %s %d", nodeName, device.Index)
+	undo := fmt.Sprintf("The GPU is still cordoned; to undo the cordon: kubectl inspect gpumem uncordon %s %d", nodeName, device.Index)
 	if err := o.empty(ctx, nodeName, device.UUID); err != nil {
 		return fmt.Errorf("%w\n%s", err, undo)
 	}
@@ -187,16 +188,16 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 		switch {
 		case pod.Spec.NodeName != nodeName || api.Terminal(&pod):
 		case len(on) == 0 && o.cluster.Names.Holds(&pod):
-			o.warn("warning: pod %s/%s is on no known GPU of the node, and is left\n", pod.Namespace, pod.Name)
+			o.warn("warning: pod %s/%s is on no known GPU of the node, and is not evicted\n", pod.Namespace, pod.Name)
 		case !slices.Contains(on, id):
 		case pod.Annotations[v1.MirrorPodAnnotationKey] != "":
-			o.warn("warning: pod %s/%s is static, which its node alone can end, and is left\n", pod.Namespace, pod.Name)
+			o.warn("warning: pod %s/%s is static, so only its node can end it, and is not evicted\n", pod.Namespace, pod.Name)
 		case owner != nil && owner.Kind == "DaemonSet" && o.ignoreDaemonSets:
-			o.warn("warning: pod %s/%s is of a DaemonSet and is left\n", pod.Namespace, pod.Name)
+			o.warn("warning: pod %s/%s belongs to a DaemonSet, and is not evicted\n", pod.Namespace, pod.Name)
 		case owner != nil && owner.Kind == "DaemonSet":
-			errs = append(errs, fmt.Errorf("pod %s/%s is of a DaemonSet, which would make it again: --ignore-daemonsets leaves it", pod.Namespace, pod.Name))
+			errs = append(errs, fmt.Errorf("pod %s/%s belongs to a DaemonSet, which would recreate it: --ignore-daemonsets skips it", pod.Namespace, pod.Name))
 		case owner == nil && !o.force:
-			errs = append(errs, fmt.Errorf("pod %s/%s has no controller that would make it again: --force evicts it", pod.Namespace, pod.Name))
+			errs = append(errs, fmt.Errorf("pod %s/%s has no controller that would recreate it: --force evicts it", pod.Namespace, pod.Name))
 		default:
 			out = append(out, pod)
 		}

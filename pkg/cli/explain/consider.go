@@ -59,12 +59,12 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 
 // repeat says what a pod and its scheduler say, for who does not see the nodes.
 func (e *explanation) repeat(pod inspect.WaitFacts, facts inspect.Facts) {
-	e.Summary = "waits, and " + cmp.Or(said(pod), "its scheduler has not said why")
+	e.Summary = "waits, and " + cmp.Or(said(pod), "its scheduler has reported no reason")
 	if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
 		e.Summary += "; " + unserved
 	}
 	if len(facts.Schedulers) == 0 && pod.Scheduler != inspect.DefaultScheduler {
-		e.Advice = fmt.Sprintf("set spec.schedulerName to the name of gpumem's scheduler and recreate the pod: it is %s by default, and the pod has %s",
+		e.Advice = fmt.Sprintf("set spec.schedulerName to the name of gpumem's scheduler (%s by default; the pod has %s), and recreate the pod",
 			inspect.DefaultScheduler, cmp.Or(pod.Scheduler, v1.DefaultSchedulerName))
 	}
 }
@@ -97,7 +97,7 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 	var s string
 	switch {
 	case len(chances) == 0:
-		s = "waits: no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"
+		s = "waits: no node offers GPU memory; kubectl inspect gpumem doctor shows the cause"
 	case fit > 0:
 		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fit, of, cmp.Or(unserved, said(pod), inspect.AskEvents))
 	case pod.Request.Cores() > 0 && facts.CoresOff != "":

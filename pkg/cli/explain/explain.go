@@ -31,15 +31,17 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "explain POD [-n NAMESPACE] [--all] [-o FORMAT]",
-		Short: "Say why a pod waits, or why it is where it is",
-		Long: `Say why a pod waits, or why it is where it is: of a pod that waits the GPUs of
-the nodes that come closest (of every node with --all), with the reason why each
-does not fit; of one that is placed the GPUs of its node, and how nodes were
-scored.
+		Short: "Explain why a pod waits, or why it is on its node",
+		Long: `Explain why a pod waits, or why it is on its node.
 
-What fits now is worked out from the API server. What was decided, and when, is
-read from the scheduler, which remembers its last answers about each pod. Only
-those who may forward ports to its pods (create pods/portforward) see that part.`,
+For a waiting pod, the command shows the GPUs of the closest nodes (of every
+node with --all), each with the reason why the pod does not fit. For a pod on a
+node, it shows the GPUs of this node and the scores of the other nodes.
+
+The command computes the current fit from objects of the API server. It reads
+past decisions from the scheduler, which records its last answers about each
+pod. To see them, you need the right to forward ports to the scheduler's pods
+(create pods/portforward).`,
 		Example: "  kubectl inspect gpumem explain -n ml train-0",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmdutil.OfKind(args) {
@@ -51,7 +53,7 @@ those who may forward ports to its pods (create pods/portforward) see that part.
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfPod)
-	cmd.Flags().BoolVar(&o.all, "all", false, "Show all nodes, not those alone that come closest")
+	cmd.Flags().BoolVar(&o.all, "all", false, "Show all nodes instead of the closest ones")
 	o.output.Add(cmd, "text")
 	return cmd
 }

@@ -98,7 +98,7 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 	switch {
 	case api.Terminal(pod):
 		e.gpuless = e.Indexes == ""
-		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
+		e.Summary, e.Advice = "has ended, and no longer holds GPU memory"+why(pod), o.advice(ctx, pod)
 	case pod.Spec.NodeName != "":
 		if unseen.Nodes == nil {
 			e.State = stateOn(pod.Spec.NodeName, e.State, facts)
@@ -112,7 +112,7 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 			_, e.Advice = cluster.WaitsInVain(o.cluster.Names, where.Unoffered(o.cluster.Names, pod))
 		}
 		if asks.Nominated != "" && len(e.Now) > 0 {
-			e.Nominated, e.Summary = asks.Nominated, "is nominated to "+asks.Nominated+", where others leave for it, and "+e.Summary
+			e.Nominated, e.Summary = asks.Nominated, "is nominated to "+asks.Nominated+", where other pods leave for it, and "+e.Summary
 		}
 	}
 	return e, nil
@@ -122,9 +122,9 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 func stateOn(node, state string, facts inspect.Facts) string {
 	switch n, known := facts.Nodes[node]; {
 	case !known:
-		return "its node is gone: Kubernetes deletes the pod in a while, unless the node comes back"
+		return "its node is gone: Kubernetes will delete the pod unless the node returns"
 	case n.NotReady:
-		down := fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", node)
+		down := fmt.Sprintf("its node is NotReady, and the pod's state may be out of date: kubectl describe node %s shows the reason", node)
 		return strings.TrimSuffix(down+"; "+state, "; ")
 	default:
 		return state
@@ -146,7 +146,7 @@ func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	}
 	there := o.whyThere(ctx, pod)
 	if facts.PodsUnknown {
-		return there + "; the state of its GPUs is not known without knowing all pods: " + facts.WhyUnknown
+		return there + "; the state of its GPUs is unknown without a list of all pods: " + facts.WhyUnknown
 	}
 	a, err := o.cluster.Names.AssignmentOf(pod)
 	if err != nil || a.None() {
@@ -193,7 +193,7 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod,
 		i := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == id })
 		if i < 0 {
 			indexes = append(indexes, "?")
-			wrong = append(wrong, fmt.Sprintf("it has %s, which the node does not offer any more: if that is gone for good, %s", id, placedAnew))
+			wrong = append(wrong, fmt.Sprintf("it has %s, which the node no longer offers: if that GPU will not return, %s", id, placedAnew))
 			continue
 		}
 		d := n.Devices[i]
@@ -201,9 +201,9 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod,
 		switch {
 		case d.Status.TakesPods():
 		case d.Status.OnlyCordoned():
-			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: it takes no new pods, and those that are there stay", d.Index, node.State(d)))
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: it takes no new pods, and its present pods stay", d.Index, node.State(d)))
 		case !d.Status.Unhealthy:
-			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, node.Causes(d)))
+			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; its present pods keep running", d.Index, node.Causes(d)))
 		default:
 			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, reasons.Status(d.Status), moveOff(pod)))
 		}
@@ -219,9 +219,9 @@ const placedAnew = "delete the pod to have it placed on another GPU, if it fits 
 func moveOff(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return placedAnew + ", and create it again yourself: it has no controller"
+		return placedAnew + ", and create it again: it has no controller"
 	}
-	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s create it again on another GPU, if it fits on one", pod.Namespace, pod.Name, owner.Kind)
+	return fmt.Sprintf("after kubectl delete pod --namespace %s %s, its %s creates it again on another GPU, if it fits on one", pod.Namespace, pod.Name, owner.Kind)
 }
 
 // nearMisses says what a pod that asks for no GPU memory does ask for that is
@@ -244,5 +244,5 @@ func (o *Options) nearMisses(pod *v1.Pod) string {
 		return ""
 	}
 	slices.Sort(near)
-	return ", but for " + strings.Join(near, " and ") + ", which is not the same"
+	return ", but for " + strings.Join(near, " and ") + ", which is another resource"
 }

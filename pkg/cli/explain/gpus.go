@@ -77,7 +77,7 @@ func verdict(c considered) string {
 	}
 	switch {
 	case c.node.Reason == reach.Withheld:
-		return "would fit, but the node's kubelet offers none of it"
+		return "would fit, but the node's kubelet offers no GPU memory"
 	case slices.Contains([]string{reach.Cordoned, reach.NotReady, reach.Coreless, reach.KeptAway, reach.Untolerated, inspect.Overdrawn, decide.Confusable}, c.node.Reason):
 		return "would fit, but " + c.node.Message
 	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):

@@ -24,12 +24,12 @@ func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	case err != nil:
 		return "is on a node, and which GPU it has cannot be read: " + cluster.OneLine(err)
 	case a.None():
-		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
+		return "is on a node, and has no GPU yet: neither gpumem's scheduler nor the node's device plugin has chosen one"
 	}
 	asking := o.cluster.Schedulers(ctx)
 	served := strings.Join(asking, " or ")
 	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
-	there, others := "is on a node, where scheduler "+scheduler+" has put it", ", which is not known to ask gpumem now: if it does not, a new pod needs schedulerName "+served
+	there, others := "is on a node that scheduler "+scheduler+" chose", "; this scheduler is not known to ask gpumem now: if it does not, a new pod needs schedulerName "+served
 	if a.ByNode {
 		there = "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
 		others = "; pods with schedulerName " + served + " go where they fit on one GPU"
@@ -117,15 +117,15 @@ func why(pod *v1.Pod) string {
 // advice says of a pod that was refused who had chosen its node, and what to do. It is
 // empty for pods that have ended otherwise.
 func (o *Options) advice(ctx context.Context, pod *v1.Pod) string {
-	const more = "docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means"
+	const more = "docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror explains the message"
 	if !api.Rejected(pod) {
 		return ""
 	}
 	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
 	if a, err := o.cluster.Names.AssignmentOf(pod); err == nil && !a.None() {
-		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it again where no controller does; %s", scheduler, more)
+		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it again if it has no controller; %s", scheduler, more)
 	}
 	asking := o.cluster.Schedulers(ctx)
-	ours := cmp.Or(strings.Join(asking, " or "), "that of gpumem's scheduler")
-	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod again without nodeName, its schedulerName being %s; %s", past(asking, scheduler), ours, more)
+	ours := cmp.Or(strings.Join(asking, " or "), "the name of gpumem's scheduler")
+	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod again without nodeName, and set schedulerName to %s; %s", past(asking, scheduler), ours, more)
 }

@@ -78,12 +78,12 @@ func (o *Options) print(e explanation) error {
 		}
 	}
 	if e.forgotten {
-		fmt.Fprintln(out, "\nWhat was decided is not remembered: the extender has been started since.")
+		fmt.Fprintln(out, "\nThe extender has restarted since it placed the pod, and has no record of its decisions.")
 	}
 	if e.Decided == nil {
 		return nil
 	}
-	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %s in all):\n", printers.Age(e.Decided.First), cmdutil.Times(e.Decided.Tries))
+	fmt.Fprintf(out, "\nDecided (first attempt %s ago, %s in all):\n", printers.Age(e.Decided.First), cmdutil.Times(e.Decided.Tries))
 	for _, d := range slices.Backward(e.Decided.Decisions) {
 		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", printers.Age(d.Time), d.Verb, table.Clean(outcome(d)))
 		for _, line := range details(d) {

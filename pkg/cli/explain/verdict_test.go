@@ -67,7 +67,7 @@ func TestVerdict(t *testing.T) {
 		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "cordoned", Status: gpu.Status{Cordoned: true}}, want: "cordoned"},
 		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "cordoned"}, want: "takes no new pods: cordoned"},
 		{node: decisions.Node{Reason: "SchedulingDisabled", Message: "the node is cordoned"}, want: "would fit, but the node is cordoned"},
-		{node: decisions.Node{Reason: "Withheld", Message: "its kubelet offers no gpumem.dev/gpu-mem"}, want: "would fit, but the node's kubelet offers none of it"},
+		{node: decisions.Node{Reason: "Withheld", Message: "its kubelet offers no gpumem.dev/gpu-mem"}, want: "would fit, but the node's kubelet offers no GPU memory"},
 		{gpu: decisions.GPU{Reason: "Unhealthy"}, node: decisions.Node{Reason: "Withheld"}, want: "takes no new pods"},
 		{node: decisions.Node{Reason: "WeakerEnforcement", Message: "this node has advisory"}, want: "would fit, but the node does not take it: this node has advisory"},
 		{node: decisions.Node{Reason: "Elsewhere"}, want: "would fit, but the node does not take it: Elsewhere"},

@@ -52,11 +52,11 @@ func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts m
 	var helps bool
 	e.Replaced, helps = without(pod, nodes, facts, func(h placement.Holding) bool { return of.replaces(rollouts[h.Pod.UID]) && !leaving(h) })
 	if helps {
-		e.Replaced += fmt.Sprintf(". They are of the revision before of Deployment %s, which ends them only when the new pod runs: "+
-			"with spec.strategy.rollingUpdate.maxSurge: 0 and maxUnavailable: 1 it ends one first", of.deployment)
+		e.Replaced += fmt.Sprintf(". They belong to the previous revision of Deployment %s, which deletes them only when the new pod runs: "+
+			"with spec.strategy.rollingUpdate.maxSurge: 0 and maxUnavailable: 1 it deletes one first", of.deployment)
 	}
 	if e.fragmented && e.Terminating == "" && e.Replaced == "" {
-		e.Advice = fmt.Sprintf("kubectl inspect gpumem defrag %s plans which pods to move: a node has enough free in all", pod.Pod)
+		e.Advice = fmt.Sprintf("kubectl inspect gpumem defrag %s plans which pods to move: a node has enough free memory in all", pod.Pod)
 	}
 }
 

@@ -46,17 +46,17 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Flags: listing.Flags{Factory: f}, wish: wish{count: 1}}
 	cmd := &cobra.Command{
 		Use:   "fit --mem SIZE|--share N [--count N] [NODE...]",
-		Short: "Say whether a pod would fit, and how many of the kind",
-		Long: `Say whether a pod would fit, and how many of the kind, on each node and in all.
-The exit code is 1 when it fits nowhere, and 2 when that is not known: users who
-may read one namespace only see what the quotas of that namespace leave.
+		Short: "Count the pods of a given size that fit each node",
+		Long: `Count the pods of a given size that fit each node, and all nodes together.
+The exit code is 1 if the pod fits on no node, and 2 if the answer is unknown:
+users who may read only one namespace see the free amount of its quotas instead.
 
-It counts GPU memory and cores alone: whether a node has CPU and memory for so
-many pods, and takes them, is kube-scheduler's to say.`,
+Only GPU memory and cores count. kube-scheduler also checks the CPU, the memory
+and the other constraints of a node.`,
 		Example: `  # How many pods of 10 GiB would fit
   kubectl inspect gpumem fit --mem 10
 
-  # Of 2 GPUs with 40 GiB each, on A100s
+  # How many pods with 40 GiB on each of 2 A100s
   kubectl inspect gpumem fit --mem 80 --count 2 --model 'A100*'
 
   # How many pods of three tenths of a GPU, on nodes that offer shares
@@ -67,13 +67,13 @@ many pods, and takes them, is kube-scheduler's to say.`,
 	o.Add(cmd, "nodes", ".node", ".times")
 	f.SayNamespace(cmd, cmdutil.NamespaceOfOne)
 	flags, w := cmd.Flags(), &o.wish
-	flags.StringVar(&w.memory, "mem", "", "GPU memory of the pod, of all its GPUs together: GiB, or with a unit (512Mi)")
+	flags.StringVar(&w.memory, "mem", "", "GPU memory of the pod, summed over its GPUs: GiB, or with a unit (512Mi)")
 	flags.SetNormalizeFunc(asAnnotated)
-	flags.IntVar(&w.count, "count", w.count, "How many GPUs it is split over")
-	flags.IntVar(&w.cores, "cores", 0, "GPU cores that it asks for as well, in per cent")
+	flags.IntVar(&w.count, "count", w.count, "Number of GPUs to split the amount over")
+	flags.IntVar(&w.cores, "cores", 0, "GPU cores that the pod requests as well, in per cent")
 	flags.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
 	flags.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: "+placement.JoinPolicies(placement.Policies()))
-	flags.IntVar(&w.shares, "share", 0, "Shares of GPUs instead, of all its GPUs together: 10 are a whole GPU")
+	flags.IntVar(&w.shares, "share", 0, "Shares of GPUs instead of memory, summed over its GPUs: 10 are a whole GPU")
 	return cmd
 }
 
@@ -86,7 +86,7 @@ func (o *Options) Complete(args []string) error {
 // Validate reports all that is wrong with the flags.
 func (o *Options) Validate() error {
 	if (o.wish.memory == "") == (o.wish.shares == 0) {
-		return errors.New("say --mem SIZE or --share N, not both")
+		return errors.New("set either --mem SIZE or --share N")
 	}
 	if o.wish.count < 1 {
 		return fmt.Errorf("--count is %d, want a number of GPUs from 1", o.wish.count)
@@ -105,7 +105,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if unseen.Any() {
 		return o.byQuota(ctx, unseen)
 	}
-	if err := cluster.NeedsPods("what fits is not known", facts); err != nil {
+	if err := cluster.NeedsPods("count the pods that fit", facts); err != nil {
 		return err
 	}
 	o.LearnPolicy(ctx, o.Cluster, &facts)
@@ -136,9 +136,9 @@ func (o *Options) Run(ctx context.Context) error {
 	}
 	switch {
 	case len(rows) == 0:
-		return fmt.Errorf("it fits nowhere: no node here offers %s", o.wish.resource(o.Cluster.Names))
+		return fmt.Errorf("the pod fits on no node: none of these nodes offers %s", o.wish.resource(o.Cluster.Names))
 	case total == 0:
-		return errors.New("it fits nowhere")
+		return errors.New("the pod fits on no node")
 	}
 	return exceeded
 }

@@ -16,7 +16,7 @@ func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 	if exceeded := o.sayQuotas(ctx, unseen.Namespace); exceeded != nil {
 		return exceeded
 	}
-	return cmdutil.Exit(cmdutil.Unjudged, errors.New("you may not list nodes, so whether it fits on one is unknown: create the pod, and kubectl inspect gpumem explain shows why it waits"))
+	return cmdutil.Exit(cmdutil.Unjudged, errors.New("you may not list nodes, so the nodes that the pod fits are unknown: create the pod; if it waits, kubectl inspect gpumem explain shows the reason"))
 }
 
 // sayQuotas prints what the quotas of a namespace leave. The error says that one refuses the pod.
@@ -38,7 +38,7 @@ func (o *Options) sayQuotas(ctx context.Context, namespace string) (exceeded err
 		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %d requests.%s\n", namespace, table.Clean(q.Name), said, q.Hard.Units, o.wish.resource(o.Cluster.Names))
 		// Units are GiB unless the cluster is set up otherwise, and its nodes, which say so, may be hidden.
 		if req, err := o.wish.request(o.Cluster.Names, 1024); err == nil && left < req.Units() {
-			exceeded = fmt.Errorf("it fits nowhere: ResourceQuota %s refuses it", q.Name)
+			exceeded = fmt.Errorf("the pod exceeds ResourceQuota %s", q.Name)
 		}
 	}
 	return exceeded

@@ -91,5 +91,5 @@ func (w wish) spelling(name v1.ResourceName, req placement.Request, unitMiB int6
 	if amount == w.memory || req.InShares || unitMiB == 0 {
 		return ""
 	}
-	return fmt.Sprintf("note: a pod asks for it as %s: %s, a whole number of units of %s", name, amount, reasons.Amount(1, unitMiB))
+	return fmt.Sprintf("note: request this amount as %s: %s, a whole number of units of %s", name, amount, reasons.Amount(1, unitMiB))
 }

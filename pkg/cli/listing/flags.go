@@ -35,7 +35,7 @@ func (l *Flags) Add(cmd *cobra.Command, selects string, fields ...string) {
 	f := cmd.Flags()
 	l.Output.Add(cmd, "a table", cmdutil.Wide, cmdutil.Name, cmdutil.CustomColumns)
 	f.StringVarP(&l.Selector, "selector", "l", "", "Show only "+selects+" whose labels match, for example team=a")
-	f.BoolVar(&l.NoHeaders, "no-headers", false, "Print rows alone, without headers, legends and sums")
+	f.BoolVar(&l.NoHeaders, "no-headers", false, "Print only the rows, without headers, legends and sums")
 	f.StringVar(&l.SortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+strings.Join(fields, " or "))
 }
 
@@ -63,7 +63,7 @@ func (l *Flags) Validate() error {
 		errs = append(errs, fmt.Errorf("--sort-by: %w", err))
 	}
 	if l.Watch && l.ForPrograms() && !l.Whole {
-		errs = append(errs, fmt.Errorf("--watch prints rows, and has no place in the output of -o %s", l.Format))
+		errs = append(errs, fmt.Errorf("--watch prints rows and does not work with -o %s", l.Format))
 	}
 	if _, err := labels.Parse(l.Selector); err != nil {
 		errs = append(errs, fmt.Errorf("--selector: %w", err))

@@ -69,7 +69,7 @@ func Sort[R any](l *Flags, rows []R) error {
 		sorted = append(sorted, k)
 	}
 	if !known && !slices.Contains(l.fields, "."+bare(by)) {
-		return fmt.Errorf("--sort-by: no row has %s; -o json shows what there is", by)
+		return fmt.Errorf("--sort-by: no row has the field %s; -o json shows all fields", by)
 	}
 	slices.SortStableFunc(sorted, func(a, b keyed) int {
 		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.text, b.text))

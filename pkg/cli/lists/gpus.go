@@ -25,11 +25,11 @@ func NewGPUsCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &GPUs{Flags: listing.Flags{Factory: f}}
 	cmd := &cobra.Command{
 		Use:   "gpus [NODE...] [-l SELECTOR] [-o FORMAT] [-w]",
-		Short: "Show GPUs, with what is allocated and used of each",
+		Short: "Show GPUs with their allocated and used memory",
 		Example: `  # The fullest GPUs last
   kubectl inspect gpumem gpus --sort-by=.requested.MiB
 
-  # Those of one node, with UUIDs, as they change
+  # The GPUs of one node, with UUIDs, as they change
   kubectl inspect gpumem gpus gpu-a -o wide -w`,
 		ValidArgsFunction: f.CompleteNodes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },

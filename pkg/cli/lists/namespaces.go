@@ -18,11 +18,12 @@ import (
 func NewNamespacesCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Pods{keep: func(printers.PodRow) bool { return true }}
 	cmd := newCommand(f, &cobra.Command{
-		Use: "namespaces", Aliases: []string{"ns"}, Short: "Show what each namespace is allocated, uses and waits for",
-		Long: `Show what the pods of each namespace are allocated, their share of all GPU
-memory, what they use, and what waits; and what they ask for of its
-ResourceQuotas, where there are any. A quota counts pods that wait too. Quotas
-with scopes, which count some pods alone, are left out.`,
+		Use: "namespaces", Aliases: []string{"ns"}, Short: "Show the allocated, used and waiting memory of each namespace",
+		Long: `Show the GPU memory of each namespace: the amount allocated to its pods, their
+share of all GPU memory, the amount that they use, and the amount that waiting
+pods request. If namespaces have ResourceQuotas, the list shows their use too. A
+quota counts waiting pods too. Quotas with scopes count only some pods, so the
+list leaves them out.`,
 		Example: `  # For a bill: namespace and MiB
   kubectl inspect gpumem ns -o custom-columns=NS:.namespace,MIB:.granted.MiB
 

@@ -37,11 +37,11 @@ type Pods struct {
 func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 	var waiting bool
 	cmd := newCommand(f, &cobra.Command{
-		Use: "pods", Short: "Show pods, with what they are allocated and use, and where",
+		Use: "pods", Short: "Show pods with their node, GPUs, allocated and used memory",
 		Example: `  # The pods of a team, and where they are
   kubectl inspect gpumem pods -n ml -l team=vision
 
-  # Those that wait, and why
+  # Waiting pods, with the reasons
   kubectl inspect gpumem pods --waiting`,
 	}, &Pods{
 		columns: func(r inspect.Report) []table.Column[printers.PodRow] { return printers.PodColumns(r, waiting) },
@@ -50,14 +50,14 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 		groups:  func() bool { return waiting },
 		ends:    func() bool { return !waiting }, // one that no longer waits has a node, perhaps
 	}, ".node", ".granted.MiB", ".waitsFor.MiB")
-	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that wait for a node; those that wait alike are one row, and -o wide has each")
+	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that wait for a node; pods that wait alike share a row, except with -o wide")
 	return cmd
 }
 
 // NewTopCommand returns the list of what pods use.
 func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 	return newCommand(f, &cobra.Command{
-		Use: "top", Short: "Show what pods use of their allocation, and a better request",
+		Use: "top", Short: "Show the used and allocated memory of pods, and better requests",
 		Example: `  # Who uses the most
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
 	}, &Pods{
@@ -150,7 +150,7 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 		delete(missing, pod.Namespace+"/"+pod.Name)
 	}})
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
-		report.Problems = append(report.Problems, inspect.Problem{Object: "pod " + name, Message: "there is none that holds GPU memory or asks for it"})
+		report.Problems = append(report.Problems, inspect.Problem{Object: "pod " + name, Message: "no pod of this name holds or requests GPU memory"})
 	}
 	usage := o.Cluster.Usage(ctx)
 	if usage.Denied { // few users may ask device plugins

@@ -36,7 +36,7 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Flags: listing.Flags{Factory: f}}
 	cmd := &cobra.Command{
 		Use:               "nodes [NODE...] [-l SELECTOR] [-d] [-o FORMAT]",
-		Short:             "Show nodes, with what is allocated of each GPU",
+		Short:             "Show nodes and the allocated memory of each GPU",
 		Example:           "  kubectl inspect gpumem nodes -o wide\n  kubectl inspect gpumem nodes -o jsonpath='{.nodes[*].name}'",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: f.CompleteNodes,
@@ -53,8 +53,8 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 	o.Whole = true
 	f := cmd.Flags()
 	f.Lookup("watch").Usage = "Print it again whenever it changes"
-	f.BoolVarP(&o.details, "details", "d", o.details, "Show each node with its GPUs and the pods on them, and the pods that wait for a node")
-	f.BoolVar(&o.trouble, "trouble", false, "Show only nodes that have trouble, and which; nodes with the same trouble are one row")
+	f.BoolVarP(&o.details, "details", "d", o.details, "Show the GPUs and pods of each node, and the pods that wait for a node")
+	f.BoolVar(&o.trouble, "trouble", false, "Show only nodes with trouble, and its cause; nodes with the same trouble share a row")
 }
 
 // Complete reads the names of nodes.
@@ -67,7 +67,7 @@ func (o *Options) Complete(args []string) error {
 func (o *Options) Validate() error {
 	errs := []error{o.Flags.Validate()}
 	if (o.Format == cmdutil.Name || o.Columns() != "") && o.details {
-		errs = append(errs, fmt.Errorf("--details has no place in the output of -o %s", o.Format))
+		errs = append(errs, fmt.Errorf("--details does not work with -o %s", o.Format))
 	}
 	if o.trouble && o.details {
 		errs = append(errs, errors.New("--details and --trouble exclude each other"))

@@ -32,7 +32,7 @@ const AtOnce = 32
 func Read(from io.Reader) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(from, Max+1))
 	if err == nil && len(text) > Max {
-		err = fmt.Errorf("it answers more than %d MiB", Max>>20)
+		err = fmt.Errorf("the answer exceeds %d MiB", Max>>20)
 	}
 	return text, err
 }

@@ -15,7 +15,7 @@ func Checks() []Check {
 	return []Check{
 		{"installed", "One device plugin and one scheduler (or extender) serve the resource domain.", install, "install.md", checkInstalled},
 		{"daemonsets", "The pods of the device plugin and of the MPS daemon exist and are ready.",
-			"kubectl -n gpumem-system describe daemonset NAME shows why its pods are missing: mostly Pod Security (label the namespace pod-security.kubernetes.io/enforce=privileged) or a quota for priority classes", "troubleshooting.md#a-node-with-a-gpu-offers-nothing", checkDaemonSets},
+			"kubectl -n gpumem-system describe daemonset NAME shows why its pods are missing: usually Pod Security (label the namespace pod-security.kubernetes.io/enforce=privileged) or a quota for priority classes", "troubleshooting.md#a-node-with-a-gpu-offers-nothing", checkDaemonSets},
 		{"gpu-nodes", "Each node with the label nvidia.com/gpu.present=true runs the device plugin, and the GPU Operator can stop it for a driver upgrade.",
 			"let devicePlugin.nodeSelector, .affinity and .tolerations fit the node, or remove the label", "install.md", checkGPUNodes},
 		{"scheduler", "The scheduler has two ready replicas; of an extender, only the leader is ready.",
@@ -38,6 +38,6 @@ func Checks() []Check {
 			"the log of the node's device plugin shows the reason", "claims.md", checkClaims},
 		{"pods", "Pods with GPU memory name a scheduler that asks gpumem, gpushare placed none of them, and none is a client of MPS protocol 3.",
 			"set spec.schedulerName in the template of these pods, leave spec.nodeName empty, and recreate the pods", "install.md#pods-as-they-are", checkPods},
-		{"features", "The installation uses stable features, or you accept the stage of the others.", "the table of features has the promise of each stage", "stability.md#features", checkFeatures},
+		{"features", "The installation uses stable features, or you accept the stage of the others.", "the table of features lists the promises of each stage", "stability.md#features", checkFeatures},
 	}
 }

@@ -46,8 +46,8 @@ func TestFeaturesInUse(t *testing.T) {
 		}
 	}
 	want := []string{
-		"note: uses features of the stage alpha: level mps, level kernel, shares, MIG instances, CDI hook, claims (the table of features has the promise of each stage)",
-		"note: uses features of the stage beta: cores, labels of pods, page (the table of features has the promise of each stage)",
+		"note: uses features of the stage alpha: level mps, level kernel, shares, MIG instances, CDI hook, claims (the table of features lists the promises of each stage)",
+		"note: uses features of the stage beta: cores, labels of pods, page (the table of features lists the promises of each stage)",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)

@@ -125,7 +125,7 @@ func checkLabel(s *State, ds *appsv1.DaemonSet, node *v1.Node, inv gpu.Inventory
 // checkSilent looks for device plugins that run and offer nothing. The plugin runs on every Linux node unless values select
 // others, and is ready on nodes without a GPU. So one plugin is reported only where something indicates a GPU.
 func checkSilent(s *State, ds *appsv1.DaemonSet) (found findings) {
-	const usual = "mostly the driver is not at devicePlugin.driverRoot (/run/nvidia/driver with the GPU Operator), " +
+	const usual = "usually the driver is not at devicePlugin.driverRoot (/run/nvidia/driver with the GPU Operator), " +
 		"or only NVIDIA's runtime passes its devices (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
 	running := s.running(ds)
 	mayHave := slices.DeleteFunc(slices.Sorted(maps.Keys(running)), func(name string) bool {

@@ -91,7 +91,7 @@ func checkCertificates(s *State, in installation) (found findings) {
 func endOf(text []byte) (time.Time, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return time.Time{}, errors.New("it holds no PEM block")
+		return time.Time{}, errors.New("it contains no PEM block")
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {

@@ -53,7 +53,7 @@ func TestChances(t *testing.T) {
 		Pod: placement.PodRef{Namespace: "ml", Name: "waits", UID: "1"}, Request: req,
 		KeptOff: map[string]*decide.Refusal{
 			"tainted":   {Message: "the pod does not tolerate taint x"},
-			"elsewhere": {Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true},
+			"elsewhere": {Message: "the pod's nodeSelector or affinity excludes the node", Unresolvable: true},
 		},
 	}
 	var chances []inspect.Chance
@@ -83,7 +83,7 @@ func TestChances(t *testing.T) {
 		{"small", "needs 8 GiB on one GPU; the largest that qualifies here has 4 GiB: ask for less", false},
 		{"little-and-cordoned", "needs 8 GiB on one GPU; free: GPU0 4 (4 GiB in all); the node is cordoned", false},
 		{"tainted", "the pod does not tolerate taint x", false},
-		{"elsewhere", "the pod's nodeSelector or affinity keeps it away", false},
+		{"elsewhere", "the pod's nodeSelector or affinity excludes the node", false},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -207,12 +207,12 @@ func TestUnserved(t *testing.T) {
 	}{
 		"ours, and seen":    {inspect.WaitFacts{Scheduler: "gpumem"}, []string{"gpumem"}, ""},
 		"not known whose":   {inspect.WaitFacts{Scheduler: "default-scheduler"}, nil, ""},
-		"gated":             {inspect.WaitFacts{Gated: true, Unseen: true, Scheduler: "other"}, []string{"gpumem"}, "it has scheduling gates: no scheduler looks at it before they are taken away"},
-		"ours, not running": {inspect.WaitFacts{Scheduler: "gpumem", Unseen: true}, []string{"gpumem"}, `no scheduler has looked at it yet: does its own, "gpumem", run?`},
-		"none of that name": {inspect.WaitFacts{Scheduler: "volcano", Unseen: true}, []string{"gpumem"}, `its schedulerName is "volcano", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem`},
-		"misspelt":          {inspect.WaitFacts{Scheduler: "gpumen", Unseen: true}, []string{"gpumem"}, `its schedulerName is "gpumen", and no scheduler has looked at it: did you mean gpumem?`},
+		"gated":             {inspect.WaitFacts{Gated: true, Unseen: true, Scheduler: "other"}, []string{"gpumem"}, "it has scheduling gates: no scheduler considers it before they are removed"},
+		"ours, not running": {inspect.WaitFacts{Scheduler: "gpumem", Unseen: true}, []string{"gpumem"}, `no scheduler has considered it yet: does its scheduler, "gpumem", run?`},
+		"none of that name": {inspect.WaitFacts{Scheduler: "volcano", Unseen: true}, []string{"gpumem"}, `its schedulerName is "volcano", and no scheduler has considered it: does one of this name run? gpumem's is gpumem`},
+		"misspelt":          {inspect.WaitFacts{Scheduler: "gpumen", Unseen: true}, []string{"gpumem"}, `its schedulerName is "gpumen", and no scheduler has considered it: did you mean gpumem?`},
 		"misspelt, and not known whose": {
-			inspect.WaitFacts{Scheduler: "gpumem-schedular", Unseen: true}, nil, `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: did you mean gpumem-scheduler?`,
+			inspect.WaitFacts{Scheduler: "gpumem-schedular", Unseen: true}, nil, `its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`,
 		},
 		"the cluster's own": {inspect.WaitFacts{Scheduler: "default-scheduler"}, []string{"a", "b"}, `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is a or b`},
 	} {

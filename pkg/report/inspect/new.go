@@ -204,7 +204,7 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 		if f.Problem == "" && !f.Request.Empty() {
 			w.Units, w.InShares, w.GPUs, w.Cores = f.Request.Units(), f.Request.InShares, f.Request.GPUs(), f.Request.Cores()
 			if facts.PodsUnknown { // what is free is not known either
-				w.Reason = cmp.Or(f.Said, "its scheduler has not said why")
+				w.Reason = cmp.Or(f.Said, "its scheduler has reported no reason")
 				out = append(out, w)
 				continue
 			}

@@ -164,7 +164,7 @@ func (w Wait) Why() string {
 }
 
 // AskEvents is said of a pod that fits, where nothing is known that keeps it off.
-const AskEvents = "its events say what else it waits for"
+const AskEvents = "its events show the other reasons"
 
 func (w Wait) comesClosest() string {
 	if w.Node == "" {
@@ -273,15 +273,15 @@ func (f WaitFacts) Unserved(schedulers []string) string {
 	misspelt := meant != "" && meant != f.Scheduler
 	switch served := strings.Join(schedulers, " or "); {
 	case f.Gated:
-		return "it has scheduling gates: no scheduler looks at it before they are taken away"
+		return "it has scheduling gates: no scheduler considers it before they are removed"
 	case f.Unseen && misspelt:
-		return fmt.Sprintf("its schedulerName is %q, and no scheduler has looked at it: did you mean %s?", f.Scheduler, meant)
+		return fmt.Sprintf("its schedulerName is %q, and no scheduler has considered it: did you mean %s?", f.Scheduler, meant)
 	case other && f.Unseen:
-		return fmt.Sprintf("its schedulerName is %q, and no scheduler has looked at it: is there one of this name? gpumem's is %s", f.Scheduler, served)
+		return fmt.Sprintf("its schedulerName is %q, and no scheduler has considered it: does one of this name run? gpumem's is %s", f.Scheduler, served)
 	case other:
 		return fmt.Sprintf("its schedulerName is %q, a scheduler that does not ask gpumem; gpumem's is %s", f.Scheduler, served)
 	case f.Unseen:
-		return fmt.Sprintf("no scheduler has looked at it yet: does its own, %q, run?", f.Scheduler)
+		return fmt.Sprintf("no scheduler has considered it yet: does its scheduler, %q, run?", f.Scheduler)
 	default:
 		return ""
 	}

@@ -24,12 +24,12 @@ func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample,
 	to.MustRegister(&containerCollector{
 		samples: samples, serverMemory: serverMemory,
 		merged: prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", "mps_server_memory_bytes"),
-			"Memory of a GPU that clients of MPS use and that NVML counts as the MPS server's: container_memory_used_bytes lacks it. Left out where there is none.", []string{"uuid"}, nil),
+			"Memory of a GPU that clients of MPS use and that NVML counts as memory of the MPS server: container_memory_used_bytes lacks it. Absent if there is none.", []string{"uuid"}, nil),
 		used:    of("container_memory_used_bytes", "Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out."),
 		granted: of("container_memory_granted_bytes", "Memory of that GPU that the container was granted."),
-		peak:    of("container_memory_peak_bytes", "The most that the container was seen to use of that GPU."),
-		sm: of("container_sm_utilization_ratio", "Share of the time since the probe before in which that GPU ran kernels of the container, by NVML: the sum over its processes. "+
-			"Left out where NVML does not tell."),
+		peak:    of("container_memory_peak_bytes", "Peak of the measured use of that GPU by the container."),
+		sm: of("container_sm_utilization_ratio", "Share of the time since the previous probe in which that GPU ran kernels of the container, by NVML: the sum over its processes. "+
+			"Absent if NVML does not report it."),
 	})
 }
 

@@ -24,10 +24,10 @@ func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
 	r := registry{to, "device_plugin"}
 	m := &DevicePlugin{
 		took: r.histograms("request_duration_seconds", "Time to answer the kubelet, by call.", prometheus.ExponentialBuckets(0.001, 2.5, 10), "rpc"), // 1 ms to 4 s
-		failed: r.counters("request_errors_total", "Calls of the kubelet that were answered with an error, which ends the pod at GetPreferredAllocation and Allocate, by call.",
+		failed: r.counters("request_errors_total", "Calls of the kubelet that returned an error, by call. An error of GetPreferredAllocation or Allocate fails the pod.",
 			"rpc"),
-		drift: r.gauges("assignment_drift_pods", "Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.").WithLabelValues(),
-		corrections: r.counters("assignment_corrections_total", "Assignment annotations written, by reason: placed (there was none, or somebody had changed it), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).",
+		drift: r.gauges("assignment_drift_pods", "Pods of the node whose assignment annotation differed from the kubelet's allocation at the last check.").WithLabelValues(),
+		corrections: r.counters("assignment_corrections_total", "Assignment annotations written, by reason: placed (the annotation was missing or changed by somebody else), held (the kubelet allocated other GPUs), planned (the kubelet allocated the pod's GPUs to another pod).",
 			"reason"),
 	}
 	for _, rpc := range []string{"GetPreferredAllocation", "Allocate", "PreStartContainer"} {
@@ -77,7 +77,7 @@ func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
 		return c.all[len(c.all)-1]
 	}
 	device := []string{"gpu", "uuid", "model"}
-	c.memory = of("gpu_memory_bytes", "All memory of a GPU, with what the driver keeps and what is reserved.", device...)
+	c.memory = of("gpu_memory_bytes", "All memory of a GPU, including the memory of the driver and the reserve.", device...)
 	c.used = of("gpu_memory_used_bytes", "Memory of a GPU that programs use, by NVML, at the last probe.", device...)
 	c.busy = of("gpu_utilization_ratio", "Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU is healthy: 1 or 0.", device...)

@@ -46,13 +46,13 @@ func NewExtender(to prometheus.Registerer) *Extender {
 	m := &Extender{
 		took: r.histograms("request_duration_seconds", "Time to answer kube-scheduler, by verb (filter, prioritize, preempt or bind).",
 			prometheus.ExponentialBuckets(0.0001, 2.5, 14), "verb"), // 0.1 ms to 15 s
-		decisions: r.counters("decisions_total", "Answers about pods, by verb, result (fits, bound, unfit, refused or failed) and the reason of what came closest.",
+		decisions: r.counters("decisions_total", "Answers about pods, by verb, result (fits, bound, unfit, refused or failed) and the reason of the closest node.",
 			"verb", "result", "reason"),
-		sampled:  r.counters("sampled_questions_total", "Questions in which kube-scheduler left out nodes, as it does without percentageOfNodesToScore: 100 in its profile.").WithLabelValues(),
+		sampled:  r.counters("sampled_questions_total", "Requests for which kube-scheduler had left out nodes, as it does without percentageOfNodesToScore: 100 in its profile.").WithLabelValues(),
 		checked:  r.gauges("cache_checked_timestamp_seconds", "When the cache was last compared with the API server; 0: not yet.").WithLabelValues(),
 		compared: r.counters("cache_checks_total", "Comparisons of the cache with the API server.").WithLabelValues(),
-		wrong:    r.gauges("cache_drift_objects", "Objects that the cache had wrong at the last check, by kind (pod or node).", "kind"),
-		healed:   r.counters("cache_healed_objects_total", "Objects that the cache had wrong and that checks have put right, by kind (pod or node).", "kind"),
+		wrong:    r.gauges("cache_drift_objects", "Objects of the cache that differed from the API server at the last check, by kind (pod or node).", "kind"),
+		healed:   r.counters("cache_healed_objects_total", "Objects of the cache that checks have corrected, by kind (pod or node).", "kind"),
 	}
 	for verb, result := range outcomes() {
 		m.took.WithLabelValues(verb)

@@ -66,11 +66,11 @@ func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
 		name, help string
 		samples    func(placement.Node, inspect.NodeFacts) []*dto.Metric
 	}{
-		{"node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.", schedulable},
+		{"node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of a taint that they must tolerate, other than nvidia.com/gpu and gpumem's resources.", schedulable},
 		{"gpu_capacity_bytes", "Memory that a GPU offers to pods.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Allocatable, n) })},
-		{"gpu_allocated_bytes", "Memory of a GPU that pods hold.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Requested, n) })},
+		{"gpu_allocated_bytes", "Memory of a GPU that is allocated to pods.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Requested, n) })},
 		{"gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", ofGPUs(func(d placement.Device, _ placement.Node) float64 { return oneIf(d.Status.Open()) })},
-		{"pod_allocated_bytes", "Memory that a pod is allocated, on all GPUs of its node.", f.pods},
+		{"pod_allocated_bytes", "Memory that is allocated to a pod, on all GPUs of its node.", f.pods},
 	} {
 		for i, n := range nodes {
 			if !part(gauge{of.name, of.help, of.samples(n, facts[i])}) {
@@ -87,14 +87,14 @@ func (s *fleetSum) gauges() []gauge {
 		namespaces = append(namespaces, sample(bytes, label("namespace", namespace)))
 	}
 	return []gauge{
-		{"free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.", one(s.free)},
-		{"tainted_free_bytes", "Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.", one(s.tainted)},
-		{"largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable.", one(s.largest)},
-		{"stranded_bytes", "Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.", one(s.stranded)},
-		{"fragmentation_ratio", "Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.", one(s.broken / max(1, s.free))},
+		{"free_bytes", "Unallocated memory of GPUs that take new pods, on nodes that are schedulable.", one(s.free)},
+		{"tainted_free_bytes", "Part of free_bytes on nodes with a taint that pods must tolerate: see node_schedulable.", one(s.tainted)},
+		{"largest_free_bytes", "Largest amount that a pod could get on one GPU now, on nodes that are schedulable.", one(s.largest)},
+		{"stranded_bytes", "Unallocated memory that no pod can get: on GPUs that take no new pods or that one pod has alone, and on nodes that are cordoned or NotReady, have no free CPU, or have a kubelet that offers none.", one(s.stranded)},
+		{"fragmentation_ratio", "Share of the free memory on partly allocated GPUs: 0 if all free memory is on empty GPUs.", one(s.broken / max(1, s.free))},
 		{"nodes", "Nodes that offer GPU memory.", one(float64(s.nodes))},
-		{"unattributed_pods", "Pods that are bound to a node and on no known GPU of it.", one(float64(s.unattributed))},
-		{"namespace_allocated_bytes", "Memory that the pods of a namespace are allocated, of the namespaces with the most; the sum of all others has the namespace (others).", namespaces},
+		{"unattributed_pods", "Pods that are bound to a node and have no known GPU there.", one(float64(s.unattributed))},
+		{"namespace_allocated_bytes", "Memory allocated to the pods of a namespace, for the namespaces with the largest amounts; the namespace (others) is the sum over all others.", namespaces},
 	}
 }
 
@@ -118,11 +118,11 @@ func (f Fleet) onTheWay() []gauge {
 		oldest = now.Sub(assumed[0].Since).Seconds()
 	}
 	return []gauge{
-		{"waiting_pods", "Pods that ask for GPU memory and are on no node.", one(float64(len(waiting)))},
-		{"waiting_oldest_seconds", "Age of the oldest pod that asks for GPU memory and is on no node; 0: there is none.", one(eldest)},
-		{"pod_waiting_seconds", "Age of a pod that asks for GPU memory and is on no node, of the 100 oldest.", longest},
-		{"assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.", one(float64(len(assumed)))},
-		{"assumed_oldest_seconds", "Age of the oldest of them.", one(oldest)},
+		{"waiting_pods", "Pods that request GPU memory and have no node.", one(float64(len(waiting)))},
+		{"waiting_oldest_seconds", "Age of the oldest pod that requests GPU memory and has no node; 0: no such pod.", one(eldest)},
+		{"pod_waiting_seconds", "Age of a pod that requests GPU memory and has no node, for the 100 oldest.", longest},
+		{"assumed_pods", "Pods whose binding is in progress, or not confirmed by the watch yet.", one(float64(len(assumed)))},
+		{"assumed_oldest_seconds", "Age of the oldest assumed pod.", one(oldest)},
 	}
 }
 

@@ -99,7 +99,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case <-turn.C:
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, fmt.Sprintf("%d scrapes are answered in a second: come again", maxScrapes), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("more than %d scrapes in a second: try again later", maxScrapes), http.StatusServiceUnavailable)
 		return
 	}
 	zipped, err := s.current()

@@ -107,11 +107,11 @@ func TestExtender(t *testing.T) {
 # HELP gpumem_extender_cache_checks_total Comparisons of the cache with the API server.
 # TYPE gpumem_extender_cache_checks_total counter
 gpumem_extender_cache_checks_total 2
-# HELP gpumem_extender_cache_drift_objects Objects that the cache had wrong at the last check, by kind (pod or node).
+# HELP gpumem_extender_cache_drift_objects Objects of the cache that differed from the API server at the last check, by kind (pod or node).
 # TYPE gpumem_extender_cache_drift_objects gauge
 gpumem_extender_cache_drift_objects{kind="node"} 0
 gpumem_extender_cache_drift_objects{kind="pod"} 1
-# HELP gpumem_extender_cache_healed_objects_total Objects that the cache had wrong and that checks have put right, by kind (pod or node).
+# HELP gpumem_extender_cache_healed_objects_total Objects of the cache that checks have corrected, by kind (pod or node).
 # TYPE gpumem_extender_cache_healed_objects_total counter
 gpumem_extender_cache_healed_objects_total{kind="node"} 1
 gpumem_extender_cache_healed_objects_total{kind="pod"} 3
@@ -128,15 +128,15 @@ func TestDevicePlugin(t *testing.T) {
 	m.Answered("Allocate", time.Millisecond, errors.New("refused"))
 	m.Answered("Allocate", time.Millisecond, nil)
 	want(t, registry, []string{"gpumem_device_plugin_assignment_corrections_total", "gpumem_device_plugin_assignment_drift_pods", "gpumem_device_plugin_request_errors_total"}, `
-# HELP gpumem_device_plugin_assignment_corrections_total Assignment annotations written, by reason: placed (there was none, or somebody had changed it), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).
+# HELP gpumem_device_plugin_assignment_corrections_total Assignment annotations written, by reason: placed (the annotation was missing or changed by somebody else), held (the kubelet allocated other GPUs), planned (the kubelet allocated the pod's GPUs to another pod).
 # TYPE gpumem_device_plugin_assignment_corrections_total counter
 gpumem_device_plugin_assignment_corrections_total{reason="held"} 2
 gpumem_device_plugin_assignment_corrections_total{reason="placed"} 0
 gpumem_device_plugin_assignment_corrections_total{reason="planned"} 1
-# HELP gpumem_device_plugin_assignment_drift_pods Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.
+# HELP gpumem_device_plugin_assignment_drift_pods Pods of the node whose assignment annotation differed from the kubelet's allocation at the last check.
 # TYPE gpumem_device_plugin_assignment_drift_pods gauge
 gpumem_device_plugin_assignment_drift_pods 2
-# HELP gpumem_device_plugin_request_errors_total Calls of the kubelet that were answered with an error, which ends the pod at GetPreferredAllocation and Allocate, by call.
+# HELP gpumem_device_plugin_request_errors_total Calls of the kubelet that returned an error, by call. An error of GetPreferredAllocation or Allocate fails the pod.
 # TYPE gpumem_device_plugin_request_errors_total counter
 gpumem_device_plugin_request_errors_total{rpc="Allocate"} 1
 gpumem_device_plugin_request_errors_total{rpc="GetPreferredAllocation"} 0
@@ -178,7 +178,7 @@ func TestPodsAreToldWhereThatIsOn(t *testing.T) {
 	add("unknown", "4", 1) // on no known GPU
 	add("without", "5", 0)
 	for on, text := range map[bool]string{false: "", true: `
-# HELP gpumem_extender_pod_allocated_bytes Memory that a pod is allocated, on all GPUs of its node.
+# HELP gpumem_extender_pod_allocated_bytes Memory that is allocated to a pod, on all GPUs of its node.
 # TYPE gpumem_extender_pod_allocated_bytes gauge
 gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="again-0"} 2.147483648e+09
 gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="two"} 4.294967296e+09
@@ -214,7 +214,7 @@ func TestSharesAreBytes(t *testing.T) {
 # TYPE gpumem_extender_gpu_capacity_bytes gauge
 gpumem_extender_gpu_capacity_bytes{gpu="0",model="T4",node="a",uuid="GPU-1"} 1.073741824e+10
 gpumem_extender_gpu_capacity_bytes{gpu="1",model="A100",node="a",uuid="GPU-2"} 4.294967296e+10
-# HELP gpumem_extender_pod_allocated_bytes Memory that a pod is allocated, on all GPUs of its node.
+# HELP gpumem_extender_pod_allocated_bytes Memory that is allocated to a pod, on all GPUs of its node.
 # TYPE gpumem_extender_pod_allocated_bytes gauge
 gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="two"} 1.610612736e+10
 `)
@@ -256,13 +256,13 @@ func TestFleet(t *testing.T) {
 	books.AddPod("b", placement.Holding{Pod: placement.PodRef{UID: "cpu"}, Request: placement.Request{CPU: 1000}})
 
 	const text = `
-# HELP gpumem_extender_fragmentation_ratio Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.
+# HELP gpumem_extender_fragmentation_ratio Share of the free memory on partly allocated GPUs: 0 if all free memory is on empty GPUs.
 # TYPE gpumem_extender_fragmentation_ratio gauge
 gpumem_extender_fragmentation_ratio 0.0625
-# HELP gpumem_extender_free_bytes Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.
+# HELP gpumem_extender_free_bytes Unallocated memory of GPUs that take new pods, on nodes that are schedulable.
 # TYPE gpumem_extender_free_bytes gauge
 gpumem_extender_free_bytes 1.03079215104e+11
-# HELP gpumem_extender_gpu_allocated_bytes Memory of a GPU that pods hold.
+# HELP gpumem_extender_gpu_allocated_bytes Memory of a GPU that is allocated to pods.
 # TYPE gpumem_extender_gpu_allocated_bytes gauge
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="b",uuid="GPU-4"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="c",uuid="GPU-5"} 4.294967296e+09
@@ -272,10 +272,10 @@ gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="e",uuid="GPU-7"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="a",uuid="GPU-2"} 4.294967296e+09
 gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="e",uuid="GPU-8"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
-# HELP gpumem_extender_largest_free_bytes The most that a pod could get of one GPU now, on nodes that are schedulable.
+# HELP gpumem_extender_largest_free_bytes Largest amount that a pod could get on one GPU now, on nodes that are schedulable.
 # TYPE gpumem_extender_largest_free_bytes gauge
 gpumem_extender_largest_free_bytes 8.589934592e+10
-# HELP gpumem_extender_node_schedulable Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.
+# HELP gpumem_extender_node_schedulable Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of a taint that they must tolerate, other than nvidia.com/gpu and gpumem's resources.
 # TYPE gpumem_extender_node_schedulable gauge
 gpumem_extender_node_schedulable{node="a",taint=""} 1
 gpumem_extender_node_schedulable{node="b",taint=""} 1
@@ -285,13 +285,13 @@ gpumem_extender_node_schedulable{node="e",taint="team"} 1
 # HELP gpumem_extender_nodes Nodes that offer GPU memory.
 # TYPE gpumem_extender_nodes gauge
 gpumem_extender_nodes 5
-# HELP gpumem_extender_stranded_bytes Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.
+# HELP gpumem_extender_stranded_bytes Unallocated memory that no pod can get: on GPUs that take no new pods or that one pod has alone, and on nodes that are cordoned or NotReady, have no free CPU, or have a kubelet that offers none.
 # TYPE gpumem_extender_stranded_bytes gauge
 gpumem_extender_stranded_bytes 1.52471339008e+11
-# HELP gpumem_extender_tainted_free_bytes Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.
+# HELP gpumem_extender_tainted_free_bytes Part of free_bytes on nodes with a taint that pods must tolerate: see node_schedulable.
 # TYPE gpumem_extender_tainted_free_bytes gauge
 gpumem_extender_tainted_free_bytes 8.589934592e+10
-# HELP gpumem_extender_waiting_pods Pods that ask for GPU memory and are on no node.
+# HELP gpumem_extender_waiting_pods Pods that request GPU memory and have no node.
 # TYPE gpumem_extender_waiting_pods gauge
 gpumem_extender_waiting_pods 7
 `
@@ -311,7 +311,7 @@ gpumem_extender_waiting_pods 7
 		t.Fatal(err)
 	}
 	want(t, with(t, registry, parts), []string{"gpumem_extender_assumed_pods"}, `
-# HELP gpumem_extender_assumed_pods Pods whose binding is on its way, or has not been heard of yet.
+# HELP gpumem_extender_assumed_pods Pods whose binding is in progress, or not confirmed by the watch yet.
 # TYPE gpumem_extender_assumed_pods gauge
 gpumem_extender_assumed_pods 1
 `)
@@ -340,7 +340,7 @@ gpumem_device_plugin_enforcement{level="mps"} 1
 # TYPE gpumem_device_plugin_gpu_healthy gauge
 gpumem_device_plugin_gpu_healthy{gpu="0",model="T4",uuid="GPU-1"} 1
 gpumem_device_plugin_gpu_healthy{gpu="1",model="T4?",uuid="GPU-2"} 0
-# HELP gpumem_device_plugin_gpu_memory_bytes All memory of a GPU, with what the driver keeps and what is reserved.
+# HELP gpumem_device_plugin_gpu_memory_bytes All memory of a GPU, including the memory of the driver and the reserve.
 # TYPE gpumem_device_plugin_gpu_memory_bytes gauge
 gpumem_device_plugin_gpu_memory_bytes{gpu="0",model="T4",uuid="GPU-1"} 1.6777216e+07
 gpumem_device_plugin_gpu_memory_bytes{gpu="1",model="T4?",uuid="GPU-2"} 1.6777216e+07
@@ -372,7 +372,7 @@ func TestContainers(t *testing.T) {
 gpumem_device_plugin_container_memory_granted_bytes{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
 gpumem_device_plugin_container_memory_granted_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 5
 gpumem_device_plugin_container_memory_granted_bytes{container="unknown",namespace="ns",pod="p",uuid="GPU-1"} 0
-# HELP gpumem_device_plugin_container_memory_peak_bytes The most that the container was seen to use of that GPU.
+# HELP gpumem_device_plugin_container_memory_peak_bytes Peak of the measured use of that GPU by the container.
 # TYPE gpumem_device_plugin_container_memory_peak_bytes gauge
 gpumem_device_plugin_container_memory_peak_bytes{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
 gpumem_device_plugin_container_memory_peak_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 9
@@ -382,11 +382,11 @@ gpumem_device_plugin_container_memory_peak_bytes{container="unknown",namespace="
 gpumem_device_plugin_container_memory_used_bytes{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
 gpumem_device_plugin_container_memory_used_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 7
 gpumem_device_plugin_container_memory_used_bytes{container="unknown",namespace="ns",pod="p",uuid="GPU-1"} 0
-# HELP gpumem_device_plugin_container_sm_utilization_ratio Share of the time since the probe before in which that GPU ran kernels of the container, by NVML: the sum over its processes. Left out where NVML does not tell.
+# HELP gpumem_device_plugin_container_sm_utilization_ratio Share of the time since the previous probe in which that GPU ran kernels of the container, by NVML: the sum over its processes. Absent if NVML does not report it.
 # TYPE gpumem_device_plugin_container_sm_utilization_ratio gauge
 gpumem_device_plugin_container_sm_utilization_ratio{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
 gpumem_device_plugin_container_sm_utilization_ratio{container="main",namespace="ns",pod="p",uuid="GPU-1"} 0.4
-# HELP gpumem_device_plugin_mps_server_memory_bytes Memory of a GPU that clients of MPS use and that NVML counts as the MPS server's: container_memory_used_bytes lacks it. Left out where there is none.
+# HELP gpumem_device_plugin_mps_server_memory_bytes Memory of a GPU that clients of MPS use and that NVML counts as memory of the MPS server: container_memory_used_bytes lacks it. Absent if there is none.
 # TYPE gpumem_device_plugin_mps_server_memory_bytes gauge
 gpumem_device_plugin_mps_server_memory_bytes{uuid="GPU-1"} 11
 `)

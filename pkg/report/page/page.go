@@ -72,7 +72,7 @@ func Handler(source *Source, reads map[string]http.Handler, now func() time.Time
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !loopback(r.Host) {
-			http.Error(w, "this page answers to localhost alone: forward its port, and open http://localhost:PORT/", http.StatusForbidden)
+			http.Error(w, "this page is served to localhost only: forward its port, and open http://localhost:PORT/", http.StatusForbidden)
 			return
 		}
 		header := w.Header()
@@ -124,7 +124,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		http.Error(w, "this is sent to clients that accept gzip", http.StatusNotAcceptable)
+		http.Error(w, "this resource needs a client that accepts gzip", http.StatusNotAcceptable)
 		return
 	}
 	header.Set("Content-Type", "application/json")

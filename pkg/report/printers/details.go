@@ -177,16 +177,16 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 		}
 	}
 	if n.Withheld {
-		note("The kubelet of this node offers none of its GPU memory, and no new pod gets any; kubectl inspect gpumem doctor says more")
+		note("The kubelet of this node offers no GPU memory, so new pods get none; kubectl inspect gpumem doctor shows the cause")
 	}
 	if n.UnattributedMemory != nil && len(n.GPUs) > 0 {
-		note("New pods find the memory of pods with GPU %s taken on every GPU", unknown)
+		note("For new pods, the memory of pods with GPU %s counts on every GPU", unknown)
 	}
 	if len(n.GPUs) == 0 && n.Problem == "" {
 		note("The device plugin has reported no GPU of this node")
 	}
 	if slices.ContainsFunc(n.GPUs, func(g inspect.GPU) bool { return g.Status.ByClaims }) {
-		note("The node hands its GPUs out by claims: no pod gets any of it by the extended resource")
+		note("The node offers its GPUs by claims, not by the extended resource")
 	}
 	if hidden := unlisted(n); hidden > 0 {
 		note("Pods of other namespaces that are not listed: %d", hidden)
@@ -227,19 +227,19 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 	case !g.Healthy:
 		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, g.Unhealthy)
 	case joined(g):
-		note("GPU%d takes no new pods: one that is there has the policy exclusive, which it had not when the others came", g.Index)
+		note("GPU%d takes no new pods: one of its pods has the policy exclusive, and had another policy when the others were placed", g.Index)
 	case alone(g):
-		note("GPU%d has one pod alone: its policy is exclusive, and it shares the GPU with no other", g.Index)
+		note("GPU%d has one pod alone: the pod's policy is exclusive", g.Index)
 	}
 	if g.Foreign != nil {
-		note("GPU%d: %s %s are used by programs that were granted none, and not given to pods", g.Index, m.amount(g.Foreign), m)
+		note("GPU%d: programs without a grant use %s %s, which new pods do not get", g.Index, m.amount(g.Foreign), m)
 	}
 	if g.Requested != nil && g.Requested.Units > g.Capacity.Units {
 		over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB, InShares: g.Capacity.InShares}
 		note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)
 	}
 	for _, p := range g.Kept {
-		note("GPU%d: %s %s are kept for pod %s/%s, which is nominated to this node", g.Index, m.amount(&p.Memory), m, p.Namespace, p.Name)
+		note("GPU%d: %s %s are reserved for pod %s/%s, which is nominated to this node", g.Index, m.amount(&p.Memory), m, p.Namespace, p.Name)
 	}
 	for _, p := range g.Pods {
 		if p.Problem != "" {

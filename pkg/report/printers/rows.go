@@ -438,7 +438,7 @@ func PodNotes(rows []PodRow, wide bool) []string {
 // TopNotes are the legend of a list of pods by what they use.
 func TopNotes(rows []PodRow, wide bool) []string {
 	return append(PodNotes(rows, wide), notesOf(rows, note[PodRow]{
-		"SM(%) is ? where NVML does not tell it: in MIG mode, of an idle client of MPS, or where the GPU, the driver or the device plugin is too old.",
+		"SM(%) is ? if NVML does not report it: in MIG mode, for an idle client of MPS, or if the GPU, the driver or the device plugin is too old.",
 		func(p PodRow) bool { return p.Usage != nil && p.Usage.SM == nil },
 	})...)
 }

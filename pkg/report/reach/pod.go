@@ -106,7 +106,7 @@ func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
 // affinity and the taints that it tolerates; nil: it may.
 func KeepsOff(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !matches {
-		return &decide.Refusal{Reason: KeptAway, Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true}
+		return &decide.Refusal{Reason: KeptAway, Message: "the pod's nodeSelector or affinity excludes the node", Unresolvable: true}
 	}
 	if taint, barred := barredBy(node, pod.Spec.Tolerations); barred {
 		return &decide.Refusal{Reason: Untolerated, Message: "the pod does not tolerate taint " + taint}
@@ -129,5 +129,5 @@ func (n *Nodes) CoresOff(names api.Names, facts inspect.Facts) string {
 	if open == 0 || facts.Selected {
 		return ""
 	}
-	return fmt.Sprintf("no node offers %s: it is off (chart value cores)", names.GPUCore())
+	return fmt.Sprintf("no node offers %s: cores are off (chart value cores)", names.GPUCore())
 }
