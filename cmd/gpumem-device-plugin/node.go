@@ -101,7 +101,7 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
 		Host: nvml.Host{Sys: "/sys", Proc: "/proc"}, Resets: resetsFile(cfg.kubeletDir),
 	}, log.Named("nvml"))
-	var described inventory.Source = n.prober
+	var described inventory.Upstream = n.prober
 	if n.cdi = cfg.describer(log, n.prober); n.cdi != nil {
 		described = n.cdi
 	}
@@ -175,8 +175,8 @@ func (n *node) start(probes net.Listener) []func(context.Context) error {
 	runs := []func(context.Context) error{
 		n.prober.Run,
 		n.pods.Run,
-		after(n.ours.Run, n.prober.Probed()),
-		after(n.level.Run, n.ours.Looked()),
+		n.ours.Run,
+		n.level.Run,
 		n.usage.Run,
 		func(ctx context.Context) error { return serve.Run(ctx, probes, n.probes()) },
 		after(func(ctx context.Context) error { return n.object.Run(ctx, n.inventory, n.account) }, n.listed...),

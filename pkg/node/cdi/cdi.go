@@ -39,7 +39,7 @@ type Writer struct {
 	NodeRoot   string // the same, as the node has it
 
 	Open   func() (lib nvml.Interface, path string)
-	Source inventory.Source
+	Source inventory.Upstream
 	Log    *zap.Logger
 
 	inventory.Stage          // marks GPUs that the file does not describe as unhealthy
@@ -48,10 +48,9 @@ type Writer struct {
 	failed          error
 }
 
-// NewWriter returns a writer that offers the source's GPUs once it has described them.
+// NewWriter returns a writer that offers the source's GPUs once Run has described them.
 func NewWriter(w Writer) *Writer {
 	w.Stage = inventory.NewStage(w.Source)
-	w.Update(context.Background(), w.mark)
 	return &w
 }
 

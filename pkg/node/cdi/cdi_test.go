@@ -124,6 +124,11 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 			source.Set(inv, "")
 		}
 		want()
+		select {
+		case <-w.Looked(): // the node would publish for a moment that it has no GPU
+			t.Error("it has looked before its source")
+		default:
+		}
 		set("GPU-a")
 		want("the container runtime does not know it: ")
 		if err := os.Remove(dir); err != nil {
@@ -177,7 +182,8 @@ func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
 			server := dgxa100.New()
 			server.InitFunc = func() nvml.Return { return nvml.ERROR_UNKNOWN }
 			inv := gpu.Inventory{DriverVersion: tc.driver, Devices: []gpu.Device{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
-			source := inventory.NewLatest(inv, "")
+			source := inventory.NewLatest(gpu.Inventory{}, "")
+			source.Set(inv, "")
 			writer := Writer{
 				Domain: "gpumem.dev", Dir: dir, Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: t.TempDir(), Source: source, Log: zap.NewNop(),
 				Open: func() (nvml.Interface, string) { return server, "" },

@@ -52,7 +52,7 @@ type Node struct {
 	choice   choice
 	memory   string // the resource of GPU memory
 	interval time.Duration
-	source   inventory.Source
+	source   inventory.Upstream
 	users    Users
 	events   event.Events
 	log      *zap.Logger
@@ -71,7 +71,7 @@ type Node struct {
 }
 
 // NewNode returns a node that marks nothing until it runs. Memory is the resource that gpumem offers.
-func NewNode(selector Selector, memory string, interval time.Duration, source inventory.Source, users Users, events event.Events, log *zap.Logger) *Node {
+func NewNode(selector Selector, memory string, interval time.Duration, source inventory.Upstream, users Users, events event.Events, log *zap.Logger) *Node {
 	return &Node{
 		choice: choice{Selector: selector}, memory: memory, interval: interval, source: source, users: users, events: events, log: log,
 		Stage: inventory.NewStage(source),
@@ -121,8 +121,9 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 }
 
 // Run updates the inventory at an interval and when the source changes, until the context is done. The first time is after
-// the kubelet has answered, or has let firstPatience pass.
+// the source has looked, and the kubelet has answered or has let firstPatience pass.
 func (n *Node) Run(ctx context.Context) error {
+	n.Wait(ctx)
 	if err := n.choice.load(n.log); err != nil {
 		return err
 	}

@@ -44,6 +44,12 @@ func (p prober) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	return gpu.Inventory(p), "", make(chan struct{})
 }
 
+func (p prober) Looked() <-chan struct{} {
+	looked := make(chan struct{})
+	close(looked)
+	return looked
+}
+
 // kubelet answers as it is told.
 type kubelet struct {
 	mu    sync.Mutex
@@ -481,7 +487,8 @@ func TestAnIndexSelectsTheGPUThatHadItFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := changing{inventory.NewLatest(machine(2), "")}
+		p := changing{inventory.NewLatest(gpu.Inventory{}, "")}
+		p.Set(machine(2), "")
 		n := NewNode(selector, memory, 5*time.Second, p, &kubelet{}, &events{}, zaptest.NewLogger(t))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -30,7 +30,7 @@ type Probes struct {
 type Node struct {
 	mode     Mode
 	interval time.Duration
-	source   inventory.Source
+	source   inventory.Upstream
 	probes   Probes
 	kernel   *kernel
 	log      *zap.Logger
@@ -43,7 +43,7 @@ type Node struct {
 }
 
 // NewNode returns a node that publishes the source's inventory until it runs.
-func NewNode(mode Mode, interval time.Duration, source inventory.Source, probes Probes, log *zap.Logger) *Node {
+func NewNode(mode Mode, interval time.Duration, source inventory.Upstream, probes Probes, log *zap.Logger) *Node {
 	return &Node{
 		mode: mode, interval: interval, source: source, probes: probes, log: log,
 		kernel: newKernel(probes.Driver, probes.Cgroups), Stage: inventory.NewStage(source),

@@ -36,6 +36,13 @@ func (h *host) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	return inv, "", h.changed
 }
 
+// Looked implements inventory.Upstream.
+func (h *host) Looked() <-chan struct{} {
+	looked := make(chan struct{})
+	close(looked)
+	return looked
+}
+
 func (h *host) probes() Probes {
 	read := func() Facts {
 		h.mu.Lock()

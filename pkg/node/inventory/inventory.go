@@ -55,9 +55,15 @@ func (l *Latest) Set(inv gpu.Inventory, reason string) {
 	l.first.Do(func() { close(l.looked) })
 }
 
-// Stage is a Source that changes the inventory of another Source. A package embeds it.
+// Upstream is a Source that lists no GPU before its first look.
+type Upstream interface {
+	Source
+	Looked() <-chan struct{} // closed after the first look
+}
+
+// Stage is an Upstream that changes the inventory of another Upstream. A package embeds it.
 type Stage struct {
-	source Source
+	source Upstream
 	*Latest
 }
 
@@ -65,9 +71,18 @@ type Stage struct {
 type Change func(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string)
 
 // NewStage returns a stage that publishes the inventory of the source until it is updated.
-func NewStage(source Source) Stage {
+func NewStage(source Upstream) Stage {
 	inv, reason, _ := source.Inventory()
 	return Stage{source, NewLatest(inv, reason)}
+}
+
+// Wait returns when the source has looked for GPUs, or the context is done. A stage that publishes earlier would publish that
+// the node has no GPU.
+func (s Stage) Wait(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-s.source.Looked():
+	}
 }
 
 // Update publishes the changed inventory of the source, unless the context is done. The channel is closed when the source
@@ -80,8 +95,9 @@ func (s Stage) Update(ctx context.Context, change Change) <-chan struct{} {
 	return changed
 }
 
-// Watch updates the stage at an interval, and when the source changes, until the context is done.
+// Watch updates the stage once the source has looked, at an interval, and when the source changes, until the context is done.
 func (s Stage) Watch(ctx context.Context, interval time.Duration, change Change) error {
+	s.Wait(ctx)
 	timer := time.NewTicker(interval)
 	defer timer.Stop()
 	for {

@@ -65,7 +65,15 @@ func TestAStageIsUpdatedAtAnIntervalAndWhenTheSourceChanges(t *testing.T) {
 				return inv, reason + "!"
 			})
 		}()
+		time.Sleep(10 * time.Second)
+		if closed(stage.Looked()) {
+			t.Error("the stage has looked before its source")
+		}
+		source.Set(gpu.Inventory{}, "nothing yet")
 		time.Sleep(70 * time.Second)
+		if !closed(stage.Looked()) {
+			t.Error("the stage has not looked after its source")
+		}
 		source.Set(gpu.Inventory{}, "none")
 		time.Sleep(time.Minute)
 		if _, reason, _ := stage.Inventory(); reason != "none!" {
@@ -75,7 +83,7 @@ func TestAStageIsUpdatedAtAnIntervalAndWhenTheSourceChanges(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		want := []time.Duration{0, time.Minute, 70 * time.Second, 2 * time.Minute}
+		want := []time.Duration{10 * time.Second, 70 * time.Second, 80 * time.Second, 130 * time.Second}
 		if diff := cmp.Diff(want, updates); diff != "" {
 			t.Errorf("updates (-want +got):\n%s", diff)
 		}

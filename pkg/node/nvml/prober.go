@@ -154,8 +154,8 @@ type usage struct {
 	busy      float64
 }
 
-// Probed is closed once the first probe has ended, well or not.
-func (p *Prober) Probed() <-chan struct{} { return p.latest.Looked() }
+// Looked is closed once the first probe has ended, well or not.
+func (p *Prober) Looked() <-chan struct{} { return p.latest.Looked() }
 
 // Run probes until the context is done.
 func (p *Prober) Run(ctx context.Context) error {

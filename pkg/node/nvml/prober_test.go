@@ -147,9 +147,9 @@ func TestProberWaitsForTheDriver(t *testing.T) {
 		m.init = nvml.ERROR_LIBRARY_NOT_FOUND
 		p, logs := watched(t, config(m.open))
 		select {
-		case <-p.Probed():
+		case <-p.Looked():
 		default:
-			t.Fatal("the first probe has ended, and Probed is open")
+			t.Fatal("the first probe has ended, and Looked is open")
 		}
 		inv, reason, changed := p.Inventory()
 		if len(inv.Devices) != 0 || !strings.Contains(reason, "cannot be loaded from /driver/libnvidia-ml.so.1") {
