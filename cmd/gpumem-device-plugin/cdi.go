@@ -44,6 +44,6 @@ func (c config) describer(log *zap.Logger, gpus *nvml.Prober) *cdi.Writer {
 	return cdi.NewWriter(cdi.Writer{
 		Domain: c.names.Domain(), Dir: c.cdi.dir, Hook: c.cdi.hook,
 		DriverRoot: cmp.Or(c.cdi.driverRoot, c.driverRoot), NodeRoot: c.cdi.driverRootOnNode,
-		Open: nvml.Opener(c.nvmlLibrary, c.driverRoot), Source: gpus, Log: log.Named("cdi"),
+		Open: nvml.Opener(c.nvmlLibrary, c.driverRoot), Load: driverHost.Load, Source: gpus, Log: log.Named("cdi"),
 	})
 }

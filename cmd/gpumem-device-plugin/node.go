@@ -99,7 +99,7 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 		UnitMiB: cfg.unitMiB, MIG: cfg.mig, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: published,
 		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
-		Host: nvml.Host{Sys: "/sys", Proc: "/proc"}, Resets: resetsFile(cfg.kubeletDir),
+		Host: driverHost, Resets: resetsFile(cfg.kubeletDir),
 	}, log.Named("nvml"))
 	var described inventory.Upstream = n.prober
 	if n.cdi = cfg.describer(log, n.prober); n.cdi != nil {
@@ -132,6 +132,9 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 	metrics.RegisterContainers(n.registry, n.usage.Samples, n.usage.ServerMemory)
 	return n
 }
+
+// driverHost is where the kernel reports facts about the driver.
+var driverHost = nvml.Host{Sys: "/sys", Proc: "/proc"}
 
 // resetsFile returns the file with the GPUs that need a reset. It goes with the kubelet's checkpoint.
 func resetsFile(kubeletDir string) string {

@@ -39,11 +39,12 @@ type Writer struct {
 	NodeRoot   string // the same, as the node has it
 
 	Open   func() (lib nvml.Interface, path string)
+	Load   func() string // identifies one load of the driver, which numbers the device nodes
 	Source inventory.Upstream
 	Log    *zap.Logger
 
 	inventory.Stage          // marks GPUs that the file does not describe as unhealthy
-	written         []string // the driver and the GPUs in the file
+	written         []string // the load of the driver, and the GPUs in the file
 	file            os.FileInfo
 	failed          error
 }
@@ -54,23 +55,26 @@ func NewWriter(w Writer) *Writer {
 	return &w
 }
 
-// Run writes the file whenever the node has other GPUs, or another driver, whose version is in the
-// names of its files, or the file is not the one that was written, until the context is done.
+// Run writes the file whenever the node has other GPUs, the driver was loaded again, or the file is not the one that was
+// written, until the context is done.
 func (w *Writer) Run(ctx context.Context) error {
 	return w.Watch(ctx, retry, func(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
-		is := []string{inv.DriverVersion}
+		is := []string{w.load(inv.DriverVersion)}
 		for _, d := range inv.Devices {
 			is = append(is, string(d.UUID))
 		}
 		if len(inv.Devices) > 0 && (w.failed != nil || !slices.Equal(is, w.written) || !w.intact()) {
-			w.describe(is)
+			w.describe(is, inv.DriverVersion)
 		}
-		return w.mark(ctx, inv, reason)
+		return w.mark(inv, is[0]), reason
 	})
 }
 
+// load identifies one load of the driver. The names of a driver's files have its version.
+func (w *Writer) load(version string) string { return version + " " + w.Load() }
+
 // describe writes the file, and logs each new outcome.
-func (w *Writer) describe(is []string) {
+func (w *Writer) describe(is []string, version string) {
 	err := w.Write()
 	if err == nil {
 		w.file, err = os.Stat(w.path())
@@ -83,13 +87,13 @@ func (w *Writer) describe(is []string) {
 		w.Log.Error("the GPUs cannot be described to the container runtime", zap.Error(err))
 	}
 	if w.failed = err; err != nil && !w.intact() {
-		w.written = w.former(is[0])
+		w.written = append([]string{is[0]}, w.former(version)...)
 	}
 }
 
-// former returns the driver and the GPUs in a file that an earlier process has written for this driver. The names of a
-// driver's files have its version.
-func (w *Writer) former(driver string) (written []string) {
+// former returns the GPUs in a file that an earlier process has written for this driver, less those whose device node has
+// another number now. It returns no MIG instance, for NVML does not report the numbers of its nodes.
+func (w *Writer) former(version string) (described []string) {
 	data, err := os.ReadFile(w.path())
 	if err != nil {
 		return nil
@@ -98,15 +102,27 @@ func (w *Writer) former(driver string) (written []string) {
 	if err := json.Unmarshal(data, &spec); err != nil || spec.Kind != Kind(w.Domain) {
 		return nil
 	}
-	if !slices.ContainsFunc(spec.ContainerEdits.Mounts, func(m *specs.Mount) bool { return strings.HasSuffix(m.HostPath, ".so."+driver) }) {
+	if !slices.ContainsFunc(spec.ContainerEdits.Mounts, func(m *specs.Mount) bool { return strings.HasSuffix(m.HostPath, ".so."+version) }) {
 		return nil
 	}
-	written = []string{driver}
+	lib, _ := w.Open()
+	if lib.Init() != nvml.SUCCESS {
+		return nil
+	}
+	defer lib.Shutdown()
 	for _, d := range spec.Devices {
-		written = append(written, d.Name)
+		handle, ret := lib.DeviceGetHandleByUUID(d.Name)
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		minor, ret := handle.GetMinorNumber()
+		isNode := func(n *specs.DeviceNode) bool { return n.Path == fmt.Sprintf("/dev/nvidia%d", minor) }
+		if ret == nvml.SUCCESS && slices.ContainsFunc(d.ContainerEdits.DeviceNodes, isNode) {
+			described = append(described, d.Name)
+		}
 	}
 	w.file, _ = os.Stat(w.path())
-	return written
+	return described
 }
 
 // intact reports whether the file is still the one that was written.
@@ -115,10 +131,10 @@ func (w *Writer) intact() bool {
 	return err == nil && w.file != nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime())
 }
 
-// mark returns the inventory with the GPUs unhealthy that the file does not describe for their driver: the container runtime
-// would not find them.
-func (w *Writer) mark(_ context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
-	described := w.intact() && len(w.written) > 0 && w.written[0] == inv.DriverVersion
+// mark returns the inventory with the GPUs unhealthy that the file does not describe for this load of their driver: the
+// container runtime would not find them, or would find others.
+func (w *Writer) mark(inv gpu.Inventory, load string) gpu.Inventory {
+	described := w.intact() && len(w.written) > 0 && w.written[0] == load
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
 		if described && slices.Contains(w.written, string(d.UUID)) || !d.Status.Works() {
@@ -130,7 +146,7 @@ func (w *Writer) mark(_ context.Context, inv gpu.Inventory, reason string) (gpu.
 		}
 		d.Status = gpu.Unhealthy(why)
 	}
-	return inv, reason
+	return inv
 }
 
 func (w *Writer) path() string { return filepath.Join(w.Dir, w.Domain+"-"+class+".json") }

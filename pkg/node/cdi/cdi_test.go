@@ -4,12 +4,14 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
 	"go.uber.org/zap"
 
@@ -51,6 +53,13 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 		source.Set(gpu.Inventory{DriverVersion: v, Devices: []gpu.Device{{UUID: "GPU-a"}}}, "")
 	}
 	w := Writer{Domain: "gpumem.dev", Dir: t.TempDir(), Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: root, NodeRoot: root, Source: source, Log: zap.NewNop()}
+	loads := make(chan string, 1)
+	loads <- "first"
+	w.Load = func() string {
+		load := <-loads
+		loads <- load
+		return load
+	}
 	w.Open = func() (nvml.Interface, string) {
 		server := dgxa100.New()
 		server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS } // they have too few methods
@@ -78,6 +87,18 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 			t.Fatalf("driver %s is not described: %s, %v", v, text, err)
 		}
 	}
+	// The same driver, loaded again, can number the device nodes otherwise.
+	before, err := os.Stat(w.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-loads
+	loads <- "second"
+	time.Sleep(retry)
+	synctest.Wait()
+	if after, err := os.Stat(w.path()); err != nil || os.SameFile(before, after) {
+		t.Errorf("the file is not written again after the driver was loaded again: %v", err)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -98,6 +119,7 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 		server.SystemGetDriverVersionFunc = func() (string, nvml.Return) { return "580.65.06", nvml.SUCCESS }
 		w := NewWriter(Writer{
 			Domain: "gpumem.dev", Dir: dir, Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: root, NodeRoot: root, Source: source, Log: zap.NewNop(),
+			Load: func() string { return "" },
 			Open: func() (nvml.Interface, string) { return server, "" },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -164,28 +186,45 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 
 // TestAFileOfAnEarlierProcessDescribesItsGPUs when it cannot be written again, and none of another driver.
 func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
-	const file = `{"cdiVersion":"0.5.0","kind":"gpumem.dev/gpu","devices":[{"name":"GPU-a","containerEdits":{}}],
+	const file = `{"cdiVersion":"0.5.0","kind":"gpumem.dev/gpu",
+		"devices":[{"name":"GPU-a","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia0"}]}},{"name":"GPU-b","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia1"}]}}],
 		"containerEdits":{"mounts":[{"hostPath":"/usr/lib64/libcuda.so.580.65.06","containerPath":"/usr/lib64/libcuda.so.580.65.06"}]}}`
 	for name, tc := range map[string]struct {
 		file   string
 		driver string
+		minors []int  // of GPU-a, GPU-b and GPU-c
 		want   string // the GPUs that take pods
 	}{
-		"no file":        {"", "580.65.06", ""},
-		"the same GPUs":  {file, "580.65.06", "GPU-a"},
-		"another driver": {file, "580.95.05", ""},
-		"no longer JSON": {file[1:], "580.65.06", ""},
-		"another domain": {strings.Replace(file, "gpumem.dev", "other.dev", 1), "580.65.06", ""},
+		"no file":              {"", "580.65.06", []int{0, 1, 2}, ""},
+		"the same GPUs":        {file, "580.65.06", []int{0, 1, 2}, "GPU-a GPU-b"},
+		"exchanged nodes":      {file, "580.65.06", []int{1, 0, 2}, ""},
+		"one node has moved":   {file, "580.65.06", []int{0, 3, 1}, "GPU-a"},
+		"one GPU is lost":      {file, "580.65.06", []int{0}, "GPU-a"},
+		"NVML does not answer": {file, "580.65.06", nil, ""},
+		"another driver":       {file, "580.95.05", []int{0, 1, 2}, ""},
+		"no longer JSON":       {file[1:], "580.65.06", []int{0, 1, 2}, ""},
+		"another domain":       {strings.Replace(file, "gpumem.dev", "other.dev", 1), "580.65.06", []int{0, 1, 2}, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			dir := t.TempDir()
 			server := dgxa100.New()
-			server.InitFunc = func() nvml.Return { return nvml.ERROR_UNKNOWN }
-			inv := gpu.Inventory{DriverVersion: tc.driver, Devices: []gpu.Device{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
+			if tc.minors == nil {
+				server.InitFunc = func() nvml.Return { return nvml.ERROR_UNKNOWN }
+			}
+			inv := gpu.Inventory{DriverVersion: tc.driver, Devices: []gpu.Device{{UUID: "GPU-a"}, {UUID: "GPU-b"}, {UUID: "GPU-c"}}}
+			server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_UNKNOWN } // so that the file cannot be written
+			server.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
+				at := slices.IndexFunc(inv.Devices, func(d gpu.Device) bool { return string(d.UUID) == uuid })
+				if at < 0 || at >= len(tc.minors) {
+					return nil, nvml.ERROR_NOT_FOUND
+				}
+				return &mock.Device{GetMinorNumberFunc: func() (int, nvml.Return) { return tc.minors[at], nvml.SUCCESS }}, nvml.SUCCESS
+			}
 			source := inventory.NewLatest(gpu.Inventory{}, "")
 			source.Set(inv, "")
 			writer := Writer{
 				Domain: "gpumem.dev", Dir: dir, Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: t.TempDir(), Source: source, Log: zap.NewNop(),
+				Load: func() string { return "" },
 				Open: func() (nvml.Interface, string) { return server, "" },
 			}
 			if tc.file != "" {

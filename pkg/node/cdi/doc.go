@@ -3,8 +3,9 @@
 //
 // # Invariants
 //
-//   - The file is whole at any time, and has the GPUs that the driver had when their list, or its
-//     version, last changed. Where it cannot be written again, it is left as it was.
+//   - The file is whole at any time, and has the GPUs that the driver had when their list last changed, or the driver was
+//     last loaded. Where it cannot be written again, it is left as it was, and describes the GPUs whose device nodes have the
+//     same numbers.
 //   - Its paths are those of the node, wherever the process sees the driver.
 //
 // # Decisions
