@@ -85,6 +85,9 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	}
 	is, unchanged := cfg.choose(seen, prepared)
 	log.Info("the node serves", zap.String("resource", cfg.describe(is)), zap.Int64("unitMiB", is.unitMiB), zap.String("unchanged", unchanged))
+	if err := cfg.canServe(is, seen.Claimers); err != nil {
+		return err
+	}
 	wants, published := cfg.wants, cfg.lastInventory(log, client, seen)
 	cfg = cfg.serving(is)
 	allocate := byResource

@@ -43,6 +43,15 @@ func (c config) wants(label string) served {
 	}
 }
 
+// canServe returns an error for an API that the flags turn off.
+func (c config) canServe(is served, claimers []string) error {
+	if is.api == api.ByClaims && !c.claims {
+		return fmt.Errorf("--claims is off, and pods of the node have claims to its GPU memory: %s. Turn claims on again until these pods have ended: without claims the kubelet cannot end them",
+			strings.Join(claimers, ", "))
+	}
+	return nil
+}
+
 // choose returns the API and the unit of the node, and a reason if its label and the flags want others. The node
 // serves the same as before until no pod and no claim is left of it: both could allocate the same memory, and the
 // limits and the slots of its pods were computed in its unit.
@@ -69,8 +78,14 @@ func (c config) former(seen nodepods.Seen, prepared map[types.UID]claims.Claim) 
 		}
 		left = append(left, claim.Namespace+"/"+claim.Name)
 	}
+	if !c.claims { // the checkpoint is out of reach
+		was, left = served{api.ByClaims, c.unitMiB}, seen.Claimers
+	}
 	slices.Sort(left)
 	offered := seen.Offered
+	if len(offered.Devices) > 0 && offered.Devices[0].Status.ByClaims && seen.Admitted {
+		offered = gpu.Inventory{} // older than these pods
+	}
 	some := len(offered.Devices) > 0
 	switch {
 	case len(left) > 0 || some && offered.Devices[0].Status.ByClaims:

@@ -72,6 +72,11 @@ func TestANodeServesTheSameUntilNothingIsLeft(t *testing.T) {
 		"no label, and no claim is left":          {flags: "--claims", seen: nodepods.Seen{Offered: byClaims}, want: wantsMemory},
 		"by claims, with pods that hold nothing":  {"--claims", api.ByClaims, nodepods.Seen{Offered: byClaims, Holders: some}, prepared, wantsClaims, ""},
 		"by claims, and all are given back":       {"--claims", api.ByClaims, nodepods.Seen{Offered: byClaims, Holders: some}, nil, wantsClaims, ""},
+		"an inventory older than a pod":           {"--claims", api.ByClaims, nodepods.Seen{Offered: byClaims, Holders: some, Admitted: true}, nil, wantsMemory, "the node goes on with " + mem + " instead of claims to " + mem + " until these have ended: ml/p"},
+		"an inventory older than a pod's shares":  {"--claims --shares", api.ByClaims, nodepods.Seen{Offered: byClaims, Sharers: some, Admitted: true}, nil, wantsShares, "the node goes on with " + share + " instead of claims to " + mem + " until these have ended: ml/p"},
+		"claims and a pod at once":                {"--claims", api.ByClaims, nodepods.Seen{Offered: byClaims, Holders: some, Admitted: true}, prepared, wantsClaims, ""},
+		"claims are off, and pods have some":      {"", api.ByClaims, nodepods.Seen{Offered: byClaims, Claimers: some}, nil, wantsClaims, "the node goes on with claims to " + mem + " instead of " + mem + " until these have ended: ml/p"},
+		"claims are off, and no pod has any":      {"", api.ByClaims, nodepods.Seen{Offered: byClaims}, nil, wantsMemory, ""},
 		"claims to shares":                        {flags: "--claims --claims-in-shares", label: api.ByClaims, want: claimsInShares},
 		"claims to shares, with claims to memory": {"--claims --claims-in-shares", api.ByClaims, nodepods.Seen{Offered: byClaims}, prepared, wantsClaims, "the node goes on with claims to " + mem + " instead of claims to " + share + " until these have ended: ml/b, ml/c"},
 		"claims to memory, with claims to shares": {"--claims", api.ByClaims, nodepods.Seen{Offered: byClaims}, inShares, claimsInShares, "the node goes on with claims to " + share + " instead of claims to " + mem + " until these have ended: ml/c"},
@@ -88,6 +93,9 @@ func TestANodeServesTheSameUntilNothingIsLeft(t *testing.T) {
 		is, unchanged := c.choose(tc.seen, tc.prepared)
 		if is != tc.want || unchanged != tc.unchanged {
 			t.Errorf("%s: %+v, %q; want %+v, %q", name, is, unchanged, tc.want, tc.unchanged)
+		}
+		if err := c.canServe(is, tc.seen.Claimers); (err != nil) != (is.api == api.ByClaims && !strings.Contains(tc.flags, "--claims")) {
+			t.Errorf("%s: it can serve claims: %v", name, err)
 		}
 		if changes := c.wants(tc.label) != is; changes != (unchanged != "") {
 			t.Errorf("%s: is to change: %t", name, changes)

@@ -3,6 +3,7 @@ package nodepods
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,9 @@ type Seen struct {
 	Labels  map[string]string
 	Holders []string // pods with amounts of memory that have not ended, as namespace/name
 	Sharers []string // such pods with shares
+	// Admitted reports whether the kubelet has admitted a holder or a sharer. It admits none on a node that serves claims.
+	Admitted bool
+	Claimers []string // pods with claims to the node's memory that have not ended, by the annotation
 
 	Offered gpu.Inventory // by its annotation
 }
@@ -43,11 +47,16 @@ func Look(ctx context.Context, client kubernetes.Interface, names api.Names, nod
 	s.Offered, _ = names.InventoryOf(&nodes.Items[0]) // unreadable: empty
 	for i := range pods.Items {
 		pod := &pods.Items[i]
+		name := pod.Namespace + "/" + pod.Name
 		if names.HoldsHere(pod, false) {
-			s.Holders = append(s.Holders, pod.Namespace+"/"+pod.Name)
+			s.Holders = append(s.Holders, name)
 		}
 		if names.HoldsHere(pod, true) {
-			s.Sharers = append(s.Sharers, pod.Namespace+"/"+pod.Name)
+			s.Sharers = append(s.Sharers, name)
+		}
+		s.Admitted = s.Admitted || names.Holds(pod) && api.Admitted(pod)
+		if slices.ContainsFunc(s.Offered.Allocated, func(a gpu.PodAllocation) bool { return a.Name != "" && a.UID == string(pod.UID) }) {
+			s.Claimers = append(s.Claimers, name)
 		}
 	}
 	return s, nil
