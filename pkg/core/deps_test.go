@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// The core can be tested, fuzzed and simulated without a cluster, a GPU or a
-// clock as long as it imports nothing that needs one, and its arrows point one
-// way.
+// TestWhatTheCoreImports checks that the core can be tested, fuzzed and simulated without a cluster, a GPU
+// or a clock, and that its packages import each other in one direction only.
 func TestWhatTheCoreImports(t *testing.T) {
 	const wing = "github.com/gpumem/gpumem/pkg/core/"
 	core := func(names ...string) (paths []string) {
@@ -21,7 +20,7 @@ func TestWhatTheCoreImports(t *testing.T) {
 		}
 		return paths
 	}
-	tests := map[string][]string{ // beside the standard library
+	tests := map[string][]string{ // besides the standard library
 		"gpu":        nil,
 		"placement":  core("gpu"),
 		"ranking":    core("gpu", "placement"),
@@ -30,10 +29,10 @@ func TestWhatTheCoreImports(t *testing.T) {
 		"decide":     core("gpu", "placement", "preemption", "closest"),
 		"cache":      core("gpu", "placement", "ranking", "decide"),
 		"defrag":     core("gpu", "placement", "ranking", "preemption"),
-		// The node's rules are in its wing, and as pure.
+		// The node's rules are outside pkg/core and obey the same limits.
 		"../node/grants/allocation": core("gpu", "placement"),
 	}
-	// Of the standard library, what the core must do without.
+	// Packages of the standard library that the core must not import.
 	forbidden := []string{"net", "net/http", "os", "os/exec", "syscall", "unsafe", "log", "math/rand", "math/rand/v2"}
 	for name, allowed := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -10,26 +10,27 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// Short names of what the tables are made of.
+// Short names for the tables.
 var (
 	device, model, inventory, node, hold = placementtest.Device, placementtest.Model, placementtest.Inventory, placementtest.Node, placementtest.Hold
 	ask, cores, count, policy            = placementtest.Ask, placementtest.Cores, placementtest.Count, placementtest.Policy
 	globsOf, exclusiveGroup              = placementtest.Models, placementtest.ExclusiveGroup
 )
 
-// No pods can leave, with whom the request fits then, that hold less than Gap says.
+// TestGapIsNoMoreThanPodsHaveToLeave checks that no set of pods with less memory than the lack of the Gap
+// makes the request fit by leaving.
 func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 	tried := 0
 	for seed := range uint64(5000) {
 		inv, holdings, req := placementtest.World(rand.New(rand.NewPCG(seed, 3)))
-		coreless := func(c *placement.Container) { c.Cores = 0 } // they are weighed as memory
+		coreless := func(c *placement.Container) { c.Cores = 0 } // cores count as memory in the gap
 		req.Containers = req.Containers.Each(coreless)
 		for i, h := range holdings {
 			holdings[i].Request.Containers = h.Request.Containers.Each(coreless)
 		}
 		n := placement.NewNode("n", inv, holdings)
 		if v := placement.Fit(req, n); v.Reason < placement.Occupied || req.GPUs() > 1 && len(n.Unattributed) > 0 {
-			continue // it is not known which GPU is left by whom
+			continue // the GPU of an unattributed pod is unknown
 		}
 		tried++
 		gap := closest.Of(placement.Fit(req, n))
@@ -41,7 +42,7 @@ func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 					leave, held = append(leave, h), held+h.Request.Units()
 				}
 			}
-			// A full GPU that is a MiB larger than what leaves lacks more.
+			// A full GPU that is a MiB larger than the leaving pods lacks more.
 			most := held*gpu.Units(n.UnitMiB) + 1
 			more := placement.NewNode("more", gpu.Inventory{UnitMiB: 1, Devices: []gpu.Device{device(0, most)}}, []placement.Holding{hold("x", ask(most), 0)})
 			if placement.Fit(req, n.Without(leave)).Fits() && held > 0 && gap.Compare(closest.Of(placement.Fit(ask(most), more))) >= 0 {
@@ -54,7 +55,7 @@ func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 	}
 }
 
-// Of nodes without room, the one where the least has to come free is the closest.
+// Of nodes without room, the closest is the one that needs the least freed memory.
 func TestGap(t *testing.T) {
 	two := inventory(device(0, 14), device(1, 14))
 	large := inventory(device(0, 79), device(1, 14))

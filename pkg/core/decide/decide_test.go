@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// A refusal is temporary where the pod fits once the node has admitted, placed or moved the pods that it has.
+// A refusal is temporary if the pod fits after the node has admitted, placed or moved its pods.
 func TestTemporary(t *testing.T) {
 	two := inventory(device(0, 10), device(1, 10))
 	moved := hold("moved", ask(6), 0)
@@ -41,8 +41,8 @@ func TestTemporary(t *testing.T) {
 	}
 }
 
-// A pod that has waited for long precedes all that could be taken for it, and all that have waited for less
-// long. It holds up neither interchangeable pods nor more important ones.
+// A pod that has waited long precedes all pods that could be confused with it, and all that have waited less.
+// It delays neither interchangeable pods nor more important ones.
 func TestAPodThatHasWaitedGoesFirst(t *testing.T) {
 	now := time.Unix(1000, 0)
 	waits := func(name string, req placement.Request, since time.Duration) placement.Holding {
@@ -59,7 +59,7 @@ func TestAPodThatHasWaitedGoesFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod  string
 		req  placement.Request
-		want string // in the way
+		want string // the pod in the way
 	}{
 		"another":             {"new", ask(1), "z"},
 		"one that is alike":   {"new", ask(1, second), ""},
@@ -92,7 +92,7 @@ func TestDecide(t *testing.T) {
 		node   placement.Node
 		req    placement.Request
 		want   placement.Assignment
-		reason string // empty: it may go there
+		reason string // empty: the pod can go to the node
 	}{
 		"where the least stays free":                  {node(inv), ask(3), share(0, 3), ""},
 		"nowhere":                                     {node(inv), ask(24), placement.Assignment{}, "TooLarge"},
@@ -118,8 +118,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A node as one pod finds it is the same when it is asked for again, and what is decided on
-// it is what is decided on the node itself.
+// Reserved is idempotent, and a decision on its result equals the decision on the node itself.
 func TestReservedOfAReservedNode(t *testing.T) {
 	kept := 0
 	for seed := range uint64(2000) {
@@ -136,7 +135,7 @@ func TestReservedOfAReservedNode(t *testing.T) {
 			}
 		}
 		policy := placementtest.Pick(random, placement.Binpack, placement.Spread)
-		pod := placement.PodRef{Namespace: "ns", Name: "p1", UID: "p1"} // may be in line itself
+		pod := placement.PodRef{Namespace: "ns", Name: "p1", UID: "p1"} // may be in the queue itself
 		n := placement.NewNode("n", inv, there).WithNominated(line)
 		once := Reserved(n, pod, req, policy)
 		if !cmp.Equal(once, n) {

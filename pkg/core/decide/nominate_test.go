@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// The words that tables are written in.
+// Short names for the tables.
 var (
 	device, inventory, node = placementtest.Device, placementtest.Inventory, placementtest.Node
 	hold, terminating       = placementtest.Hold, placementtest.Terminating
@@ -25,7 +25,7 @@ func TestReserved(t *testing.T) {
 		nominated []placement.Holding
 		pod       string
 		req       placement.Request
-		want      []gpu.Units // requested of each device
+		want      []gpu.Units // requested units by device
 	}{
 		"a higher priority holds": {
 			nominated: []placement.Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{4, 0},

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 )
 
-// The words that tables are written in.
+// Short names for the tables.
 var (
 	machine, hold, terminating                 = placementtest.Machine, placementtest.Hold, placementtest.Terminating
 	ask, count, cpu, globsOf, policy, priority = placementtest.Ask, placementtest.Count, placementtest.CPU, placementtest.Models, placementtest.Policy, placementtest.Priority
@@ -26,7 +26,7 @@ func anyone(placement.Holding) bool { return true }
 
 func anywhere(placement.PodRef, string) bool { return true }
 
-// tell writes a plan in a line.
+// tell renders a plan in a line.
 func tell(p Plan) string {
 	out := []string{fmt.Sprint(p.Node, p.Assignment.Devices())}
 	for _, m := range p.Moves {
@@ -238,8 +238,7 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// FuzzDefrag: a plan can be carried out, one step after the other, and no choice
-// of fewer pods would do.
+// FuzzDefrag checks that a plan can be executed step by step, and that no set of fewer pods would do.
 func FuzzDefrag(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed)
@@ -284,7 +283,7 @@ func FuzzDefrag(f *testing.F) {
 	})
 }
 
-// crowded is a small cluster with little room, and a request.
+// crowded returns a small cluster with little room, and a request.
 func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 	var nodes []placement.Node
 	var uids []string
@@ -312,7 +311,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 		}
 		n := machine(fmt.Sprint("n", i), random.Int64N(2)*16_000, gpus, 10, holdings...)
 		switch d := n.Devices[0].Device; random.IntN(6) {
-		case 0: // shrunk under its pods
+		case 0: // shrunk below its allocations
 			d.Allocatable = 5
 		case 1:
 			placementtest.Sick(d)
@@ -340,7 +339,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 	return nodes, d
 }
 
-// checkPlan carries out a plan.
+// checkPlan executes a plan.
 func checkPlan(t *testing.T, d Goal, nodes []placement.Node, p Plan) {
 	t.Helper()
 	at := func(name string) int {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// a100 returns a UUID as NVML writes it, whose first digits are given.
+// a100 returns a UUID in NVML's form with the given first digits.
 func a100(first string) UUID {
 	digits := (first + "5e1d0c3b9a8f7e6d5c4b3a2918070605")[:32]
 	return UUID("GPU-" + digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:])
@@ -102,7 +102,7 @@ func TestNewSlotsRefuses(t *testing.T) {
 func TestSlotIDsAreStable(t *testing.T) {
 	a, b := Device{UUID: a100("aaaa0000"), Allocatable: 3}, Device{UUID: a100("bbbb0000"), Allocatable: 2}
 	before := mustSlots(t, inventory(a, b))
-	after := mustSlots(t, inventory(b, a)) // a reboot that changed the indexes
+	after := mustSlots(t, inventory(b, a)) // a reboot changed the indexes
 	for _, d := range []Device{a, b} {
 		if diff := cmp.Diff(before.Of(Memory, d.UUID), after.Of(Memory, d.UUID)); diff != "" {
 			t.Errorf("slots of %s before and after a reboot (-before +after):\n%s", d.UUID, diff)
@@ -172,8 +172,8 @@ func TestCoreSlots(t *testing.T) {
 	}
 }
 
-// FuzzSlots: every ID names its device, no two are the same, and nothing that
-// is not an ID is taken for one.
+// FuzzSlots checks that every ID resolves to its device, that IDs are unique, and that Device rejects other
+// strings.
 func FuzzSlots(f *testing.F) {
 	f.Add("GPU-a1b2c3d4", "GPU-a1b2c3d5", int64(11), "a1b2c3d4-10")
 	f.Add("GPU-a1b2c3d411", "GPU-a1b2c3d422", int64(3), "a1b2c3d4-1")

@@ -131,7 +131,7 @@ func TestNodeSums(t *testing.T) {
 	}
 }
 
-// A pod that is being moved counts on both sides, and keeps others off both.
+// A pod that is being moved counts on both GPUs and keeps other pods off both.
 func TestAPodThatLeavesADevice(t *testing.T) {
 	moving := hold("a", ask(3), 1)
 	moving.Request.Policy = placement.Exclusive
@@ -161,8 +161,7 @@ func TestSameDevices(t *testing.T) {
 	}
 }
 
-// brute decides by trying all combinations of devices, from the objects and not
-// from the sums that NewNode makes.
+// brute decides by trying all combinations of devices. It computes from the objects instead of NewNode's sums.
 func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holding) bool {
 	if !inv.LevelFor(req.GPUs()).AtLeast(req.Enforcement) {
 		return false
@@ -200,7 +199,7 @@ func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holdin
 				beside = false
 			}
 		}
-		// A GPU that gave away more than it has still takes a pod that asks for nothing.
+		// A GPU with negative free memory still takes a pod that requests nothing.
 		if beside && max(0, free) >= units && max(0, freeCores) >= cores && d.Allocatable >= units && cores <= 100 {
 			good++
 		}
@@ -208,8 +207,8 @@ func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holdin
 	return len(inv.Devices) > 0 && good >= req.GPUs()
 }
 
-// FuzzFit: what is chosen has room, Fit and Choose and a dumb twin agree, and
-// neither the order of the pods nor asking twice changes an answer.
+// FuzzFit checks that the picked devices have room, that Fit, Choose and brute agree, and that neither the
+// order of the pods nor repetition changes a result.
 func FuzzFit(f *testing.F) {
 	for seed := range uint64(300) {
 		f.Add(seed)
@@ -249,7 +248,7 @@ func FuzzFit(f *testing.F) {
 	})
 }
 
-// checkSpread looks for a GPU that pods that spread would rather have.
+// checkSpread looks for a GPU that Spread should have preferred.
 func checkSpread(t *testing.T, req placement.Request, fallback placement.Policy, n placement.Node, got placement.Assignment) {
 	t.Helper()
 	if stdcmp.Or(req.Policy, fallback) != placement.Spread || req.GPUs() > 1 || req.Group != (placement.Group{}) || req.Preference != "" {
@@ -264,7 +263,7 @@ func checkSpread(t *testing.T, req placement.Request, fallback placement.Policy,
 	}
 }
 
-// checkRoom puts the pod where it was assigned to and looks at the GPUs.
+// checkRoom adds the pod to its assigned GPUs and checks them.
 func checkRoom(t *testing.T, inv gpu.Inventory, holdings []placement.Holding, req placement.Request, got placement.Assignment) {
 	t.Helper()
 	if len(got.Shares) != req.GPUs() {
@@ -286,7 +285,7 @@ func checkRoom(t *testing.T, inv gpu.Inventory, holdings []placement.Holding, re
 	}
 }
 
-// What is made of a node, or of pods, leaves these as they are.
+// Functions that derive a node, or a list of pods, do not modify their input.
 func TestWhatANodeIsMadeOfDoesNotChange(t *testing.T) {
 	pods := []placement.Holding{hold("c", ask(1), 0), hold("b", ask(1), 0), hold("a", ask(1), 0)}
 	names := func(pods []placement.Holding) (out string) {
@@ -324,8 +323,7 @@ func TestPodsAreOrderedByNamespaceNameAndUID(t *testing.T) {
 	}
 }
 
-// Of two nodes that one is better for a request that has its group, the model that it likes, and
-// GPUs that are nearer, in this order.
+// A node is better if it has the request's group, then the preferred model, then nearer GPUs.
 func TestOrderOfChoices(t *testing.T) {
 	req := ask(2, count(2), prefers(placement.Fastest), group("g"))
 	choice := func(held bool, fast, lanes, numaNode int) placement.Choice {
@@ -355,7 +353,7 @@ func TestOrderOfChoices(t *testing.T) {
 	}
 }
 
-// The more important pod comes first: by priority, one that has started before one that has not, then by age.
+// The more important pod comes first: by priority, then a started pod before a waiting one, then by age.
 func TestImportance(t *testing.T) {
 	started := func(second int64, h placement.Holding) placement.Holding {
 		h.Started = time.Unix(second, 0)
@@ -377,10 +375,10 @@ func TestImportance(t *testing.T) {
 	}
 }
 
-// cmpOf is what a comparison of two numbers gives.
+// cmpOf returns the result of comparing two numbers.
 func cmpOf(a, b int) int { return min(1, max(-1, a-b)) }
 
-// Each policy of the table is described, and orders both GPUs and nodes by more than their index.
+// Each policy of the table has a description, and orders GPUs and nodes by more than their index.
 func TestTheTableOfPolicies(t *testing.T) {
 	described := make(map[string]placement.Policy)
 	for _, p := range placement.Policies() {

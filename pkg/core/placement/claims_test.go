@@ -12,17 +12,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// What claims hand out is told like all else, and no pod gets any of it by the extended resource:
-// not where it is empty, nor where claims leave most of it.
+// GPUs offered by claims are part of the node, and no pod gets them by the extended resource, even if they
+// are empty.
 func TestGPUsByClaims(t *testing.T) {
 	device := func(id gpu.UUID, index int, byClaims bool) gpu.Device {
 		return gpu.Device{UUID: id, Index: index, MemoryMiB: 15360, Allocatable: 14, Status: gpu.Status{ByClaims: byClaims}}
 	}
 	inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{device("GPU-a", 0, true), device("GPU-b", 1, true)}, Allocated: []gpu.PodAllocation{
 		{UID: "u", Namespace: "ml", Name: "p", Shares: []gpu.Share{{Device: "GPU-a", Units: 5, Cores: 30}, {Device: "GPU-b", Units: 2}}},
-		{UID: "other", Shares: []gpu.Share{{Device: "GPU-a", Units: 1}}}, // of a pod with annotations, which is not there
+		{UID: "other", Shares: []gpu.Share{{Device: "GPU-a", Units: 1}}}, // a pod with annotations that is not on the node
 	}}
-	// The watch of pods tells of the same pod, which holds CPU alone.
+	// The watch of pods shows the same pod, which holds only CPU.
 	n := placement.NewNode("n", inv, []placement.Holding{{Pod: placement.PodRef{Namespace: "ml", Name: "p", UID: "u"}, Request: placement.Request{CPU: 500}}})
 	if diff := cmp.Diff([]gpu.Units{5, 2, 7, 0}, []gpu.Units{n.Devices[0].Requested, n.Devices[1].Requested, placementtest.Requested(n), closest.LargestFree(n)}); diff != "" {
 		t.Error("requested of each and of all, largest free:", diff)

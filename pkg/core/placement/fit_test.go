@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// The words that tables are written in.
+// Short names for the tables.
 var (
 	device, uuid, sick, model, numa, speed, link    = placementtest.Device, placementtest.UUID, placementtest.Sick, placementtest.Model, placementtest.NUMA, placementtest.Speed, placementtest.Link
 	inventory, node, hold, cordoned                 = placementtest.Inventory, placementtest.Node, placementtest.Hold, placementtest.Cordoned
@@ -330,7 +330,7 @@ func TestGlobsOfModels(t *testing.T) {
 	}{
 		{"A100*", "NVIDIA A100-SXM4-80GB", true},
 		{"nvidia a100*", "NVIDIA A100-SXM4-80GB", true},
-		{"A100*", "NVIDIA-A100-SXM4-80GB", true}, // as a label has it
+		{"A100*", "NVIDIA-A100-SXM4-80GB", true}, // as in a label
 		{"T4*", "Tesla T4", true},
 		{"T4", "Tesla T4", true},
 		{"T4", "Tesla-T4", true},
@@ -380,7 +380,7 @@ func TestGlobs(t *testing.T) {
 	}
 }
 
-// manyGlobs returns as many globs as a list may have. None matches.
+// manyGlobs returns a list of the maximum length that matches nothing.
 func manyGlobs(exclude string) []string {
 	var out []string
 	for i := range 32 {
@@ -397,7 +397,7 @@ func eightGPUs() placement.Node {
 	return node(inv)
 }
 
-// Many globs are matched on every node, and put into words on those that refuse.
+// Nodes evaluate the maximum number of globs, and a refusal renders them.
 func TestManyGlobsCostLittle(t *testing.T) {
 	for name, tc := range map[string]struct {
 		exclude string
@@ -416,7 +416,7 @@ func TestManyGlobsCostLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkGlobs is what it costs to ask 1,000 nodes of eight GPUs.
+// BenchmarkGlobs measures the evaluation of 1,000 nodes with eight GPUs.
 func BenchmarkGlobs(b *testing.B) {
 	for name, exclude := range map[string]string{"all pass": "!", "none passes": ""} {
 		req, n := ask(4, globsOf(manyGlobs(exclude)...), uuids(manyGlobs(exclude)...)), eightGPUs()
@@ -480,7 +480,7 @@ func TestShareRoundsUp(t *testing.T) {
 	}
 }
 
-// changes returns a value with each of its fields changed, one at a time, by name.
+// changes returns copies of a value with one field changed each, by the field's name.
 func changes(v reflect.Value) map[string]reflect.Value {
 	out := make(map[string]reflect.Value)
 	for i := range v.NumField() {
@@ -513,7 +513,7 @@ func changes(v reflect.Value) map[string]reflect.Value {
 	return out
 }
 
-// All fields of a request are in its key but those that are named here, whatever fields there are.
+// The key of a request contains all fields except those named here. New fields are covered too.
 func TestKey(t *testing.T) {
 	base := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: 3, Cores: 10})}
 	fields := changes(reflect.ValueOf(base))
@@ -575,9 +575,8 @@ func TestInterchangeable(t *testing.T) {
 	}
 }
 
-// FuzzGlobs: neither the order of the globs nor the case of letters counts,
-// a name without signs is a glob for itself, and what a glob has let in it keeps
-// out with a "!".
+// FuzzGlobs checks that the order of the globs and the case of letters do not matter, that a name without
+// special characters matches itself, and that a "!" inverts a match.
 func FuzzGlobs(f *testing.F) {
 	f.Add("A100*,!A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB")
 	f.Add("!", "")
@@ -608,7 +607,7 @@ func FuzzGlobs(f *testing.F) {
 	})
 }
 
-// asciiUpper leaves alone the letters whose upper case has another lower case.
+// asciiUpper converts ASCII letters only, because some other letters change in a round trip.
 func asciiUpper(s string) string {
 	return strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' {
@@ -618,7 +617,7 @@ func asciiUpper(s string) string {
 	}, s)
 }
 
-// The number of clients depends on the driver, and a driver that is not known has the fewest.
+// The maximum number of clients depends on the driver. An unknown driver has the smallest.
 func TestMPSClients(t *testing.T) {
 	inv := inventory(device(0, 100))
 	inv.MPS, inv.Enforcement = true, gpu.EnforcementMPS
@@ -641,7 +640,7 @@ func TestMPSClients(t *testing.T) {
 	}
 }
 
-// A pod whose GPU is not known may be a client on each.
+// A pod on an unknown GPU may be a client on each.
 func TestAClientOfMPSWhoseGPUIsUnknown(t *testing.T) {
 	inv := inventory(device(0, 100))
 	inv.MPS, inv.Enforcement = true, gpu.EnforcementMPS
@@ -656,7 +655,7 @@ func TestAClientOfMPSWhoseGPUIsUnknown(t *testing.T) {
 	}
 }
 
-// TestClientsOfMPS: the server has 48 clients on a GPU, and each container is one where a daemon runs.
+// TestClientsOfMPS checks the limit of 48 clients on a GPU. Each container is a client if a daemon runs.
 func TestClientsOfMPS(t *testing.T) {
 	inv := inventory(device(0, 100))
 	container := func(kind placement.ContainerKind, units gpu.Units) placement.Container {
@@ -673,7 +672,7 @@ func TestClientsOfMPS(t *testing.T) {
 	for i := range 46 {
 		pods = append(pods, holding(i, container(placement.App, 1)))
 	}
-	// An init container is no client any more when the others run.
+	// An init container has ended when the others run.
 	pods = append(pods, holding(46, container(placement.Init, 1), container(placement.App, 1)))
 	for _, tc := range []struct {
 		level gpu.Enforcement
@@ -683,7 +682,7 @@ func TestClientsOfMPS(t *testing.T) {
 	}{
 		{gpu.EnforcementAdvisory, false, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
 		{gpu.EnforcementMPS, true, placement.Request{Containers: placement.NewContainers(container(placement.App, 1))}, placement.Fits},
-		{gpu.EnforcementMPS, true, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 0))}, placement.Fits}, // the other asks for cores alone
+		{gpu.EnforcementMPS, true, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 0))}, placement.Fits}, // the other container requests only cores
 		{gpu.EnforcementMPS, false, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
 		{gpu.EnforcementMPS, true, placement.Request{Containers: placement.NewContainers(container(placement.Sidecar, 1), container(placement.App, 1))}, placement.Occupied},
 		{gpu.EnforcementKernel, true, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
@@ -700,7 +699,7 @@ func TestClientsOfMPS(t *testing.T) {
 	}
 }
 
-// What is said to be the most that still fits is what Fit agrees to, and no more.
+// LargestFree returns the largest amount that Fit accepts.
 func TestLargestFree(t *testing.T) {
 	two := inventory(device(0, 14), device(1, 14))
 	alone := policy(placement.Exclusive)
@@ -731,7 +730,7 @@ func TestLargestFree(t *testing.T) {
 	}
 }
 
-// FuzzLargestFree: a plain request for as much goes to the node, and one for more does not.
+// FuzzLargestFree checks that a plain request for the amount fits the node, and one for more does not.
 func FuzzLargestFree(f *testing.F) {
 	for seed := range uint64(500) {
 		f.Add(seed)
@@ -750,8 +749,8 @@ func FuzzLargestFree(f *testing.F) {
 	})
 }
 
-// kube-scheduler counts each pod once, and what a GPU lacks on the others.
-// A pod whose GPU is not known counts on each, with its memory and with its cores.
+// kube-scheduler counts each pod once, and subtracts the excess of one GPU from the others. A pod on an
+// unknown GPU counts on each, with its memory and its cores.
 func TestLeftBesidePodsOnNoKnownGPU(t *testing.T) {
 	lost := func(req placement.Request) placement.Holding {
 		h := hold("lost", req)
@@ -821,7 +820,7 @@ func TestWhatKubeSchedulerCounts(t *testing.T) {
 	}
 }
 
-// used is a device of which programs without a grant use some.
+// used returns a device with units in use by programs without a grant.
 func used(d gpu.Device, units gpu.Units) gpu.Device {
 	d.Foreign = units
 	return d
@@ -832,7 +831,7 @@ func named(d gpu.Device, id gpu.UUID) gpu.Device {
 	return d
 }
 
-// TestClientsOfAnInstance: a MIG instance serves fewer clients of MPS than a GPU.
+// TestClientsOfAnInstance checks that a MIG instance serves fewer clients of MPS than a GPU.
 func TestClientsOfAnInstance(t *testing.T) {
 	d := migDevice(0, 10)
 	inv := inventory(d)

@@ -9,16 +9,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// given is what the kubelet has given to a pod, by its name, of one GPU.
+// given returns the kubelet's allocation for a named pod on one GPU.
 func given(name string, index int, units gpu.Units, cores int) gpu.PodAllocation {
 	return gpu.PodAllocation{UID: name, Shares: []gpu.Share{{Device: uuid(index), Units: units, Cores: cores}}}
 }
 
-// Where the node says that the kubelet has given a pod more of a GPU than is written of it, the
-// larger counts; for kube-scheduler's sum the pod counts once.
+// If the inventory records a larger allocation of a GPU than the pod's annotations, the larger amount counts.
+// In kube-scheduler's sum the pod counts once.
 func TestWhatTheKubeletHasGivenCounts(t *testing.T) {
 	inv := inventory(device(0, 16), device(1, 16), device(2, 16))
-	eighth := hold("p", ask(16, cores(60), count(2)), 1, 2) // it has 16 of GPU 0
+	eighth := hold("p", ask(16, cores(60), count(2)), 1, 2) // 8 units each on GPUs 1 and 2
 	other := hold("o", ask(4, cores(10)), 0)
 	type on struct {
 		Requested gpu.Units
@@ -57,7 +57,7 @@ func TestWhatTheKubeletHasGivenCounts(t *testing.T) {
 			if got := n.Without(tc.holdings[:1]).Devices[0]; got.Requested != tc.without || got.RequestedCores != 10 {
 				t.Errorf("without the pod %d units and %d%% of GPU 0 are requested, want %d and 10%%", got.Requested, got.RequestedCores, tc.without)
 			}
-			again := placement.NewNode("n", inv, n.Holdings()) // what is known of the pods goes with them
+			again := placement.NewNode("n", inv, n.Holdings()) // the holdings include the kubelet's allocation
 			if diff := cmp.Diff(n.Devices, again.Devices); diff != "" {
 				t.Errorf("made again (-want +got):\n%s", diff)
 			}
@@ -65,7 +65,7 @@ func TestWhatTheKubeletHasGivenCounts(t *testing.T) {
 	}
 }
 
-// A pod that is made again elsewhere was given nothing there.
+// A pod that is moved to another node has no kubelet allocation there.
 func TestWhatWasGivenDoesNotMove(t *testing.T) {
 	said := inventory(device(0, 16))
 	said.Allocated = []gpu.PodAllocation{given("p", 0, 16, 0)}

@@ -21,9 +21,8 @@ func eight(links ...gpu.Link) gpu.Inventory {
 	return inv
 }
 
-// cubeMesh is the hybrid cube mesh of a DGX-1 with V100: six NVLinks on each
-// GPU, two quads that are linked throughout, and from each GPU one way to the
-// other quad (NVIDIA, "DGX-1 With Tesla V100 System Architecture").
+// cubeMesh is the hybrid cube mesh of a DGX-1 with V100: six NVLinks per GPU, two fully linked quads, and one
+// link from each GPU to the other quad (NVIDIA, "DGX-1 With Tesla V100 System Architecture").
 func cubeMesh() gpu.Inventory {
 	return eight(
 		link(0, 1, 1), link(0, 2, 1), link(0, 3, 2), link(1, 2, 2), link(1, 3, 1), link(2, 3, 2),
@@ -37,7 +36,7 @@ func bridged() gpu.Inventory {
 	return eight(link(0, 4, 4), link(1, 2, 4), link(3, 7, 4), link(5, 6, 4))
 }
 
-// switched has every GPU linked to every other.
+// switched links every GPU to every other.
 func switched() gpu.Inventory {
 	var links []gpu.Link
 	for a := range 8 {
@@ -68,7 +67,7 @@ func TestCubeMeshHasSixLinksOnEachGPU(t *testing.T) {
 func TestChooseNear(t *testing.T) {
 	tests := map[string]struct {
 		inv    gpu.Inventory
-		in     []int // in use, and not to be shared
+		in     []int // GPUs in exclusive use
 		count  int
 		policy placement.Policy
 		want   []int
@@ -104,7 +103,7 @@ func TestChooseNear(t *testing.T) {
 	}
 }
 
-// The GPU of the pod's group is among those that it gets, though others are nearer to one another.
+// The GPU of the pod's group is among the picked GPUs, even if other sets are nearer.
 func TestTheGroupComesBeforeNearness(t *testing.T) {
 	n := node(eight(gpu.Link{A: uuid(1), B: uuid(2), Lanes: 4}), hold("member", ask(1, group("g")), 0))
 	got, _ := placement.Choose(placement.Binpack, ask(2, count(2), group("g")), n)
@@ -113,8 +112,7 @@ func TestTheGroupComesBeforeNearness(t *testing.T) {
 	}
 }
 
-// TestNoSetIsNearer holds every choice from any of eight GPUs against all sets
-// that there are.
+// TestNoSetIsNearer compares every choice from any of eight GPUs with all possible sets.
 func TestNoSetIsNearer(t *testing.T) {
 	for name, inv := range topologies() {
 		t.Run(name, func(t *testing.T) {
@@ -151,10 +149,10 @@ func devicesOf(n placement.Node, a placement.Assignment) (out []int) {
 	return out
 }
 
-// distance is what is between the GPUs of a set.
+// distance measures the GPUs of a set.
 type distance struct{ unlinked, lanes, crossing int }
 
-// leastOfAll tries each set of k of the free GPUs, whose bits are set.
+// leastOfAll tries each set of k GPUs. The bits of free are the free GPUs.
 func leastOfAll(inv gpu.Inventory, free, k int) (best []int, least distance) {
 	for set := range 1 << len(inv.Devices) {
 		if set&^free != 0 || bits.OnesCount(uint(set)) != k {
@@ -177,7 +175,7 @@ func lowest(set, k int) (out []int) {
 	return out
 }
 
-// nearer is the order that the package documents, in other words.
+// nearer is an independent implementation of the documented order.
 func nearer(a, b distance) bool {
 	if a.unlinked != b.unlinked {
 		return a.unlinked < b.unlinked

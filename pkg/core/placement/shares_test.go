@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// sharing is an inventory of a T4 and an A100 in shares.
+// sharing returns an inventory of a T4 and an A100 in shares.
 func sharing() gpu.Inventory {
 	inv := placementtest.Inventory(placementtest.Device(0, 10), placementtest.Device(1, 10))
 	inv.UnitMiB, inv.Devices[0].ShareMiB, inv.Devices[1].ShareMiB = 0, 1500, 8100
@@ -23,7 +23,7 @@ func inShares(r placement.Request) placement.Request {
 	return r
 }
 
-// A node takes pods that ask in what it offers, and no others, with ten shares to a GPU.
+// A node takes only pods that request its own kind of resource, with ten shares per GPU.
 func TestNodesOfBothKinds(t *testing.T) {
 	amounts, shares := placementtest.Inventory(placementtest.Device(0, 14)), sharing()
 	for name, tc := range map[string]struct {
@@ -61,8 +61,8 @@ func TestNodesOfBothKinds(t *testing.T) {
 	}
 }
 
-// Of what a node does not offer, the kubelet gives nothing: a pod that asks for it holds none of what the
-// node does, unless something is written of it, or it was given some.
+// The kubelet allocates nothing of a resource that the node does not offer. A pod that requests it has no
+// memory there, unless an annotation or the inventory records some.
 func TestAPodOfTheOtherKindHoldsNothing(t *testing.T) {
 	stranger := placementtest.Hold("stranger", ask(3))
 	written := placementtest.Hold("written", ask(3), 0)

@@ -14,14 +14,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// The words that tables are written in.
+// Short names for the tables.
 var (
 	device, sick, cordoned, inventory, node    = placementtest.Device, placementtest.Sick, placementtest.Cordoned, placementtest.Inventory, placementtest.Node
 	hold, terminating                          = placementtest.Hold, placementtest.Terminating
 	ask, cores, count, policy, priority, uuids = placementtest.Ask, placementtest.Cores, placementtest.Count, placementtest.Policy, placementtest.Priority, placementtest.UUIDs
 )
 
-// started says that the kubelet admitted the pod in that second.
+// started sets the second in which the kubelet admitted the pod.
 func started(second int64, h placement.Holding) placement.Holding {
 	h.Started = time.Unix(second, 0)
 	return h
@@ -40,10 +40,10 @@ func TestPreempt(t *testing.T) {
 	high := priority(100)
 	tests := map[string]struct {
 		req            placement.Request
-		inv            gpu.Inventory // two unless given
+		inv            gpu.Inventory // default: two GPUs
 		pods           []placement.Holding
 		proposed       []string
-		others         []string // proposed, of priority 50, without a GPU
+		others         []string // proposed pods of priority 50 without a GPU
 		budgets        []Budget
 		want           []string
 		wantViolations int
@@ -249,8 +249,8 @@ func TestPreempt(t *testing.T) {
 	}
 }
 
-// FuzzPreempt: whom Preempt evicts makes room, needlessly nobody, and where
-// trying all sets of pods finds nothing, nor does it.
+// FuzzPreempt checks that Preempt makes room and evicts no pod needlessly. It may fail only if no set of pods
+// makes room.
 func FuzzPreempt(f *testing.F) {
 	for seed := range uint64(150) {
 		f.Add(seed)
@@ -293,8 +293,8 @@ func FuzzPreempt(f *testing.F) {
 		n := node(inv, pods...)
 		victims, ok := Preempt(req, n, nil, nil)
 
-		// Whom kube-scheduler proposes for the sum alone is of no matter, unless there is
-		// room on a GPU already, or the sum has no room without the chosen.
+		// The proposal for the node's sum does not matter, unless a GPU has room already or the sum has no
+		// room without the picked pods.
 		proposal := proposeBySum(random, req, n)
 		bySum, _ := Preempt(req, n, proposal, nil)
 		if diff := cmp.Diff(namesOf(victims.Pods), namesOf(bySum.Pods)); diff != "" && !placement.Fit(req, n).Fits() && n.Without(victims.Pods).InSum(req) {
@@ -335,7 +335,7 @@ func FuzzPreempt(f *testing.F) {
 			t.Errorf("%v are evicted, and %v are enough", namesOf(victims.Pods), namesOf(best))
 		}
 
-		// Whatever kube-scheduler proposes, what comes out makes room.
+		// The result makes room for any proposal.
 		proposed := slices.DeleteFunc(evictable(req, n), func(placement.Holding) bool { return random.IntN(2) > 0 })
 		amended, ok := Preempt(req, n, proposed, nil)
 		if !ok || !placement.Fit(req, n.Without(amended.Pods)).Fits() {
@@ -344,15 +344,14 @@ func FuzzPreempt(f *testing.F) {
 	})
 }
 
-// proposeBySum returns whom kube-scheduler would evict if there were nothing but
-// the node's sum of units: as SelectVictimsOnNode does, which puts pods of one
-// priority and one second in any order.
+// proposeBySum returns the pods that kube-scheduler would evict for the node's sum of units alone. Like
+// SelectVictimsOnNode, it puts pods of equal priority and second in any order.
 func proposeBySum(random *rand.Rand, req placement.Request, n placement.Node) (proposed []placement.Holding) {
 	pods := evictable(req, n)
 	random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	second := func(h placement.Holding) int {
 		if h.Started.IsZero() {
-			return 1000 // younger than all: kube-scheduler takes the time of the comparison
+			return 1000 // the youngest: kube-scheduler uses the time of the comparison
 		}
 		return int(h.Started.Unix())
 	}
@@ -400,9 +399,9 @@ func TestGuarded(t *testing.T) {
 	}
 }
 
-// What is given stays in its order.
+// Preempt does not reorder its arguments.
 func TestPreemptSortsAListOfItsOwn(t *testing.T) {
-	proposed := []placement.Holding{hold("a", ask(1), 0), hold("b", ask(1, priority(1)), 0)} // for CPU: there is room
+	proposed := []placement.Holding{hold("a", ask(1), 0), hold("b", ask(1, priority(1)), 0)} // proposed for CPU, with enough GPU memory free
 	if got, ok := Preempt(ask(2, priority(100)), node(inventory(device(0, 10)), proposed...), proposed, nil); !ok || len(got.Pods) != 2 {
 		t.Errorf("victims %v, %t", namesOf(got.Pods), ok)
 	}
@@ -411,7 +410,7 @@ func TestPreemptSortsAListOfItsOwn(t *testing.T) {
 	}
 }
 
-// Each container is a client of the MPS server on each GPU of its pod, and that serves so many.
+// Each container is a client of the MPS server on each GPU of its pod, and the server has a maximum.
 func TestPreemptForClientsOfMPS(t *testing.T) {
 	inv := inventory(device(0, 100), device(1, 100))
 	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true
@@ -430,7 +429,7 @@ func TestPreemptForClientsOfMPS(t *testing.T) {
 	}
 }
 
-// A pod of several GPUs gets no MIG instance, however free: preemption clears the GPUs.
+// A pod of several GPUs gets no MIG instance, even if one is free: preemption clears the GPUs.
 func TestAMIGInstanceIsNoneOfSeveralGPUs(t *testing.T) {
 	mig := func(d *gpu.Device) { d.UUID = "MIG-c" }
 	inv := inventory(device(0, 10), device(1, 10), device(2, 10, mig))
@@ -444,7 +443,7 @@ func TestAMIGInstanceIsNoneOfSeveralGPUs(t *testing.T) {
 	}
 }
 
-// Of a pod that the inventory alone knows, the priority is unknown.
+// The priority of a pod that only the inventory lists is unknown.
 func TestWhoHasClaimsIsNotEvicted(t *testing.T) {
 	inv := inventory(device(0, 10))
 	inv.Allocated = []gpu.PodAllocation{{UID: "a", Namespace: "ns", Name: "a", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: 8}}}}

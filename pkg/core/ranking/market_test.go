@@ -8,8 +8,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// Prices are made when they are asked for to be, and again once more than one in
-// four nodes has changed, or more than a quarter has come to the pods they are made of.
+// Reprice computes prices on the first call. It computes them again after changes of more than one in four
+// nodes, or after the number of learned pods has grown by more than a quarter.
 func TestReprice(t *testing.T) {
 	var m Market
 	nodes := func() []placement.Node { return make([]placement.Node, 8) }
@@ -40,7 +40,7 @@ func TestReprice(t *testing.T) {
 	}
 }
 
-// What takes no lock is found by the race detector.
+// For the race detector: Prices takes no lock.
 func TestAMarketServesAllAtOnce(*testing.T) {
 	var m Market
 	var all sync.WaitGroup

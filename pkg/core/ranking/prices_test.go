@@ -29,7 +29,7 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 		mix   []placement.Request
 		req   placement.Request
 		nodes []placement.Node
-		want  string // the best node
+		want  string // best node
 	}{
 		"without a mix, the tightest GPU": {
 			req:   ask(6, cpu(8000)),
@@ -73,7 +73,7 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 	}
 }
 
-// shortOf is Prices.short by its definition, pod by pod.
+// shortOf computes Prices.short by its definition, pod by pod.
 func shortOf(mix Mix, units, cpu float64) (sum float64) {
 	for k, pods := range mix.seen {
 		if k.cpu > 0 {
@@ -131,7 +131,7 @@ func TestMixFadesAndStaysSmall(t *testing.T) {
 	}
 }
 
-// checkAlone compares what is said of the policy alone with the scores.
+// checkAlone compares Ranking.Alone with the scores.
 func checkAlone(t *testing.T, got Ranking, policies Policies, req placement.Request, nodes []placement.Node, prices *Prices) {
 	t.Helper()
 	if len(got.Best) == 0 {
@@ -155,11 +155,11 @@ func checkAlone(t *testing.T, got Ranking, policies Policies, req placement.Requ
 	}
 }
 
-// fleet is a Source that remembers as many changes as are in changed.
+// fleet is a Source that records the changes in changed.
 type fleet struct {
 	nodes   []placement.Node
 	changed []string
-	seen    uint64 // changes that it does not remember
+	seen    uint64 // number of changes without a record
 	prices  *Prices
 }
 
@@ -189,7 +189,7 @@ func (f *fleet) All(yield func(*placement.Node) bool) {
 
 func (f *fleet) Prices() *Prices { return f.prices }
 
-// set changes a node, or adds it.
+// set changes or adds a node.
 func (f *fleet) set(n placement.Node) {
 	f.remove(n.Name)
 	f.nodes = append(f.nodes, n)
@@ -200,8 +200,8 @@ func (f *fleet) remove(name string) {
 	f.changed = append(f.changed, name)
 }
 
-// FuzzIndex: an Index has the order of Rank over all nodes, and prices are numbers of 0 or
-// more, for any nodes, requests and mix, and whatever has changed between two questions.
+// FuzzIndex checks that an Index has the order of Rank over all nodes, and that prices are numbers of at
+// least 0, for any nodes, requests, mix and changes between two questions.
 func FuzzIndex(f *testing.F) {
 	for seed := range uint64(100) {
 		f.Add(seed)
@@ -227,7 +227,7 @@ func FuzzIndex(f *testing.F) {
 			change()
 		}
 		view := func(n *placement.Node) *placement.Node {
-			left := n.WithExpected(placement.PodRef{Name: "asker", UID: "asker"}).WithNominated(nil) // another node than n
+			left := n.WithExpected(placement.PodRef{Name: "asker", UID: "asker"}).WithNominated(nil) // differs from n
 			for _, h := range n.Nominated {
 				left = left.With(h)
 			}
@@ -309,8 +309,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// The size of an Index is bounded, and counts what requests list. The order that was not asked
-// about for longest is dropped.
+// The size of an Index is limited, including the lists in requests. The least recently used order is dropped.
 func TestTheSizeOfAnIndexIsBounded(t *testing.T) {
 	var index Index
 	source := fleet{nodes: []placement.Node{machine("n", 0, 1, 8)}}
@@ -341,7 +340,7 @@ func TestTheSizeOfAnIndexIsBounded(t *testing.T) {
 	}
 }
 
-// Nodes that are gone do not add up: others come under other names all the time.
+// The size of an Index does not grow with removed nodes, as new nodes have new names.
 func TestAnIndexForgetsNodesThatAreGone(t *testing.T) {
 	var index Index
 	var source fleet
@@ -358,7 +357,7 @@ func TestAnIndexForgetsNodesThatAreGone(t *testing.T) {
 	}
 }
 
-// The nodes that an Index has ordered are not ordered again: a second question costs next to nothing.
+// A second question about the same nodes does not sort them again and costs almost nothing.
 func TestAnIndexRemembersTheOrder(t *testing.T) {
 	var index Index
 	var source fleet
@@ -374,7 +373,7 @@ func TestAnIndexRemembersTheOrder(t *testing.T) {
 	}
 }
 
-// The race detector watches.
+// For the race detector.
 func TestAnIndexServesAllAtOnce(t *testing.T) {
 	var index Index
 	source := fleet{nodes: []placement.Node{machine("n0", 64_000, 2, 16), machine("n1", 64_000, 2, 8)}}
@@ -396,8 +395,7 @@ func TestAnIndexServesAllAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// A GPU of which exactly as much stays free as the pods want is a slot, and one that is taken of
-// is none where less stays.
+// A GPU with exactly the requested memory left is a slot. A placement that leaves less removes the slot.
 func TestSlots(t *testing.T) {
 	node := machine("n", 0, 4, 8, hold("a", ask(4), 1), hold("b", ask(5), 2))
 	for name, tc := range map[string]struct {
@@ -423,7 +421,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// Prices are worked out again, one by one, as the comments define them.
+// The prices equal those computed one by one from the definitions in the comments.
 func TestPricesAreAsDefined(t *testing.T) {
 	approx := cmpopts.EquateApprox(1e-9, 0)
 	for seed := range uint64(300) {
@@ -443,7 +441,7 @@ func TestPricesAreAsDefined(t *testing.T) {
 	}
 }
 
-// randomMarket returns what some pods have asked for, and nodes of up to three models.
+// randomMarket returns a random mix of requests and random nodes of up to three models.
 func randomMarket(random *rand.Rand) (mix Mix, requests []placement.Request, nodes []placement.Node) {
 	for range 1 + random.IntN(10) {
 		r := ask(gpu.Units(1+random.IntN(16)), cpu(int64(random.IntN(3)*1000)), count([]int{1, 2, 4}[random.IntN(3)]))
@@ -506,7 +504,7 @@ func definedSlotPrices(requests []placement.Request, nodes []placement.Node) map
 			room += float64(d.Free())
 		}
 	}
-	kinds := make(map[kind]float64) // pods
+	kinds := make(map[kind]float64) // number of pods
 	for _, r := range requests {
 		units, _ := r.Share()
 		mean += float64(units) * float64(r.GPUs()) / float64(len(requests))
@@ -548,17 +546,17 @@ func TestMixForgetsAtItsBounds(t *testing.T) {
 		t.Errorf("%v of %d pods and %v of %d kinds count, want all", total(many), remembered-1, total(full), maxKinds)
 	}
 	many.Learn(ask(1))
-	full.Learn(ask(maxKinds + 1)) // each has been seen once: half of it is left
+	full.Learn(ask(maxKinds + 1)) // each was seen once, so fade leaves a weight of 0.5
 	if total(many) != remembered/2 || weights(many) != remembered/2 || total(full) != (maxKinds+1)/2.0 || weights(full) != 0.5 {
 		t.Errorf("%v pods and %v of kinds count, want half of them", total(many), total(full))
 	}
-	full.Learn(ask(1)) // half of a pod is forgotten
+	full.Learn(ask(1)) // a weight of 0.5 is removed
 	if len(full.seen) != 1 || weights(full) != 0.75 || total(full) != 0.75 {
 		t.Errorf("%d kinds count as %v pods, want one as 0.75", len(full.seen), total(full))
 	}
 }
 
-// Those that ask for the most together come first, and equals always in one order.
+// kinds orders by total demand, and equal kinds always in the same order.
 func TestKindsAreInOneOrder(t *testing.T) {
 	models := func(globs placement.Globs, r placement.Request) placement.Request {
 		r.Models = globs
@@ -575,8 +573,8 @@ func TestKindsAreInOneOrder(t *testing.T) {
 	}
 }
 
-// A millicore counts as a part of the GPU memory that there is for one, on nodes that are known to have both, and
-// the more the more of it pods have that ask for no GPU memory.
+// The price of a millicore is a part of the GPU memory per millicore, on nodes with known CPU and GPU memory.
+// It grows with the CPU of pods without GPU memory.
 func TestIdleCPU(t *testing.T) {
 	sharing := machine("e", 10_000, 4, 10, hold("s", placement.Request{CPU: 3000}))
 	sharing.UnitMiB = 0
@@ -587,7 +585,7 @@ func TestIdleCPU(t *testing.T) {
 		machine("a", 32_000, 2, 16, hold("p", ask(8, count(2), cpu(31_000)), 0, 1)), machine("b", 96_000, 2, 48, hold("q", placement.Request{CPU: 32_000})),
 		machine("c", 0, 4, 80, hold("r", placement.Request{CPU: 1000})), machine("d", 64_000, 0, 0), sharing,
 	}
-	approx := cmpopts.EquateApprox(1e-3, 0) // a millicore more than there is
+	approx := cmpopts.EquateApprox(1e-3, 0) // newPrices starts its sum of CPU at 1
 	prices := NewPrices(Mix{}, nodes)
 	for i, want := range []float64{0, 62_000 * idle / 4 * 128 / 128_000, 0, 62_000 * idle / 4 * 128 / 128_000, 5000 * idle * 3 / 10 * 40 / 10_000} {
 		var devices []int
@@ -600,7 +598,7 @@ func TestIdleCPU(t *testing.T) {
 	}
 }
 
-// Pods that ask for shares go to other nodes than those that ask for memory, and take nothing from them.
+// Pods that request shares run on other nodes than pods that request memory, and cost them nothing.
 func TestPricesOfBothKinds(t *testing.T) {
 	sharing := func(name string) placement.Node {
 		n := machine(name, 0, 4, 10)

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// The words that tables are written in.
+// Short names for the tables.
 var (
 	device, numa, speed, link                      = placementtest.Device, placementtest.NUMA, placementtest.Speed, placementtest.Link
 	inventory, hold, machine                       = placementtest.Inventory, placementtest.Hold, placementtest.Machine
@@ -30,12 +30,12 @@ func pointers(nodes []placement.Node) []*placement.Node {
 	return out
 }
 
-// indexOf returns where a node is among others.
+// indexOf returns the index of a node.
 func indexOf(nodes []placement.Node, n *placement.Node) int {
 	return slices.IndexFunc(nodes, func(o placement.Node) bool { return o.Name == n.Name })
 }
 
-// scoresOf are the scores of all nodes, in their order; 0 where the request does not fit.
+// scoresOf returns the scores of all nodes in their order; 0 if the request does not fit.
 func scoresOf(defaults Policies, req placement.Request, nodes []placement.Node, prices *Prices) []int64 {
 	scores := make([]int64, len(nodes))
 	for _, one := range Rank(len(nodes), defaults, req, pointers(nodes), prices).Best {
@@ -144,8 +144,8 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// FuzzRank: the scores tell where the request fits, the best node has the highest,
-// and the order of the nodes does not count.
+// FuzzRank checks that exactly the nodes on which the request fits have a score, that the best node has the
+// highest one, and that the order of the nodes does not matter.
 func FuzzRank(f *testing.F) {
 	for seed := range uint64(300) {
 		f.Add(seed)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Where pods go that people would have put elsewhere, and why.
+// Scenarios with a surprising best node, and the reason for it.
 func TestScenarios(t *testing.T) {
 	of := func(model string, gpus int, units gpu.Units, used ...gpu.Units) placement.Node {
 		inv := gpu.Inventory{UnitMiB: 1024}
@@ -41,8 +41,8 @@ func TestScenarios(t *testing.T) {
 		req   placement.Request
 		nodes []placement.Node
 		want  string
-		alone string // by the policy alone, unless that is the same
-		cost  string // the largest difference between the two
+		alone string // best node by the policy alone, if different
+		cost  string // largest difference in costs between the two
 		why   string
 	}{
 		"A: a remainder of a large GPU, and an empty small one": {
