@@ -284,7 +284,7 @@ func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 		"ml/ours":    "is on a node that scheduler gpumem-scheduler chose\n",
 		"ml/pinned":  "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
 		"ml/renamed": "is on a node that scheduler old-name chose; this scheduler is not known to ask gpumem now: if it does not, a new pod needs schedulerName gpumem-scheduler\n",
-		"ml/two":     "chose; annotation gpumem.dev/assignment: it names 1 GPUs, and the pod asks for 3 (annotation gpumem.dev/gpu-count): until they agree the pod counts on each GPU of its node\n",
+		"ml/two":     "chose; annotation gpumem.dev/assignment names 1 GPUs, and the pod asks for 3 (annotation gpumem.dev/gpu-count): the pod counts on each GPU of its node until they agree\n",
 		"ml/theirs":  "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where they fit on one GPU\n",
 	} {
 		if stdout, _, err := clirun.Inspect(client, "explain", pod); err != nil || !strings.Contains(stdout, want) {

@@ -45,7 +45,7 @@ func TestCommandsAskByTheClustersPolicy(t *testing.T) {
 	there := kubetest.With(kubetest.Pod(t, "ml/there", "gpu-a", 4, a.Devices[1].UUID), kubetest.OwnedBy("ReplicaSet"))
 	comes := kubetest.With(kubetest.Pod(t, "ml/comes", "", 3), func(p *v1.Pod) { p.Status.NominatedNodeName = "gpu-a" })
 	objects := []runtime.Object{kubetest.Node(t, "gpu-a", a), there, comes, kubetest.Pod(t, "ml/waits", "", 12)}
-	const kept = "needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented); kept for pods that are nominated to this node: 1"
+	const kept = "needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented); reserved for pods nominated to this node: 1"
 	for _, tc := range []struct{ args, packed, spread string }{
 		{"fit --mem 12", "Fits once in all.", kept},
 		{"explain ml/waits", "by GPU memory it fits on 1 of 1 node", kept},

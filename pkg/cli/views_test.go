@@ -230,7 +230,7 @@ func TestCommandsSayForWhichPodOneWaits(t *testing.T) {
 		p.Annotations[kubetest.Names(t).Policy()] = "binpack"
 	}
 	second := kubetest.With(kubetest.Pod(t, "ml/second", "", 4), asks)
-	const waits = "waits until pod ml/first has been admitted by the kubelet, which could take one for the other"
+	const waits = "waits until the kubelet has admitted pod ml/first, because the kubelet could confuse the two"
 	for _, tc := range []struct{ args, waits, admitted string }{
 		{"fit --mem 4 --policy spread", waits, "Fits 5 times in all."},
 		{"explain ml/second", "it fits on none of 1 node; gpu-a comes closest: " + waits, "by GPU memory it fits on 1 of 1 node"},

@@ -359,7 +359,7 @@ func (s *scene) bypassReservation() {
 	s.must(err)
 	s.refused(s.createAs(s.tenant, s.pod("takes", 1, placed, annotated("assignment", allocated(1, s.own)))), refusedAtCreation)
 	s.must(s.createAs(s.tenant, s.pod("asks", 2, onNode("node1"), annotated("gpu-uuid", s.own))))
-	s.pending("asks", "kept for pods that are nominated")
+	s.pending("asks", "reserved for pods nominated")
 	s.remove("asks")
 	s.victim.remove("planned")
 }

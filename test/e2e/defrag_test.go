@@ -151,7 +151,7 @@ func TestAPodIsTriedAgainWhenNothingIsKeptForAnother(t *testing.T) {
 	}
 	e.changeStatus("vip", conditions(v1.PodCondition{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: fmt.Sprintf(`{"v":1,"node":"node1","gpus":[%q]}`, free)}))
 	e.create(e.pod("waits", 5, at))
-	e.pending("waits", "kept for pods that are nominated to this node: 1")
+	e.pending("waits", "reserved for pods nominated to this node: 1")
 
 	e.changeStatus("vip", conditions())
 	e.running("waits")

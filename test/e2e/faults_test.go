@@ -108,7 +108,7 @@ func TestOddRequestsWaitWithAReason(t *testing.T) {
 		pod    *v1.Pod
 		reason string
 	}{
-		{"as large as the policy of the API server lets it be", e.pod("enormous", 1_000_000), bySum("the largest that qualifies here has 79 GiB: it counts units of 1 GiB: if MiB were meant, ask for 977")},
+		{"as large as the policy of the API server lets it be", e.pod("enormous", 1_000_000), bySum("the largest that qualifies here has 79 GiB: gpu-mem counts units of 1 GiB: ask for 977 if you meant MiB")},
 		{"larger than any GPU", e.pod("large", a100+1), "the largest that qualifies here has 79 GiB: ask for less"},
 	} {
 		t.Run(tc.name, func(*testing.T) {

@@ -93,7 +93,7 @@ func TestInstancesAreGPUs(t *testing.T) {
 		t.Errorf("a part of %d GiB has pods of 1, 2 and 3", seventh)
 	}
 	e.create(e.pod("both", 2, annotated("gpu-count", "2"), annotated("gpu-model", "*MIG*")))
-	e.pending("both", "needs 2 GPUs, and those that match here are MIG instances, and a program sees one alone")
+	e.pending("both", "needs 2 GPUs; the matching GPUs here are MIG instances, and a program can use only one")
 	e.create(e.pod("of-gib", 14, onNode(m.node)))
 	if got := e.assigned(e.running("of-gib")); len(got) != 1 || got[0] != m.gpus.GPUs[1].UUID {
 		t.Errorf("a pod of 14 GiB is on %v, want the T4", got)

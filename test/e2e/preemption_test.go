@@ -148,7 +148,7 @@ func TestTheRoomForANominatedPodIsKept(t *testing.T) {
 	e.create(e.pod("filler", 4, onNode("node1"), annotated("policy", "exclusive")))
 	e.running("filler")
 	e.create(e.pod("late", 2, onNode("node1")))
-	e.pending("late", "GPU", "kept for pods that are nominated to this node: 1")
+	e.pending("late", "GPU", "reserved for pods nominated to this node: 1")
 	for _, n := range e.inspect().Nodes {
 		kept := 0
 		for _, g := range n.GPUs {

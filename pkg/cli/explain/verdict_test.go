@@ -35,8 +35,8 @@ func TestWhatWasDecided(t *testing.T) {
 			[]string{"best of 5 nodes, 10 is most: a10 10, t4 7, b 5"},
 		},
 		"nodes in an order that is not the policy's alone": {
-			decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: 2, Fit: 2, Node: "a10", Nodes: []decisions.Node{scored("a10", 10), scored("t4", 5)}, Why: "a10 goes before t4: why"},
-			[]string{"best of 2 nodes, 10 is most: a10 10, t4 5", "a10 goes before t4: why"},
+			decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: 2, Fit: 2, Node: "a10", Nodes: []decisions.Node{scored("a10", 10), scored("t4", 5)}, Why: "a10 ranks before t4: why"},
+			[]string{"best of 2 nodes, 10 is most: a10 10, t4 5", "a10 ranks before t4: why"},
 		},
 		"it fits everywhere": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 2}, []string{"fits on 2 of the 2 nodes that kube-scheduler asked about"}},
 	} {

@@ -586,11 +586,11 @@ func TestAssumePodErrors(t *testing.T) {
 		},
 		"one that waits could be taken for it": {
 			before: waiting(bound("q", ask(3, 1), 1)), req: ask(3), node: "n", want: decide.Confusable,
-			text: "waits until pod ns/q has been admitted by the kubelet, which could take one for the other",
+			text: "waits until the kubelet has admitted pod ns/q, because the kubelet could confuse the two",
 		},
 		"one that waits on no known GPU could be taken for it": {
 			before: waiting(bound("q", ask(3, 1))), req: ask(3), node: "n", want: decide.Confusable,
-			text: "waits until pod ns/q has been admitted by the kubelet, which could take one for the other",
+			text: "waits until the kubelet has admitted pod ns/q, because the kubelet could confuse the two",
 		},
 		"one that waits on the same GPU does no harm": {
 			before: waiting(bound("q", ask(3, 1), 0)), req: ask(3), node: "n",
@@ -649,7 +649,7 @@ func TestAWaitEndsWhenTheOtherIsSettled(t *testing.T) {
 	c.SetNode("n", inventory(3, 3))
 	mustAssume(t, c, "long", "n", ask(2, 1))
 	_, err := assume(c, "short", "n", ask(2))
-	if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Reason != decide.Confusable || !strings.Contains(reasons.Refusal(refusal), "pod ns/long ") {
+	if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Reason != decide.Confusable || !strings.Contains(reasons.Refusal(refusal), "pod ns/long,") {
 		t.Fatalf("AssumePod: %v, want that it waits for long", err)
 	}
 	c.AddPod("n", waiting(bound("long", ask(2, 1), 0)))

@@ -56,7 +56,7 @@ func TestFit(t *testing.T) {
 		},
 		"MIG instances alone, for several GPUs": {
 			req: ask(2, count(2)), node: node(inventory(migDevice(0, 4), migDevice(1, 4))), want: placement.NoSuchDevice, unresolvable: true,
-			wantSentence: "needs 2 GPUs, and those that match here are MIG instances, and a program sees one alone: ask for one GPU",
+			wantSentence: "needs 2 GPUs; the matching GPUs here are MIG instances, and a program can use only one: ask for one GPU",
 		},
 		"a MIG instance next to a GPU, for several GPUs": {
 			req: ask(2, count(2)), node: node(inventory(migDevice(0, 4), device(1, 10))), want: placement.TooFew, unresolvable: true,
@@ -95,7 +95,7 @@ func TestFit(t *testing.T) {
 		},
 		"no GPU of the UUID, which is an index": {
 			req: ask(1, uuids("0")), node: node(inventory(named(device(0, 15), "GPU-4c089e34"))), want: placement.NoSuchDevice, unresolvable: true,
-			wantSentence: "wants a GPU that matches 0; this node has GPU-4c089e34: change gpu-uuid (it is no index: GPU0 is GPU-4c089e34)",
+			wantSentence: "wants a GPU that matches 0; this node has GPU-4c089e34: change gpu-uuid (gpu-uuid takes no index: GPU0 is GPU-4c089e34)",
 		},
 		"no GPU of the UUID, of which little is said": {
 			req: ask(1, uuids("4c")), node: node(inventory(named(device(0, 15), "GPU-4c089e34"))), want: placement.NoSuchDevice, unresolvable: true,
@@ -139,11 +139,11 @@ func TestFit(t *testing.T) {
 		},
 		"an amount in bytes": {
 			req: ask(3 << 30), node: node(two), want: placement.TooLarge, unresolvable: true,
-			wantSentence: "needs 3221225472 GiB on one GPU; the largest that qualifies here has 10 GiB: it counts units of 1 GiB, not bytes: ask for 3",
+			wantSentence: "needs 3221225472 GiB on one GPU; the largest that qualifies here has 10 GiB: gpu-mem counts units of 1 GiB, not bytes: ask for 3",
 		},
 		"an amount in MiB": {
 			req: ask(3072), node: node(two), want: placement.TooLarge, unresolvable: true,
-			wantSentence: "needs 3072 GiB on one GPU; the largest that qualifies here has 10 GiB: it counts units of 1 GiB: if MiB were meant, ask for 3",
+			wantSentence: "needs 3072 GiB on one GPU; the largest that qualifies here has 10 GiB: gpu-mem counts units of 1 GiB: ask for 3 if you meant MiB",
 		},
 		"larger than any GPU that the model allows": {
 			req: ask(12, globsOf("A100*")), node: node(inventory(device(0, 10), device(1, 16, model("Tesla T4")))), want: placement.TooLarge, unresolvable: true,

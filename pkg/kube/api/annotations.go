@@ -181,7 +181,7 @@ var annotations = [...]annotation{
 	},
 	{
 		name: assignmentName, writer: byBinding, value: "JSON",
-		effect: "which GPUs the pod has, how much of each, and at which level",
+		effect: "the pod's GPUs, the amount of each, and the level",
 	},
 	{
 		name: indexName, writer: byBinding, value: "`\"0,3\"`",
@@ -189,15 +189,15 @@ var annotations = [...]annotation{
 	},
 	{
 		name: usedName, writer: byBinding, value: "JSON",
-		effect: "how much GPU memory the pod uses and used at most, in steps of 64 MiB. The device plugin writes it at most once in five minutes",
+		effect: "the GPU memory that the pod uses, and its maximum, in steps of 64 MiB. The device plugin writes it at most once in five minutes",
 	},
 	{
 		name: roomMadeName, writer: byWaking, value: "a time",
-		effect: "has the scheduler try the pod again at once",
+		effect: "makes the scheduler retry the pod at once",
 	},
 	{
 		name: inventoryName, writer: byPlugin, value: "JSON",
-		effect: "the GPUs that the node offers, and in which state they are",
+		effect: "the GPUs that the node offers, and their state",
 	},
 	{
 		name: cordonedName, writer: byAdmins, value: "UUIDs, separated by commas",
@@ -205,7 +205,7 @@ var annotations = [...]annotation{
 	},
 	{
 		name: cordonsName, writer: byAdmins, value: "JSON",
-		effect: "of each of them by UUID, who cordoned it (`by`) and why (`reason`), for people",
+		effect: "the author (`by`) and the reason (`reason`) of each cordon, by UUID, for people",
 	},
 }
 
@@ -268,7 +268,7 @@ func ParseFallback(s string) (placement.Policy, error) {
 	case p.OfCluster():
 		return p, nil
 	case p.Known():
-		return "", fmt.Errorf("a pod must ask for %s itself, so that others see that it has; want %s", s, want)
+		return "", fmt.Errorf("only a pod itself can ask for %s; want %s", s, want)
 	}
 	return "", fmt.Errorf("%q: want %s", s, want)
 }

@@ -380,13 +380,13 @@ func decode(s string, into any) error {
 	}
 	err := json.Unmarshal([]byte(s), &head)
 	if err == nil && head.Version != version {
-		return fmt.Errorf("version %d is not known here, want %d", head.Version, version)
+		return fmt.Errorf("unknown version %d, want %d", head.Version, version)
 	}
 	if err == nil {
 		err = json.Unmarshal([]byte(s), into)
 	}
 	if err != nil {
-		return fmt.Errorf("not what gpumem writes: %w", err)
+		return fmt.Errorf("malformed value: %w", err)
 	}
 	return nil
 }

@@ -73,12 +73,12 @@ const maxAllocated = 1000
 
 func validateAllocated(inv gpu.Inventory, uuids map[gpu.UUID]bool) error {
 	if len(inv.Allocated) > maxAllocated {
-		return fmt.Errorf("what %d pods were given, want %d at most", len(inv.Allocated), maxAllocated)
+		return fmt.Errorf("allocations of %d pods, want %d at most", len(inv.Allocated), maxAllocated)
 	}
 	for _, g := range inv.Allocated {
 		for _, s := range g.Shares {
 			if g.UID == "" || !uuids[s.Device] || s.Units < 0 || s.Units > maxAmount || s.Cores < 0 || s.Cores > gpu.CoresPerDevice {
-				return fmt.Errorf("pod %q was given %d units and %d%% of the cores of device %q, which none can have been", g.UID, s.Units, s.Cores, s.Device)
+				return fmt.Errorf("pod %q cannot have %d units and %d%% of the cores of device %q", g.UID, s.Units, s.Cores, s.Device)
 			}
 		}
 	}

@@ -212,7 +212,7 @@ func (n Names) amounts(pod *v1.Pod) (_ placement.Request, err error) {
 	var containers []placement.Container
 	inShares := n.HoldsHere(pod, true)
 	if inShares && n.HoldsHere(pod, false) {
-		inShares, err = false, fmt.Errorf("it asks for both %s and %s: ask for one of them", n.GPUMem(), n.GPUShares())
+		inShares, err = false, fmt.Errorf("the pod asks for both %s and %s: ask for one of them", n.GPUMem(), n.GPUShares())
 	}
 	add := func(c v1.Container, kind placement.ContainerKind) {
 		asks, e := n.amountsOf(c, inShares)
@@ -247,7 +247,7 @@ func (n Names) amountsOf(c v1.Container, inShares bool) (placement.Container, er
 	switch {
 	case err != nil:
 	case inShares && cores > 0:
-		cores, err = 0, fmt.Errorf("container %q: %s has its part of the cores: take %s away", c.Name, n.GPUShares(), n.GPUCore())
+		cores, err = 0, fmt.Errorf("container %q: %s includes cores: remove %s", c.Name, n.GPUShares(), n.GPUCore())
 	case units == 0 && cores > 0:
 		err = fmt.Errorf("container %q: %s needs %s too", c.Name, n.GPUCore(), n.GPUMem())
 	}
@@ -297,8 +297,8 @@ func readCount(s string, containers []placement.Container) (int, error) {
 	}
 	units := func(c placement.Container) int64 { return int64(c.Units) }
 	cores := func(c placement.Container) int64 { return int64(c.Cores) }
-	const why = "that the init containers before it leave, and the kubelet would not take them evenly of"
-	const fix = ": ask for %d there, or for less in those"
+	const why = "that its init containers leave, which the kubelet would not take evenly from"
+	const fix = ": ask for %d there, or for less in the init containers"
 	if c, left := wasteful(containers, units); left > 0 {
 		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs"+fix, s, c.Name, c.Units, left, count, left)
 	}
@@ -396,16 +396,16 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	switch {
 	case assignment.None() || len(assignment.Shares) == req.GPUs():
 	case counted && req.Count == 0:
-		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and of how many the pod asks cannot be read: until it can the pod counts on each GPU of its node", n.Assignment(), len(assignment.Shares))
+		badAssignment = fmt.Errorf("annotation %s names %d GPUs, and the number that the pod asks for is malformed: the pod counts on each GPU of its node until it is valid", n.Assignment(), len(assignment.Shares))
 	default:
-		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and the pod asks for %d (annotation %s): until they agree the pod counts on each GPU of its node", n.Assignment(), len(assignment.Shares), req.GPUs(), n.Count())
+		badAssignment = fmt.Errorf("annotation %s names %d GPUs, and the pod asks for %d (annotation %s): the pod counts on each GPU of its node until they agree", n.Assignment(), len(assignment.Shares), req.GPUs(), n.Count())
 	}
 	if badAssignment == nil && !req.Empty() {
 		h.Assignment = assignment.WithShares(req)
 	}
 	if _, named := pod.Annotations[n.Policy()]; named && req.Policy == "" && !h.Assignment.None() {
 		h.Request.Policy = placement.Exclusive
-		err = errors.Join(err, fmt.Errorf("until annotation %s can be read no other pod comes to the GPUs of this one", n.Policy()))
+		err = errors.Join(err, fmt.Errorf("no other pod can use the GPUs of this pod until annotation %s is valid", n.Policy()))
 	}
 	return h, errors.Join(err, badAssignment)
 }

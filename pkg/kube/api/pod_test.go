@@ -178,7 +178,7 @@ func TestRequestAnnotations(t *testing.T) {
 		"a count that does not share": {annotations: []string{"gpu-count", "5"}, wantErr: `"5": container "c" asks for 12, which does not divide evenly over 5 GPUs: ask for 10 or 15`},
 		"a count with a small app after a large init container": {
 			annotations: []string{"gpu-count", "2"}, init: "14",
-			wantErr: `"2": container "c" asks for 12 units, fewer than the 14 that the init containers before it leave, and the kubelet would not take them evenly of 2 GPUs: ask for 14 there, or for less in those`,
+			wantErr: `"2": container "c" asks for 12 units, fewer than the 14 that its init containers leave, which the kubelet would not take evenly from 2 GPUs: ask for 14 there, or for less in the init containers`,
 		},
 		"a count with a large app after a small init container": {
 			annotations: []string{"gpu-count", "2"}, init: "10", want: func(r *placement.Request) { r.Count = 2 },
@@ -313,13 +313,13 @@ func TestHolding(t *testing.T) {
 			pod: annotated(mem("30"), "assignment", assignmentOf("GPU-1")), wantUnits: 30, want: []placement.Share{{Device: "GPU-1", Units: 30}},
 		},
 		"an assignment of more GPUs than are asked for": {
-			pod: annotated(mem("30"), "assignment", assignmentOf("GPU-1", "GPU-2")), wantUnits: 30, wantErr: "it names 2 GPUs, and the pod asks for 1",
+			pod: annotated(mem("30"), "assignment", assignmentOf("GPU-1", "GPU-2")), wantUnits: 30, wantErr: "names 2 GPUs, and the pod asks for 1",
 		},
 		"an assignment of fewer GPUs than are asked for": {
-			pod: annotated(mem("30"), "gpu-count", "2", "assignment", assignmentOf("GPU-1")), wantUnits: 30, wantErr: "it names 1 GPUs, and the pod asks for 2",
+			pod: annotated(mem("30"), "gpu-count", "2", "assignment", assignmentOf("GPU-1")), wantUnits: 30, wantErr: "names 1 GPUs, and the pod asks for 2",
 		},
 		"an assignment that cannot be read": {
-			pod: annotated(mem("3"), "assignment", "GPU-1"), wantUnits: 3, wantErr: "annotation gpumem.dev/assignment: not what gpumem writes",
+			pod: annotated(mem("3"), "assignment", "GPU-1"), wantUnits: 3, wantErr: "annotation gpumem.dev/assignment: malformed value",
 		},
 		"an assignment of two GPUs beside a policy that cannot be read": {
 			pod: annotated(mem("30"), "gpu-count", "2", "policy", "?", "assignment", assignmentOf("GPU-1", "GPU-2")), wantUnits: 30, wantPolicy: placement.Exclusive,
@@ -327,7 +327,7 @@ func TestHolding(t *testing.T) {
 		},
 		"a number of GPUs that cannot be read": {
 			pod: annotated(mem("30"), "gpu-count", "two", "policy", "spread", "assignment", assignmentOf("GPU-1", "GPU-2")), wantUnits: 30, wantPolicy: placement.Spread,
-			wantErr: "it names 2 GPUs, and of how many the pod asks cannot be read",
+			wantErr: "names 2 GPUs, and the number that the pod asks for is malformed",
 		},
 		"an annotation that cannot be read": {
 			pod: annotated(mem("3"), "policy", "?", "assignment", assignmentOf("GPU-1")), wantUnits: 3, wantPolicy: placement.Exclusive,
@@ -415,8 +415,8 @@ func TestWhatIsHeldStandsAboveTheNumberOfGPUs(t *testing.T) {
 	}{
 		"the number was changed":        {held, "8", v1.PodStatus{StartTime: &began}, []placement.Share{{Device: "GPU-1", Units: 16}}, ""},
 		"it cannot be read any more":    {held, "x", v1.PodStatus{StartTime: &began}, []placement.Share{{Device: "GPU-1", Units: 16}}, "want a number of GPUs"},
-		"the mark was taken away":       {assignmentOf("GPU-1"), "8", v1.PodStatus{StartTime: &began}, nil, "it names 1 GPUs, and the pod asks for 8"},
-		"the kubelet has given nothing": {held, "8", v1.PodStatus{Conditions: bound}, nil, "it names 1 GPUs, and the pod asks for 8"},
+		"the mark was taken away":       {assignmentOf("GPU-1"), "8", v1.PodStatus{StartTime: &began}, nil, "names 1 GPUs, and the pod asks for 8"},
+		"the kubelet has given nothing": {held, "8", v1.PodStatus{Conditions: bound}, nil, "names 1 GPUs, and the pod asks for 8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := annotated(pod(container("c", "gpu-mem", "16")), "assignment", tc.assignment, "gpu-count", tc.count)
@@ -565,7 +565,7 @@ func TestCoresOverSeveralGPUs(t *testing.T) {
 		"they divide":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "60")))},
 		"they do not":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "55"))), wantErr: `"2": container "c" asks for 55 per cent of cores, which do not divide evenly over 2 GPUs: ask for 54 or 56`},
 		"an init has less": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "60")), container("i", "gpu-mem", "4", "gpu-core", "20")))},
-		"an init has more": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20 per cent of cores, less than the 60 per cent that the init containers before it leave`},
+		"an init has more": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20 per cent of cores, less than the 60 per cent that its init containers leave`},
 		"an init has more, a container in between has none": {
 			pod: two(withInit(pod(container("b", "gpu-mem", "4"), container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20 per cent of cores`,
 		},

@@ -25,10 +25,10 @@ func TestRequestsInShares(t *testing.T) {
 		"of two GPUs":           {annotated(pod(container("main", "gpu-share", "6")), "gpu-count", "2"), shares(6, 2), ""},
 		"none":                  {pod(container("main", "gpu-share", "0")), placement.Request{}, ""},
 		"a part of one":         {pod(container("main", "gpu-share", "500m")), placement.Request{}, `container "main": gpumem.dev/gpu-share is 500m, want a whole number`},
-		"and memory":            {pod(container("main", "gpu-share", "3", "gpu-mem", "4")), placement.Request{}, "it asks for both gpumem.dev/gpu-mem and gpumem.dev/gpu-share"},
-		"and memory, elsewhere": {pod(container("main", "gpu-share", "3"), container("other", "gpu-mem", "4")), placement.Request{}, "it asks for both"},
+		"and memory":            {pod(container("main", "gpu-share", "3", "gpu-mem", "4")), placement.Request{}, "the pod asks for both gpumem.dev/gpu-mem and gpumem.dev/gpu-share"},
+		"and memory, elsewhere": {pod(container("main", "gpu-share", "3"), container("other", "gpu-mem", "4")), placement.Request{}, "the pod asks for both"},
 		"and none of memory":    {pod(container("main", "gpu-share", "3", "gpu-mem", "0")), shares(3, 0), ""},
-		"and cores":             {pod(container("main", "gpu-share", "3", "gpu-core", "30")), placement.Request{}, `container "main": gpumem.dev/gpu-share has its part of the cores`},
+		"and cores":             {pod(container("main", "gpu-share", "3", "gpu-core", "30")), placement.Request{}, `container "main": gpumem.dev/gpu-share includes cores`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := names(t).Request(tc.pod)

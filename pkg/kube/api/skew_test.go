@@ -68,7 +68,7 @@ func TestWhatTheKubeletHasGivenIsWrittenBeside(t *testing.T) {
 		`,"given":[{"uid":"","gpus":[[0,3,30]]}]}`, `,"given":[{"uid":"u","gpus":[[2,3,30]]}]}`,
 		`,"given":[{"uid":"u","gpus":[[0,-3,30]]}]}`, `,"given":[{"uid":"u","gpus":[[0,3,101]]}]}`,
 	} {
-		if _, err := DecodeInventory(strings.TrimSuffix(firstInventory, "}") + wrong); err == nil || !strings.Contains(err.Error(), "none can have been") {
+		if _, err := DecodeInventory(strings.TrimSuffix(firstInventory, "}") + wrong); err == nil || !strings.Contains(err.Error(), "cannot have") {
 			t.Errorf("%s: %v", wrong, err)
 		}
 	}

@@ -48,7 +48,7 @@ func Slots(r gpu.Resource, slots int, unitMiB int64) string {
 func short(s *placement.Short) string {
 	amount := Slots(s.Resource, s.Slots, s.UnitMiB)
 	if s.Pod == (placement.PodRef{}) {
-		return fmt.Sprintf("the pod's init containers are on %v, which has no %s free for the container that follows", s.Devices, amount)
+		return fmt.Sprintf("the pod's init containers use GPU %v, which has no %s free for the next container", s.Devices, amount)
 	}
-	return fmt.Sprintf("pod %s wants %s of GPU %v, and the kubelet has less left", s.Pod, amount, s.Devices)
+	return fmt.Sprintf("pod %s needs %s on GPU %v, and the kubelet has less left", s.Pod, amount, s.Devices)
 }

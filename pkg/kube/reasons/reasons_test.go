@@ -25,7 +25,7 @@ func TestRefusal(t *testing.T) {
 		},
 		"another pod that the kubelet could take it for": {
 			decide.Refusal{Reason: decide.Confusable, Pod: placement.PodRef{Namespace: "ns", Name: "p"}},
-			"waits until pod ns/p has been admitted by the kubelet, which could take one for the other",
+			"waits until the kubelet has admitted pod ns/p, because the kubelet could confuse the two",
 		},
 		"bound elsewhere":   {decide.Refusal{Reason: decide.Elsewhere, Node: "n"}, "the pod is bound to node n"},
 		"assumed elsewhere": {decide.Refusal{Reason: decide.Elsewhere, Node: "n", Assumed: true}, "the outcome of binding the pod to node n is not known yet"},
@@ -62,7 +62,7 @@ func TestAVerdictTellsOfNominatedPods(t *testing.T) {
 	n := placementtest.Node(placementtest.Inventory(placementtest.Device(0, 10)), leaving).WithNominated([]placement.Holding{nominated})
 	n = decide.Reserved(n, placement.PodRef{UID: "p"}, placementtest.Ask(3), placement.Binpack)
 	got := Verdict(placement.Fit(placementtest.Ask(3), n))
-	if want := "needs 3 GiB on one GPU; free: GPU0 0 (0 GiB in all); kept for pods that are nominated to this node: 1"; got != want {
+	if want := "needs 3 GiB on one GPU; free: GPU0 0 (0 GiB in all); reserved for pods nominated to this node: 1"; got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }

@@ -15,7 +15,7 @@ func Refusal(r *decide.Refusal) string {
 	case r.Verdict != nil:
 		return Verdict(*r.Verdict)
 	case r.Reason == decide.Confusable:
-		return fmt.Sprintf("waits until pod %s has been admitted by the kubelet, which could take one for the other", r.Pod)
+		return fmt.Sprintf("waits until the kubelet has admitted pod %s, because the kubelet could confuse the two", r.Pod)
 	case r.Reason == decide.Elsewhere && r.Assumed:
 		return fmt.Sprintf("the outcome of binding the pod to node %s is not known yet", r.Node)
 	case r.Reason == decide.Elsewhere:

@@ -19,12 +19,12 @@ var messages = [placement.Fragmented + 1]struct {
 }{
 	placement.Fits:              {full: func(v verdict) string { return v.need() + "; fits" }},
 	placement.NoDevices:         {full: verdict.noDevices},
-	placement.OtherUnits:        {full: verdict.otherUnits, onGPU: "is not offered in what the pod asks for"},
+	placement.OtherUnits:        {full: verdict.otherUnits, onGPU: "has other units than the pod asks for"},
 	placement.WeakerEnforcement: {full: verdict.weaker},
 	placement.NoCores: {full: func(verdict) string {
 		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	}},
-	placement.NoSuchDevice: {full: verdict.noSuchDevice, brief: "no GPU here matches", onGPU: "is none that the pod asks for"},
+	placement.NoSuchDevice: {full: verdict.noSuchDevice, brief: "no GPU here matches", onGPU: "does not match the pod's request"},
 	placement.TooLarge: {full: func(v verdict) string {
 		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", v.need(), v.largest(), v.instead())
 	}, brief: "no GPU here is as large", onGPU: "too small even when empty"},
@@ -72,7 +72,7 @@ func (v verdict) noDevices() string {
 
 func (v verdict) noSuchDevice() string {
 	if v.instancesAlone() {
-		return fmt.Sprintf("needs %d GPUs, and those that match here are MIG instances, and a program sees one alone: ask for one GPU", v.Request.GPUs())
+		return fmt.Sprintf("needs %d GPUs; the matching GPUs here are MIG instances, and a program can use only one: ask for one GPU", v.Request.GPUs())
 	}
 	has := models(v.Node)
 	if v.Request.Models == "" {
@@ -186,7 +186,7 @@ func (v verdict) anywhere() (s string) {
 		}
 	}
 	if n := nominated; n > 0 {
-		s += fmt.Sprintf("; kept for pods that are nominated to this node: %d", n)
+		s += fmt.Sprintf("; reserved for pods nominated to this node: %d", n)
 	}
 	return s
 }
@@ -205,9 +205,9 @@ func (v verdict) instead() string {
 	case v.Request.InShares:
 		return "ask for less"
 	case asked >= bytesPerMiB:
-		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", Amount(1, v.Node.UnitMiB), perUnit(asked/bytesPerMiB))
+		return fmt.Sprintf("gpu-mem counts units of %s, not bytes: ask for %d", Amount(1, v.Node.UnitMiB), perUnit(asked/bytesPerMiB))
 	case asked >= thousands && asked >= many*closest.Largest(v.Verdict) && unit > 1:
-		return fmt.Sprintf("it counts units of %s: if MiB were meant, ask for %d", Amount(1, v.Node.UnitMiB), perUnit(asked))
+		return fmt.Sprintf("gpu-mem counts units of %s: ask for %d if you meant MiB", Amount(1, v.Node.UnitMiB), perUnit(asked))
 	case v.fitsSplit():
 		return "ask for less, or for more GPUs"
 	default:
@@ -265,7 +265,7 @@ func (v verdict) otherwise() string {
 	case !ok:
 		return ""
 	case miss.Index != nil:
-		return fmt.Sprintf(" (it is no index: GPU%d is %s)", miss.Index.Index, miss.Index.UUID)
+		return fmt.Sprintf(" (gpu-uuid takes no index: GPU%d is %s)", miss.Index.Index, miss.Index.UUID)
 	default:
 		return " (globs match the whole name: " + miss.Wider + ")"
 	}

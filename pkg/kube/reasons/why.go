@@ -27,21 +27,21 @@ func Why(r ranking.Ranking) string {
 		format, units := most(r.First.Cost, r.Alone.Cost)
 		because = fmt.Sprintf(format, alone.Name, Amount(gpu.Units(math.Ceil(units)), alone.UnitMiB))
 	}
-	return fmt.Sprintf("%s goes before %s, which is as good or better by the policy alone: %s", first.Name, alone.Name, because)
+	return fmt.Sprintf("%s ranks before %s, which is at least as good by the policy alone: %s", first.Name, alone.Name, because)
 }
 
 // most returns the largest difference between two costs in units, with a format for the node's name and
 // the amount.
 func most(less, more ranking.Cost) (format string, units float64) {
-	format, units = "on %s it takes from pods that can use few other models, which counts as %s more left free", more.Models-less.Models
+	format, units = "on %s the pod would take a model that other pods need, at a cost of %s", more.Models-less.Models
 	if cpu := more.CPU - less.CPU; cpu > units {
-		format, units = "on %s it leaves GPU memory without the CPU that pods need with it, which counts as %s more left free", cpu
+		format, units = "on %s the pod would leave GPU memory without the CPU that pods need with it, at a cost of %s", cpu
 	}
 	if several := more.Several - less.Several; several > units {
-		format, units = "on %s it takes from pods that need several GPUs of one node, which counts as %s more left free", several
+		format, units = "on %s the pod would take GPUs from pods that need several on one node, at a cost of %s", several
 	}
 	if idle := more.Idle - less.Idle; idle > units {
-		format, units = "on %s more CPU is left idle, which counts as %s more left free", idle
+		format, units = "on %s more CPU would stay idle, at a cost of %s", idle
 	}
 	return format, units
 }

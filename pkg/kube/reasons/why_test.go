@@ -36,44 +36,44 @@ func TestWhy(t *testing.T) {
 		"equals":     {req: ask(4), nodes: []placement.Node{machine("b", 0, 1, 8), machine("a", 0, 1, 8)}},
 		"the group": {
 			req: ask(4, grouped), nodes: []placement.Node{machine("a", 0, 1, 8), machine("b", 0, 1, 16, placementtest.Hold("x", ask(1, grouped), 0))},
-			want: "b goes before a, which is as good or better by the policy alone: a pod of its gpu-group is there",
+			want: "b ranks before a, which is at least as good by the policy alone: a pod of its gpu-group is there",
 		},
 		"the group, where GPUs are spread": {
 			policy: placement.Spread, req: ask(4, grouped),
 			nodes: []placement.Node{machine("a", 0, 1, 16), machine("b", 0, 1, 16, placementtest.Hold("x", ask(1, grouped), 0))},
-			want:  "b goes before a, which is as good or better by the policy alone: a pod of its gpu-group is there",
+			want:  "b ranks before a, which is at least as good by the policy alone: a pod of its gpu-group is there",
 		},
 		"the model": {
 			req: ask(4, placementtest.Prefers(placement.Fastest)), nodes: []placement.Node{machine("a", 0, 1, 8), placement.NewNode("b", fast, nil)},
-			want: "b goes before a, which is as good or better by the policy alone: the pod's gpu-model-preference is for that model",
+			want: "b ranks before a, which is at least as good by the policy alone: the pod's gpu-model-preference is for that model",
 		},
 		"the model, of nodes that are equal by the policy": {
 			req: ask(4, placementtest.Prefers(placement.Fastest)), nodes: []placement.Node{machine("a", 0, 1, 16), placement.NewNode("b", fast, nil)},
-			want: "b goes before a, which is as good or better by the policy alone: the pod's gpu-model-preference is for that model",
+			want: "b ranks before a, which is at least as good by the policy alone: the pod's gpu-model-preference is for that model",
 		},
 		"nearness": {
 			req: ask(8, count(2)), nodes: []placement.Node{machine("a", 0, 2, 8), placement.NewNode("b", linked, nil)},
-			want: "b goes before a, which is as good or better by the policy alone: the GPUs there are nearer to one another",
+			want: "b ranks before a, which is at least as good by the policy alone: the GPUs there are nearer to one another",
 		},
 		"models": {
 			mix: []placement.Request{ask(12, only("T4")), ask(12)}, req: ask(12),
 			nodes: []placement.Node{model("T4", machine("t4", 0, 2, 14)), model("A10", machine("a10", 0, 4, 22))},
-			want:  "a10 goes before t4, which is as good or better by the policy alone: on t4 it takes from pods that can use few other models, which counts as 25 GiB more left free",
+			want:  "a10 ranks before t4, which is at least as good by the policy alone: on t4 the pod would take a model that other pods need, at a cost of 25 GiB",
 		},
 		"CPU": {
 			mix: []placement.Request{ask(8, placementtest.CPU(8000))}, req: ask(8, placementtest.CPU(16_000)),
 			nodes: []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)},
-			want:  "wide goes before narrow, which is as good or better by the policy alone: on narrow it leaves GPU memory without the CPU that pods need with it, which counts as 8 GiB more left free",
+			want:  "wide ranks before narrow, which is at least as good by the policy alone: on narrow the pod would leave GPU memory without the CPU that pods need with it, at a cost of 8 GiB",
 		},
 		"idle CPU": {
 			mix: []placement.Request{ask(8)}, req: ask(8),
 			nodes: []placement.Node{machine("a", 128_000, 1, 16, placementtest.Hold("x", placement.Request{CPU: 64_000})), machine("b", 32_000, 1, 16)},
-			want:  "b goes before a, which is as good or better by the policy alone: on a more CPU is left idle, which counts as 2 GiB more left free",
+			want:  "b ranks before a, which is at least as good by the policy alone: on a more CPU would stay idle, at a cost of 2 GiB",
 		},
 		"several GPUs": {
 			mix: []placement.Request{ask(8), ask(32, count(4))}, req: ask(8),
 			nodes: []placement.Node{machine("idle", 0, 4, 8), machine("pair", 0, 1, 10)},
-			want:  "pair goes before idle, which is as good or better by the policy alone: on idle it takes from pods that need several GPUs of one node, which counts as 11 GiB more left free",
+			want:  "pair ranks before idle, which is at least as good by the policy alone: on idle the pod would take GPUs from pods that need several on one node, at a cost of 11 GiB",
 		},
 	}
 	for name, tc := range tests {

@@ -19,7 +19,7 @@ type Kube struct {
 
 // AddFlags adds the flags for the configuration.
 func (k *Kube) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&k.Config, "kubeconfig", k.Config, "`file` with access to the API server; empty: that of the pod's service account")
+	f.StringVar(&k.Config, "kubeconfig", k.Config, "`file` with access to the API server; empty: the pod's service account")
 	f.Float32Var(&k.QPS, "kube-api-qps", k.QPS, "requests per second to the API server")
 	f.IntVar(&k.Burst, "kube-api-burst", k.Burst, "requests to the API server at once")
 }
@@ -36,7 +36,7 @@ func (k Kube) Validate() error {
 func (k Kube) Client(program, version string) (*kubernetes.Clientset, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", k.Config)
 	if err != nil {
-		return nil, fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+		return nil, fmt.Errorf("find the API server (set --kubeconfig outside of a cluster): %w", err)
 	}
 	config.QPS, config.Burst = k.QPS, k.Burst
 	config.UserAgent = program + "/" + version
@@ -44,7 +44,7 @@ func (k Kube) Client(program, version string) (*kubernetes.Clientset, error) {
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
+		return nil, fmt.Errorf("create a client for %s: %w", config.Host, err)
 	}
 	return client, nil
 }

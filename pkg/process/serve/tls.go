@@ -53,7 +53,7 @@ func (m MutualTLS) Read() (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(authorities) {
-		return nil, fmt.Errorf("%s has no certificate of an authority in it", m.ClientCAFile)
+		return nil, fmt.Errorf("%s contains no certificate of an authority", m.ClientCAFile)
 	}
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
@@ -68,10 +68,10 @@ func (m MutualTLS) Read() (*tls.Config, error) {
 
 func (m MutualTLS) verifyName(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 {
-		return errors.New("the client shows no certificate")
+		return errors.New("the client has sent no certificate")
 	}
 	if got := state.PeerCertificates[0].Subject.CommonName; got != m.ClientName {
-		return fmt.Errorf("the client is %q, and only %q is served", got, m.ClientName)
+		return fmt.Errorf("the client has a certificate for %q, want %q", got, m.ClientName)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (f *tlsFiles) config() (*tls.Config, error) {
 		if f.last == nil {
 			return nil, err
 		}
-		f.log.Warn("certificates cannot be read; those before them are used", zap.Error(err))
+		f.log.Warn("certificates cannot be read; the last ones stay in use", zap.Error(err))
 		return f.last, nil
 	}
 	f.last = config
@@ -112,6 +112,6 @@ func (f *tlsFiles) tell(leaf *x509.Certificate) {
 	}
 	if !f.warned && time.Until(leaf.NotAfter) < expiresSoon {
 		f.warned = true
-		f.log.Warn("the certificate ends soon", zap.Time("until", leaf.NotAfter))
+		f.log.Warn("the certificate expires soon", zap.Time("until", leaf.NotAfter))
 	}
 }

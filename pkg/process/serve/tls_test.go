@@ -225,7 +225,7 @@ func TestCertificatesThatAreMissing(t *testing.T) {
 	if err := os.WriteFile(m.ClientCAFile, []byte("no PEM"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Read(); err == nil || !strings.Contains(err.Error(), "has no certificate of an authority in it") {
+	if _, err := m.Read(); err == nil || !strings.Contains(err.Error(), "contains no certificate of an authority") {
 		t.Errorf("with no authority: %v", err)
 	}
 }
@@ -239,7 +239,7 @@ func TestTheEndOfACertificateIsToldOnce(t *testing.T) {
 		leaf.NotAfter = time.Now().Add(left)
 		files.tell(leaf)
 	}
-	if got := logs.FilterMessage("the certificate ends soon").Len(); got != 1 || logs.Len() != 1 {
+	if got := logs.FilterMessage("the certificate expires soon").Len(); got != 1 || logs.Len() != 1 {
 		t.Errorf("the end is told %d times, in %d lines, want once", got, logs.Len())
 	}
 	files.tell(&x509.Certificate{SerialNumber: big.NewInt(2), NotAfter: leaf.NotAfter})

@@ -166,7 +166,7 @@ func TestRanked(t *testing.T) {
 	if got.Verb != Prioritize || got.Result != Fits || got.Node != "n03" || got.Asked != len(nodes) || got.Fit != len(nodes) {
 		t.Errorf("got %+v", got)
 	}
-	if want := "n03 goes before n02, which is as good or better by the policy alone: a pod of its gpu-group is there"; got.Why != want {
+	if want := "n03 ranks before n02, which is at least as good by the policy alone: a pod of its gpu-group is there"; got.Why != want {
 		t.Errorf("why %q, want %q", got.Why, want)
 	}
 	if len(got.Nodes) != MaxNodes || got.Nodes[1].Name != "n04" || *got.Nodes[1].Score != ranking.MaxScore-1 {

@@ -26,11 +26,11 @@ func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 		return h
 	}
 	second := placement.PodRef{Namespace: "ml", Name: "second", UID: "2"}
-	const confusable = "waits until pod ns/first has been admitted by the kubelet, which could take one for the other"
+	const confusable = "waits until the kubelet has admitted pod ns/first, because the kubelet could confuse the two"
 	both := inventory(device(0, 14, t4), device(1, 23, a10))
 	comes := hold("comes", ask(3))
 	spread := node(inventory(device(0, 14), device(1, 14)), admitted(hold("there", ask(4), 1))).WithNominated([]placement.Holding{comes})
-	const kept = "needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented); kept for pods that are nominated to this node: 1"
+	const kept = "needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented); reserved for pods nominated to this node: 1"
 	for name, tc := range map[string]struct {
 		node   placement.Node
 		req    placement.Request

@@ -182,7 +182,7 @@ func scenes() map[string]inspect.Report {
 		{"unread", gpu.Inventory{}, []placement.Holding{holding("web/old", request(7, 0), "GPU-old")}},
 		{"silent", gpu.Inventory{}, []placement.Holding{holding("web/early", request(7, 0))}},
 	}
-	problem := `annotation gpumem.dev/inventory: version 7 is not known here, want 1`
+	problem := `annotation gpumem.dev/inventory: unknown version 7, want 1`
 	troubled := inspect.Facts{
 		Nodes:    map[string]inspect.NodeFacts{"unread": {Problem: problem}},
 		Problems: []inspect.Problem{{Object: "node unread", Message: problem}},

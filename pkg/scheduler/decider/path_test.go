@@ -734,7 +734,7 @@ func TestANodeThatWasPassedOverIsRecorded(t *testing.T) {
 	for _, n := range got.Nodes {
 		nodes = append(nodes, n.Name+" "+n.Reason)
 	}
-	if diff := cmp.Diff([]string{"pair Confusable", "plain NoDevices"}, nodes); diff != "" || !strings.Contains(got.Nodes[0].Message, "until pod team/b has been admitted") {
+	if diff := cmp.Diff([]string{"pair Confusable", "plain NoDevices"}, nodes); diff != "" || !strings.Contains(got.Nodes[0].Message, "has admitted pod team/b") {
 		t.Errorf("%s: (-want +got):\n%s", got.Nodes[0].Message, diff)
 	}
 }

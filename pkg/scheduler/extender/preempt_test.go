@@ -238,7 +238,7 @@ func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	if got := fits(); len(got) != 0 {
 		t.Errorf("a small pod fits %v, want nowhere", got)
 	}
-	const want = "needs 5 GiB on one GPU; free: GPU0 4, GPU1 3 (7 in all, fragmented); kept for pods that are nominated to this node: 1"
+	const want = "needs 5 GiB on one GPU; free: GPU0 4, GPU1 3 (7 in all, fragmented); reserved for pods nominated to this node: 1"
 	if got := w.filter(small).FailedNodes["pair"]; got != want {
 		t.Errorf("reason %q\nwant   %q", got, want)
 	}

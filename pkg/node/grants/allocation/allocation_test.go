@@ -714,7 +714,7 @@ func TestAPodWhoseGPUHasNoRoomLeft(t *testing.T) {
 	t.Run("is refused where only the scheduler places", func(t *testing.T) {
 		c.place = false
 		err := c.admit("p")
-		if err == nil || !strings.Contains(reasons.Error(err), "pod ns/p wants 2 GiB of GPU [GPU-00000000], and the kubelet has less left") {
+		if err == nil || !strings.Contains(reasons.Error(err), "pod ns/p needs 2 GiB on GPU [GPU-00000000], and the kubelet has less left") {
 			t.Errorf("admission: %v", err)
 		}
 	})
@@ -763,7 +763,7 @@ func TestPreferErrors(t *testing.T) {
 		"less than nothing is asked for":    {all, nil, -1, "asks for -1 slots", false},
 		"more must be in than is asked for": {all, ids(0, 0, 1), 1, "and names 2", false},
 		"what must be in is unknown":        {all, ids(7, 0), 2, "does not have", false},
-		"what must be in is not available":  {ids(0, 1, 2), ids(0, 0), 2, "the pod's init containers are on [GPU-00000000]", false},
+		"what must be in is not available":  {ids(0, 1, 2), ids(0, 0), 2, "the pod's init containers use GPU [GPU-00000000]", false},
 		"what must be in has no room left":  {ids(0, 0), ids(0, 0), 2, "has no 2 GiB free", false},
 	}
 	for name, tc := range tests {
