@@ -15,7 +15,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// consider looks at every node as it is now, for a pod that waits.
+// consider evaluates all nodes in their current state for a waiting pod, and sets the summary and the
+// nodes to print.
 func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, all bool) {
 	switch {
 	case pod.Problem != "":
@@ -57,7 +58,8 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 	}
 }
 
-// repeat says what a pod and its scheduler say, for who does not see the nodes.
+// repeat summarizes the pod's fields and its scheduler's message, for a user who may not see all nodes
+// and pods.
 func (e *explanation) repeat(pod inspect.WaitFacts, facts inspect.Facts) {
 	e.Summary = "waits, and " + cmp.Or(said(pod), "its scheduler has reported no reason")
 	if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
@@ -69,7 +71,7 @@ func (e *explanation) repeat(pod inspect.WaitFacts, facts inspect.Facts) {
 	}
 }
 
-// look describes a node as it is for a request, with who cordoned its GPUs.
+// look describes a node for a request, with the author and the reason of each cordon.
 func look(req placement.Request, n placement.Node, chosen placement.Assignment, facts inspect.NodeFacts) decisions.Node {
 	out := decisions.Look(req, n, chosen)
 	for i, d := range n.Devices {
@@ -78,7 +80,7 @@ func look(req placement.Request, n placement.Node, chosen placement.Assignment, 
 	return out
 }
 
-// summary says in a line what a pod waits for. Its chances are sorted.
+// summary returns a line with the reason why a pod waits. The chances must be sorted.
 func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Facts) string {
 	fit, allowed := 0, 0
 	for _, c := range chances {
@@ -116,7 +118,7 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 	return s
 }
 
-// said is what the scheduler of a pod has said of it last; empty where it has not.
+// said returns the last message of the pod's scheduler; empty if there is none.
 func said(pod inspect.WaitFacts) string {
 	if pod.Said == "" {
 		return ""
@@ -124,7 +126,8 @@ func said(pod inspect.WaitFacts) string {
 	return "its scheduler says: " + pod.Said
 }
 
-// asksOf says what a pod asks for.
+// asksOf renders a request, for example "3 GiB on each of 2 GPUs", with the pod's constraints and
+// preferences.
 func asksOf(req placement.Request, unitMiB int64) string {
 	units, cores := req.Share()
 	s := amount(req, units, unitMiB)
@@ -139,7 +142,8 @@ func asksOf(req placement.Request, unitMiB int64) string {
 	return s + api.Wishes(req)
 }
 
-// amount says how much units are, of what a pod asks for.
+// amount renders units of the resource that the pod requests: as shares, in GiB or MiB, or as units of
+// unknown size.
 func amount(req placement.Request, units gpu.Units, unitMiB int64) string {
 	switch {
 	case req.InShares:

@@ -1,19 +1,19 @@
-// Package explain has the command explain: why a pod waits, or why it is where it is.
+// Package explain has the command explain, which explains why a pod waits, or why it is on its node.
 //
 // # Invariants
 //
-//   - What fits now is what package decide says, by the policy of the cluster, as the extender does.
-//   - What was decided is what the extender remembers. Where it cannot be read, the rest is printed,
-//     with a warning.
-//   - What a placed pod uses is asked of the device plugin of its node alone. Where that does not tell,
-//     the line is left out.
-//   - Of a pod that waits the nodes are sorted: the first comes closest.
+//   - Package decide computes whether a pod fits now, by the cluster's policy, as in the extender.
+//   - Past decisions are the extender's records. If they cannot be read, the command prints a warning
+//     and the rest of the answer.
+//   - For the usage of a placed pod, the command reads only the device plugin of the pod's node. If it
+//     does not answer, the command omits the line.
+//   - The nodes of a waiting pod are sorted by how closely the pod fits.
 //
 // # Decisions
 //
-// The two are printed apart. What is now may differ from what was when the pod was placed, and of a
-// pod that is placed the GPUs as they were then say why it has its own.
+// The output separates the current state from past decisions, because the state may have changed since
+// the pod was placed. For a placed pod, the state of the GPUs at its binding explains the choice.
 //
-// A Deployment's pods are known by the name of their ReplicaSet, which ends in the hash that is their
-// label: to read ReplicaSets takes a right that users may lack.
+// The command derives a pod's Deployment from the name of its ReplicaSet, which ends in the pod's label
+// pod-template-hash. Reading ReplicaSets would require a right that users may lack.
 package explain

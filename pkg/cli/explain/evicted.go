@@ -14,9 +14,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
-// evicted names the pods that preemption has evicted for a pod, by the Events that kube-scheduler
-// writes on them: "Preempted by pod UID on node NODE". Their field related, which is for that, is
-// empty in Kubernetes 1.36. The API server keeps Events for an hour. It returns "" where there are none, and where none may be read.
+// evicted names the pods that preemption evicted for a pod. It reads the Events that kube-scheduler
+// records on the evicted pods: "Preempted by pod UID on node NODE". Their field related would identify
+// the pod, but is empty in Kubernetes 1.36. The API server deletes Events after an hour. evicted returns
+// "" if it finds no such Event.
 func (o *Options) evicted(ctx context.Context, pod *v1.Pod) string {
 	events, hidden := o.preemptions(ctx, pod.Namespace)
 	var names []string
@@ -38,7 +39,7 @@ func (o *Options) evicted(ctx context.Context, pod *v1.Pod) string {
 		return ""
 	}
 	slices.Sort(names)
-	names = slices.Compact(names) // a StatefulSet gives a name again
+	names = slices.Compact(names) // a StatefulSet reuses the names of its pods
 	if more := len(names) - shownNodes; more > 0 {
 		names = append(names[:shownNodes], fmt.Sprintf("%d more", more))
 	}
@@ -49,8 +50,8 @@ func (o *Options) evicted(ctx context.Context, pod *v1.Pod) string {
 	return said
 }
 
-// preemptions returns the Events "Preempted" of all namespaces, or those of one where others may
-// not be read, which is hidden then.
+// preemptions returns the Events with reason Preempted of all namespaces. If the user may not list them,
+// it returns the Events of one namespace, and hidden is true.
 func (o *Options) preemptions(ctx context.Context, namespace string) (events []v1.Event, hidden bool) {
 	of := func(namespace string) (*v1.EventList, error) {
 		return o.cluster.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=Preempted"})
@@ -61,7 +62,7 @@ func (o *Options) preemptions(ctx context.Context, namespace string) (events []v
 		list, err = of(namespace)
 	}
 	if err != nil {
-		return nil, true // it is one line of the answer
+		return nil, true // the rest of the answer needs no Events
 	}
 	return list.Items, hidden
 }

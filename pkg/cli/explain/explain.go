@@ -16,11 +16,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Options are those of explain.
+// Options are the options of the command explain.
 type Options struct {
 	*cmdutil.Factory
 	output cmdutil.Output
-	all    bool // nodes
+	all    bool // show all nodes
 
 	cluster *cluster.Reader
 	pod     string // POD, NAMESPACE/POD or KIND/NAME
@@ -58,17 +58,17 @@ pod. To see them, you need the right to forward ports to the scheduler's pods
 	return cmd
 }
 
-// Complete reads the name of the pod.
+// Complete parses the name of the pod and connects to the cluster.
 func (o *Options) Complete(args []string) (err error) {
 	o.pod = strings.Join(args, "/")
 	o.cluster, err = o.Connect()
 	return err
 }
 
-// Validate says what is wrong with the format.
+// Validate returns an error if the output format is invalid.
 func (o *Options) Validate() error { return o.output.Check() }
 
-// Run prints why the pod waits, or why it is where it is.
+// Run prints the explanation of the pod.
 func (o *Options) Run(ctx context.Context) error {
 	pod, err := o.GetPod(ctx, o.cluster, o.pod)
 	if err != nil {
@@ -92,7 +92,7 @@ func (o *Options) Run(ctx context.Context) error {
 	return o.print(e)
 }
 
-// correct returns the remedy for an annotation of a pod that has no effect.
+// correct returns the remedy for a pod's annotation that has no effect.
 func correct(names api.Names, key string) string {
 	if slices.Contains([]string{string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())}, key) {
 		return "it is a resource: request it in the limits of a container, and remove the annotation"
@@ -103,7 +103,7 @@ func correct(names api.Names, key string) string {
 	return "correct its name, or remove it"
 }
 
-// noteUnread says why the scheduler's decisions are missing from the answer.
+// noteUnread reports why the scheduler's decisions are missing from the answer.
 func (o *Options) noteUnread(err error) {
 	switch {
 	case err == nil:

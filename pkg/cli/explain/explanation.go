@@ -20,46 +20,46 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
-// explanation is what explain tells, for programs too.
+// explanation is the command's answer, and its JSON form.
 type explanation struct {
 	APIVersion  string           `json:"apiVersion"`
 	Kind        string           `json:"kind"`
 	Namespace   string           `json:"namespace"`
 	Name        string           `json:"name"`
 	Asks        string           `json:"asks,omitempty"`
-	Policy      string           `json:"policy,omitempty"`        // that the pod names
-	Fallback    string           `json:"clusterPolicy,omitempty"` // of pods that name none; empty when not known
+	Policy      string           `json:"policy,omitempty"`        // named by the pod
+	Fallback    string           `json:"clusterPolicy,omitempty"` // for pods that name none; empty if unknown
 	Node        string           `json:"node,omitempty"`
 	Nominated   string           `json:"nominated,omitempty"`
 	Indexes     string           `json:"gpus,omitempty"`
-	Preferred   []string         `json:"preferred,omitempty"` // how models are now that a placed pod likes better than its own, the one that it likes best first
-	Health      string           `json:"health,omitempty"`    // why GPUs of a placed pod take no new ones; empty where they do
-	Usage       *printers.Usage  `json:"usage,omitempty"`     // of a pod that is placed; nil when not known
-	State       string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
+	Preferred   []string         `json:"preferred,omitempty"` // state of each model that a placed pod prefers to its own, best first
+	Health      string           `json:"health,omitempty"`    // why GPUs of a placed pod take no new pods; empty if they do
+	Usage       *printers.Usage  `json:"usage,omitempty"`     // of a placed pod; nil if unknown
+	State       string           `json:"state,omitempty"`     // why a container does not run; empty if all run
 	Summary     string           `json:"summary"`
-	Advice      string           `json:"advice,omitempty"`      // what to do about it
-	Evicted     string           `json:"evicted,omitempty"`     // pods that preemption evicted for it, by the Events that may be read
-	Terminating string           `json:"terminating,omitempty"` // pods that leave, and what they give back to one that waits
-	Replaced    string           `json:"replaced,omitempty"`    // pods of the revision before, which one that waits replaces
-	Now         []decisions.Node `json:"now,omitempty"`         // nodes as they are for the pod; of one that is placed, its own
-	Decided     *decisions.Pod   `json:"decided,omitempty"`     // nil when no extender remembers it
+	Advice      string           `json:"advice,omitempty"`      // the remedy
+	Evicted     string           `json:"evicted,omitempty"`     // pods that preemption evicted for this one, by the Events that the user may read
+	Terminating string           `json:"terminating,omitempty"` // terminating pods, and the memory that a waiting pod gains from them
+	Replaced    string           `json:"replaced,omitempty"`    // pods of the previous revision, which a waiting pod replaces
+	Now         []decisions.Node `json:"now,omitempty"`         // the nodes' current state for the pod; for a placed pod, only its own node
+	Decided     *decisions.Pod   `json:"decided,omitempty"`     // nil if no extender has a record
 
-	gpuless   bool // the pod has no GPU, and gets none
-	asked     bool // a scheduler has asked an extender, and placed it
-	forgotten bool // which remembers nothing of it
-	cores     bool // some node offers them
+	gpuless   bool // the pod has no GPU, and will get none
+	asked     bool // a scheduler that asks gpumem placed the pod
+	forgotten bool // such a scheduler placed it, but no extender has a record
+	cores     bool // some node offers cores
 	unitMiB   int64
 	granted   inspect.Memory
-	more      int // nodes that are left out
+	more      int // number of nodes left out
 
-	fits       bool // some node has the GPU memory that it asks for, and takes it
-	fragmented bool // some node has enough free in all, and on no GPU
+	fits       bool // some node has the requested GPU memory, and accepts the pod
+	fragmented bool // some node has enough free memory in all, but not on one GPU
 }
 
-// shownNodes is how many nodes explain shows unless all are asked for.
+// shownNodes is the number of nodes that explain shows without --all. It also limits lists of pods.
 const shownNodes = 5
 
-// explanationOf is what the objects of the API server say of a pod.
+// explanationOf explains a pod from the objects of the API server.
 func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, error) {
 	none := fmt.Errorf("pod %s/%s asks for no %s%s", pod.Namespace, pod.Name, o.cluster.Names.GPUMem(), o.nearMisses(pod))
 	if !o.cluster.PerhapsAsks(pod) {
@@ -118,7 +118,7 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 	return e, nil
 }
 
-// stateOn returns the state of a pod with that of its node, where the node has a problem.
+// stateOn returns a pod's state together with a problem of its node.
 func stateOn(node, state string, facts inspect.Facts) string {
 	switch n, known := facts.Nodes[node]; {
 	case !known:
@@ -131,14 +131,14 @@ func stateOn(node, state string, facts inspect.Facts) string {
 	}
 }
 
-// askedFor reports whether a scheduler has asked gpumem about a placed pod.
+// askedFor reports whether a scheduler that asks gpumem placed the pod.
 func (o *Options) askedFor(pod *v1.Pod) bool {
 	a, err := o.cluster.Names.AssignmentOf(pod)
 	return err == nil && !a.None() && !a.ByNode
 }
 
-// lookThere looks at the node of a placed pod as it is now, and at what it would have liked
-// better, and says in a line why the pod is there.
+// lookThere evaluates the node of a placed pod in its current state, and the models that the pod
+// prefers. It returns a line that explains the placement.
 func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
 	_, unread := o.cluster.Names.Holding(pod)
 	if asks.Problem != "" {
@@ -166,8 +166,8 @@ func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	return there
 }
 
-// measure asks what a placed pod uses of its share of its node's GPUs. What cannot be read is left
-// out: top says why.
+// measure sets the usage of a placed pod on its GPUs. It ignores errors, because the command top reports
+// them.
 func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a placement.Assignment, n placement.Node) {
 	for _, share := range a.Shares {
 		e.granted.Units += share.Units
@@ -186,7 +186,7 @@ func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a pl
 	}
 }
 
-// has tells which GPUs of its node a pod has, and what is wrong with them.
+// has sets the indexes of the pod's GPUs and the faults of these GPUs.
 func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod, node inspect.NodeFacts) {
 	var indexes, wrong []string
 	for _, id := range a.Devices() {
@@ -211,11 +211,11 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod,
 	e.Indexes, e.Health = strings.Join(indexes, ","), strings.Join(wrong, "; ")
 }
 
-// placedAnew is what becomes of a pod that loses its GPU.
+// placedAnew is the remedy for a pod that has lost its GPU.
 const placedAnew = "delete the pod to have it placed on another GPU, if it fits on one"
 
-// moveOff says how a pod comes off a GPU that has failed. A drain of the GPU would ask what is to
-// become of the others on it.
+// moveOff returns the remedy for a pod on a failed GPU. It does not suggest a drain of the GPU, which
+// would evict the other pods on it too.
 func moveOff(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -224,8 +224,8 @@ func moveOff(pod *v1.Pod) string {
 	return fmt.Sprintf("after kubectl delete pod --namespace %s %s, its %s creates it again on another GPU, if it fits on one", pod.Namespace, pod.Name, owner.Kind)
 }
 
-// nearMisses says what a pod that asks for no GPU memory does ask for that is
-// easily taken for it: 0 of it, or a resource of gpumem's domain or of its name.
+// nearMisses names requests that users mistake for a request of GPU memory: an amount of 0, another
+// resource of gpumem's domain, or a resource with the same name in another domain.
 func (o *Options) nearMisses(pod *v1.Pod) string {
 	_, short, _ := strings.Cut(string(o.cluster.Names.GPUMem()), "/")
 	var near []string

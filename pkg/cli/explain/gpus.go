@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// considered is one GPU of a list of those that were considered.
+// considered is a row of the table: a GPU and its node.
 type considered struct {
 	node decisions.Node
 	gpu  decisions.GPU
@@ -53,14 +53,14 @@ func (o *Options) printConsidered(nodes []decisions.Node, cores bool) error {
 
 func freeCores(c considered) string {
 	if c.gpu.FreeCores == nil {
-		return "?" // an extender of an older version does not tell
+		return "?" // an older extender does not report free cores
 	}
 	return fmt.Sprint(*c.gpu.FreeCores)
 }
 
-// verdict says of a GPU in some words whether the pod fits on it.
+// verdict describes whether the pod fits on a GPU.
 func verdict(c considered) string {
-	if c.gpu.Chosen { // whatever is left of it now
+	if c.gpu.Chosen { // even if less is free now
 		if c.gpu.Unhealthy != "" {
 			return "chosen; " + whyOutOfUse(c.gpu)
 		}
@@ -72,7 +72,7 @@ func verdict(c considered) string {
 		return whyOutOfUse(c.gpu)
 	case decisions.InsufficientCores:
 		return "not enough cores free"
-	default: // without a message: of a newer version
+	default: // a newer extender may send reasons without a message here
 		return cmp.Or(reasons.OnGPU(c.gpu.Reason), "does not fit: "+c.gpu.Reason)
 	}
 	switch {
@@ -89,14 +89,14 @@ func verdict(c considered) string {
 	}
 }
 
-// whyOutOfUse says why a GPU takes no new pods.
+// whyOutOfUse returns the reason why a GPU takes no new pods.
 func whyOutOfUse(g decisions.GPU) string {
 	switch {
 	case g.Status.OnlyCordoned():
 		return g.Unhealthy
 	case g.Status.Unhealthy:
 		return "unhealthy: " + g.Unhealthy
-	case g.Unhealthy != "": // its device plugin is stopped; or it is of an extender that tells no more
+	case g.Unhealthy != "": // the device plugin is stopped, or an older extender sends no status
 		return "takes no new pods: " + g.Unhealthy
 	default:
 		return "takes no new pods"

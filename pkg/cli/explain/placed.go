@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// whyThere says of a bound pod who has placed it.
+// whyThere explains how a bound pod got its node and its GPU.
 func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
 	a, err := o.cluster.Names.AssignmentOf(pod)
@@ -40,12 +40,12 @@ func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	return there
 }
 
-// preferred says of each model that a placed pod likes better than the worst of what it has on
-// its node how it is now, the one that it likes best first. A model is left out if no
-// node could ever give it what it asks for.
+// preferred returns a line for each model that a placed pod prefers to the worst of its own GPUs, best
+// first. The line names the closest node with the model, and its current state. preferred omits models
+// that no node could ever assign to the pod.
 func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
-	own = cluster.Without(own, pod.Pod)        // it would leave
-	liked := make(map[string]placement.Device) // one of each model
+	own = cluster.Without(own, pod.Pod)        // the pod would leave its GPUs
+	liked := make(map[string]placement.Device) // a device of each model
 	best := make(map[string]inspect.Chance)    // by model
 	for _, n := range nodes {
 		if n.Name == own.Name {
@@ -75,8 +75,8 @@ func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment
 	return lines
 }
 
-// better returns the models of a node that a pod may have, and likes better than the worst of
-// what it has on its own node, with a device of each.
+// better returns the models of a node that the pod may use and prefers to the worst of its GPUs on its
+// own node. The value is a device of the model.
 func better(req placement.Request, own placement.Node, a placement.Assignment, n placement.Node) map[string]placement.Device {
 	models := make(map[string]placement.Device)
 	for _, d := range n.Devices {
@@ -92,7 +92,8 @@ func better(req placement.Request, own placement.Node, a placement.Assignment, n
 	return models
 }
 
-// past says what may have chosen a pod's node past the schedulers that ask gpumem.
+// past names the ways in which a pod can get a node without gpumem: spec.nodeName, and its scheduler if
+// that does not ask gpumem.
 func past(asking []string, scheduler string) string {
 	if slices.Contains(asking, scheduler) {
 		return "by spec.nodeName"
@@ -100,7 +101,7 @@ func past(asking []string, scheduler string) string {
 	return "by spec.nodeName, or by scheduler " + scheduler
 }
 
-// why says why a pod has ended, where its status tells.
+// why returns the reason and the message in the status of a pod that has ended.
 func why(pod *v1.Pod) string {
 	var words []string
 	for _, s := range []string{pod.Status.Reason, pod.Status.Message} {
@@ -114,8 +115,7 @@ func why(pod *v1.Pod) string {
 	return ": " + strings.Join(words, ": ")
 }
 
-// advice says of a pod that was refused who had chosen its node, and what to do. It is
-// empty for pods that have ended otherwise.
+// advice returns the remedy for a pod that the kubelet rejected; empty for other pods.
 func (o *Options) advice(ctx context.Context, pod *v1.Pod) string {
 	const more = "docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror explains the message"
 	if !api.Rejected(pod) {

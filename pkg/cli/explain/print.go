@@ -20,7 +20,7 @@ func nodesOf(n int) string {
 	return fmt.Sprintf("%d nodes", n)
 }
 
-// policy is the one by which the pod is placed, as far as is known.
+// policy returns the policy for the pod's placement; empty if unknown.
 func (e explanation) policy() string {
 	if e.Policy == "" && e.Fallback != "" {
 		return e.Fallback + ", the cluster's: the pod names none"
@@ -28,7 +28,7 @@ func (e explanation) policy() string {
 	return e.Policy
 }
 
-// gpus are the indexes of those that the pod has on its node.
+// gpus returns the indexes of the pod's GPUs.
 func (e explanation) gpus() string {
 	if e.Node == "" || e.gpuless {
 		return ""
@@ -36,7 +36,7 @@ func (e explanation) gpus() string {
 	return cmp.Or(e.Indexes, "not known yet")
 }
 
-// uses is what the pod uses of what it was granted, and what it should ask for instead.
+// uses compares the pod's usage with its allocation, and suggests a better request.
 func (e explanation) uses() string {
 	if e.Usage == nil {
 		return ""
@@ -104,7 +104,7 @@ func (e explanation) whatIsNow() string {
 	return "Now"
 }
 
-// whenBound is the node of the pod as it was when it was bound, if that is remembered.
+// whenBound returns the state of the pod's node at its binding, if an extender has a record.
 func (e explanation) whenBound() []decisions.Node {
 	if e.Decided != nil {
 		for _, d := range e.Decided.Decisions {
@@ -116,10 +116,10 @@ func (e explanation) whenBound() []decisions.Node {
 	return nil
 }
 
-// outcome is what was decided, in a line.
+// outcome describes a decision in a line.
 func outcome(d decisions.Decision) string {
 	switch {
-	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0: // the message is that of the first
+	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0: // the message describes only the first node
 		return d.Result + ": " + fitting(d)
 	case d.Message != "":
 		return d.Result + ": " + d.Message
@@ -136,15 +136,14 @@ func outcome(d decisions.Decision) string {
 	}
 }
 
-// fitting says on how many nodes a pod fits. They are fewer than the cluster has:
-// kube-scheduler leaves out those that it has ruled out itself.
+// fitting counts the nodes that the pod fits. The total excludes nodes that kube-scheduler had already
+// rejected.
 func fitting(d decisions.Decision) string {
 	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, nodesOf(d.Asked))
 }
 
-// details are what is to be said of an outcome: why the best node is not that of the policy
-// alone, or why the pod does not fit nodes, as far as it is remembered: a line for those that
-// say the same.
+// details explains a decision: why the policy alone would have chosen another node, or why recorded
+// nodes do not fit. Nodes with the same message share a line.
 func details(d decisions.Decision) (lines []string) {
 	if d.Why != "" {
 		return []string{d.Why}

@@ -14,11 +14,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// rollout is what a pod is of, if a Deployment rolls it out: all revisions of it have the name in
-// common, and each its own hash.
+// rollout identifies the revision of a Deployment that a pod belongs to. The revisions of a Deployment
+// differ in the hash.
 type rollout struct{ namespace, deployment, hash string }
 
-// rolloutOf reads it from the name of the pod's ReplicaSet, which the Deployment gives it.
+// rolloutOf derives the rollout from the name of the pod's ReplicaSet, which consists of the
+// Deployment's name and the hash.
 func rolloutOf(pod *v1.Pod) rollout {
 	owner, hash := metav1.GetControllerOf(pod), pod.Labels["pod-template-hash"]
 	if owner == nil || owner.Kind != "ReplicaSet" || hash == "" {
@@ -31,18 +32,18 @@ func rolloutOf(pod *v1.Pod) rollout {
 	return rollout{pod.Namespace, deployment, hash}
 }
 
-// replaces reports whether pods of one are replaced by those of the other.
+// replaces reports whether r and old are different revisions of one Deployment.
 func (r rollout) replaces(old rollout) bool {
 	return r.deployment != "" && r.namespace == old.namespace && r.deployment == old.deployment && r.hash != old.hash
 }
 
-// lookInTheWay says what has to end for a pod to fit, where that is on its way, or does not come by
-// itself: pods that are terminating, and those of the revision that the pod replaces.
+// lookInTheWay names the pods that have to leave before the pod fits: terminating pods, and pods of the
+// previous revision, which leave only when the new pod runs.
 func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts map[string]rollout, nodes []placement.Node, facts inspect.Facts) {
 	if e.fits || len(e.Now) == 0 && (!facts.PodsUnknown || pod.Problem != "" || pod.InVain != "") {
-		return // it fits now, or no node was looked at: the pod waits for something else
+		return // the pod fits, or waits for another reason
 	}
-	order := make(map[string]int) // the nodes that come closest go first
+	order := make(map[string]int) // the closest nodes come first
 	for i, n := range e.Now {
 		order[n.Name] = i - len(e.Now)
 	}
@@ -60,9 +61,10 @@ func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts m
 	}
 }
 
-// without says on which of the nodes a pod fits once some of the pods there are gone, and what they
-// give back; of the first node that has any, where it fits on none even then, and of each where what is
-// free is not known. It may help to end them first where they have as much as the pod asks for.
+// without evaluates the nodes without the pods that goes selects. It returns the first node that the pod
+// then fits, with these pods and their memory. If there is none, it returns the first node with such
+// pods or, if the free memory is unknown, all nodes with such pods. Helps reports whether the pod may
+// fit earlier if a user deletes them.
 func without(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, goes func(placement.Holding) bool) (line string, helps bool) {
 	var unsure []string
 	for _, n := range nodes {
