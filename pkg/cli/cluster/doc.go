@@ -1,28 +1,27 @@
-// Package cluster reads a cluster for the commands of kubectl inspect gpumem: its nodes and
-// pods as the scheduler's cache counts them, gpumem's own pods, the policy of its extender, what
-// that remembers, and what the device plugins measure.
+// Package cluster reads a cluster for the commands: nodes and pods as the scheduler's cache counts them,
+// gpumem's own pods, the policy and the records of its extender, and the usage that the device plugins
+// measure.
 //
 // # Invariants
 //
-//   - It changes nothing.
-//   - What it says of a node and of a pod that waits is what package reach says: the page and the
-//     metrics ask the same functions.
-//   - A list that cannot be read is a problem that is named, never an empty list. The nodes are
-//     the exception: without them there is nothing to show, and that is the error, unless the
-//     command can answer from the pods of one namespace (see Unseen).
-//   - A pod is believed to be gpumem's when it is in gpumem's namespace and a DaemonSet or
-//     Deployment there has made it. Labels alone prove nothing: anybody may set them.
-//   - What a pod of gpumem answers is read up to a bound.
+//   - The package changes nothing in the cluster.
+//   - Package reach derives the facts about nodes and waiting pods. The page and the metrics use the
+//     same functions.
+//   - A list that cannot be read becomes a problem in the answer, and never counts as empty. Without
+//     nodes there is nothing to show, so a failed list of nodes is an error, unless the command can
+//     answer from the pods of one namespace (see Unseen).
+//   - A pod belongs to gpumem only if it is in gpumem's namespace and a DaemonSet or Deployment there
+//     created it. Labels prove nothing, because anybody may set them.
+//   - The package limits the size of responses from gpumem's pods.
 //
 // # Decisions
 //
-// Lists are read page by page and little is kept of each pod: a cluster may have very many, and
-// few that matter here. When the server has forgotten where it was, the list is read once more,
-// whole.
+// The package reads lists page by page and stores little of each pod, because a cluster may have many
+// pods that do not matter here. If the token of a page expires, it reads the list again without pages.
 //
-// The doctor's State is read here too, by the same lists of nodes and pods. It keeps the objects
-// themselves, which its checks read: what Load keeps of them is too little for it.
+// State reads the same lists for the doctor. It stores whole objects, because checks use more fields
+// than Load stores.
 //
-// The page is not a user of this package. It reads the extender's watch, which has all that it
-// needs, and is asked every two seconds; what both need of a node and of a pod is in reach.
+// The page does not use this package. It gets the objects from the extender's watch, because browsers
+// poll it every two seconds.
 package cluster

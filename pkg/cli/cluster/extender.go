@@ -16,11 +16,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/doctor"
 )
 
-// DefaultPolicy is the policy of an extender that is given none, and of the chart.
+// DefaultPolicy is the default policy of the extender and of the chart.
 const DefaultPolicy = placement.Binpack
 
-// Policy returns the policy by which the extender of the domain chooses GPUs for pods that name
-// none, as its Deployment says.
+// Policy returns the policy for pods that name none. It is a flag in the Deployment of the domain's
+// extender.
 func (r *Reader) Policy(ctx context.Context) (placement.Policy, error) {
 	list, err := r.Client.AppsV1().Deployments(r.System).List(ctx, metav1.ListOptions{LabelSelector: extenderSelector})
 	if err != nil {
@@ -40,7 +40,7 @@ func (r *Reader) Policy(ctx context.Context) (placement.Policy, error) {
 	return "", fmt.Errorf("no Deployment of gpumem's extender found in namespace %s (--gpumem-namespace selects another)", r.System)
 }
 
-// Extenders returns the pods with an extender of the domain.
+// Extenders returns the pods that run an extender of the domain.
 func (r *Reader) Extenders(ctx context.Context) ([]v1.Pod, error) {
 	pods, err := r.deployed(ctx)
 	if err != nil {
@@ -51,9 +51,8 @@ func (r *Reader) Extenders(ctx context.Context) ([]v1.Pod, error) {
 	}), nil
 }
 
-// Decided returns what the extenders remember of a pod; nil when none does. Only
-// the one in the pod of the leading scheduler is asked about pods, and which that is may
-// have changed, so all are.
+// Decided returns the latest record of a pod; nil if no extender has one. It reads all extenders,
+// because each has records from the time when its pod's kube-scheduler led.
 func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, name, uid string) (*decisions.Pod, error) {
 	if r.REST == nil {
 		return nil, nil
@@ -82,7 +81,8 @@ func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, nam
 	return nil, errors.Join(errs...)
 }
 
-// silence says why an extender does not tell: while its pod starts, that it does.
+// silence returns the error for an extender that does not answer. It reports a pod that is not ready as
+// such.
 func silence(extender *v1.Pod, err error) error {
 	if !api.Ready(extender) {
 		return fmt.Errorf("pod %s/%s is not ready yet", extender.Namespace, extender.Name)

@@ -16,15 +16,13 @@ import (
 )
 
 const (
-	// extenderPort is where the extender tells what it remembers, on its pod's
-	// loopback alone.
+	// extenderPort is the port of the extender's records, on the loopback of its pod.
 	extenderPort = 8013
-	// extenderTime is how long one extender may take to tell.
+	// extenderTime is the time limit for one extender.
 	extenderTime = 10 * time.Second
 )
 
-// readExtender reads JSON from the loopback of an extender's pod, by a forwarded
-// port.
+// readExtender reads JSON from the loopback of an extender's pod through a forwarded port.
 func (r *Reader) readExtender(ctx context.Context, pod *v1.Pod, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, extenderTime)
 	defer cancel()

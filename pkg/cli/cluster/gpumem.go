@@ -11,11 +11,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
-// extenderSelector finds the pods that decide, whatever the release is called.
+// extenderSelector selects the pods of schedulers and extenders of every release.
 const extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
 
-// Plugins returns the pods of the device plugin: those in gpumem's namespace that its DaemonSet has
-// made. Anybody may give labels to pods of their own.
+// Plugins returns the device plugin's pods: the pods in gpumem's namespace that its DaemonSet created.
+// Labels prove nothing, because anybody may set them.
 func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
 	sets, err := r.Client.AppsV1().DaemonSets(r.System).List(ctx, metav1.ListOptions{LabelSelector: answers.Plugins})
 	if err != nil {
@@ -28,7 +28,7 @@ func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
 	return r.madeBy(ctx, made, answers.Plugins)
 }
 
-// deployed returns the pods in gpumem's namespace that its Deployments have made.
+// deployed returns the pods in gpumem's namespace that its Deployments created.
 func (r *Reader) deployed(ctx context.Context) ([]v1.Pod, error) {
 	opts := metav1.ListOptions{LabelSelector: extenderSelector}
 	deployments, err := r.Client.AppsV1().Deployments(r.System).List(ctx, opts)

@@ -21,21 +21,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
-// Selection is which nodes to look at: all, or by name, or by label.
+// Selection selects nodes: all, by name, or by label.
 type Selection struct {
 	Names  []string
 	Labels string
-	Where  *Places // gets the nodes with GPU memory; nil: they are not kept
+	Where  *Places // receives the nodes with GPU memory; may be nil
 
-	EachPod  func(*v1.Pod)  // is called with each pod that asks for GPU memory, or was meant to, or has it by a claim; may be nil
-	EachNode func(*v1.Node) // the same of nodes
+	EachPod  func(*v1.Pod)  // receives each pod that requests GPU memory, seems meant to, or has it by a claim; may be nil
+	EachNode func(*v1.Node) // receives each selected node; may be nil
 
-	Unseen *Unseen // what to do where the user may not list everything; nil: it is an error
+	Unseen *Unseen // for a user who may not list everything; nil makes that an error
 }
 
-// Load reads nodes and pods and puts them into a cache as the scheduler does. What
-// cannot be read becomes a problem among the facts; without nodes, there is
-// nothing to show, and that is the error.
+// Load reads nodes and pods into a cache, as the scheduler does. Objects that cannot be read become
+// problems in the facts. Load returns an error only if it cannot list the nodes.
 func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, inspect.Facts, error) {
 	facts := inspect.Facts{
 		Resource: string(r.Names.GPUMem()),
@@ -83,7 +82,7 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 			state.NominatePod(w.Nominated, w.Pod, w.Request, w.At, time.Time{})
 		}
 	}
-	// Nodes come last, so that the cache does the sums of each node once.
+	// Add nodes last, so that the cache computes the sums of each node once.
 	for name, inv := range inventories {
 		if inv.CPU > 0 {
 			inv.CPU = max(1, inv.CPU-pods.otherCPU[name])
@@ -148,25 +147,25 @@ func unanswered(err error) error {
 	return fmt.Errorf("no API server answers: %w; did you select the right cluster (--kubeconfig, --context)?", err)
 }
 
-// found are the pods that hold GPU memory or ask for it, or were meant to.
+// found has the pods that hold GPU memory, request it, or seem meant to.
 type found struct {
 	bound    []boundPod
 	waiting  []inspect.WaitFacts
-	byClaims map[string]inspect.PodFacts // of pods that have GPU memory by claims, by UID
+	byClaims map[string]inspect.PodFacts // pods that have GPU memory by claims, by UID
 
-	otherCPU map[string]int64 // of pods without GPU memory, in millicores, by node
+	otherCPU map[string]int64 // CPU of pods without GPU memory, in millicores, by node
 }
 
 type boundPod struct {
 	node    string
 	holding placement.Holding
-	indexes []int // of its GPUs, as its annotation has them
+	indexes []int // of its GPUs, from its annotation
 	facts   inspect.PodFacts
-	err     error // what could not be read; the holding is good all the same
+	err     error // why a part could not be read; the holding is valid anyway
 }
 
-// listPods reads the pods of a namespace, or of all, and keeps little of each: a cluster may have very
-// many of them, and few that matter here.
+// listPods lists the pods of a namespace, or of all. It stores little of each pod, because a cluster may
+// have many pods that do not matter here.
 func (r *Reader) listPods(ctx context.Context, namespace string, where *Places, each func(*v1.Pod)) (found, error) {
 	var out found
 	err := r.eachPod(ctx, namespace, notEnded, func() { out = found{} }, func(pod *v1.Pod) {
@@ -182,7 +181,7 @@ func (r *Reader) listPods(ctx context.Context, namespace string, where *Places, 
 }
 
 func (f *found) add(names api.Names, where *Places, pod *v1.Pod) {
-	// Not every server knows the field selector.
+	// Some servers do not support the field selector.
 	if api.Terminal(pod) {
 		return
 	}
@@ -207,7 +206,7 @@ func (f *found) add(names api.Names, where *Places, pod *v1.Pod) {
 	}
 	w := where.WaitFacts(names, pod)
 	if w.Problem == "" && w.InVain == "" && w.Request.Empty() {
-		return // it names an amount of zero
+		return // the request is zero
 	}
 	f.waiting = append(f.waiting, w)
 }
@@ -248,8 +247,8 @@ func podFacts(names api.Names, pod *v1.Pod) inspect.PodFacts {
 	return f
 }
 
-// enforcementOf returns the level that the pod was given with its GPUs: its
-// node may have another by now. It is empty when that is not known.
+// enforcementOf returns the enforcement level that the pod got with its GPUs; empty if unknown. Its node
+// may have another level by now.
 func enforcementOf(names api.Names, pod *v1.Pod) string {
 	a, err := names.AssignmentOf(pod)
 	if err != nil {

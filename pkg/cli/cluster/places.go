@@ -14,16 +14,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
-// Places are the nodes with GPU memory, as far as they and a pod say of each other
-// whether it may go there, and what nodes offer at all.
+// Places has the nodes with GPU memory, for the question which pods may go there, and the resources that
+// the nodes offer.
 type Places struct {
 	*reach.Nodes
-	offered map[v1.ResourceName]bool // by any node, with GPU memory or without
+	offered map[v1.ResourceName]bool // by any node, with or without GPU memory
 	claimed map[types.UID]bool       // pods that have GPU memory by claims
-	partial bool                     // the nodes are not all of the cluster
+	partial bool                     // some nodes of the cluster are not included
 }
 
-// NewPlaces returns none.
+// NewPlaces returns Places without nodes.
 func NewPlaces() *Places {
 	return &Places{Nodes: reach.NewNodes(), offered: make(map[v1.ResourceName]bool), claimed: make(map[types.UID]bool)}
 }
@@ -43,10 +43,12 @@ func (p *Places) Add(node *v1.Node, inv gpu.Inventory) {
 	}
 }
 
-// HasByClaim reports whether a pod has GPU memory by a claim, as far as the nodes that were added say.
+// HasByClaim reports whether a pod has GPU memory by a claim, according to the inventories of the added
+// nodes.
 func (p *Places) HasByClaim(pod *v1.Pod) bool { return p.claimed[pod.UID] }
 
-// Unoffered returns a resource for which a pod waits in vain; empty: none is known.
+// Unoffered returns a resource that a pod requests, that gpumem does not define and that no node offers;
+// empty if there is none or not all nodes are known.
 func (p *Places) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
 	if p.partial {
 		return ""
@@ -57,12 +59,13 @@ func (p *Places) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
 	return ""
 }
 
-// AsksFor reports whether a pod asks for GPU memory, or waits for what was meant to be it.
+// AsksFor reports whether a pod requests GPU memory, or waits for a resource that seems meant to be GPU
+// memory.
 func (p *Places) AsksFor(names api.Names, pod *v1.Pod) bool {
 	return names.Asks(pod) || p.Unoffered(names, pod) != ""
 }
 
-// WaitFacts returns what a pod on no node asks for, and what it says of nodes.
+// WaitFacts returns the request of a pod without a node, and the nodes that its spec excludes.
 func (p *Places) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := p.Nodes.WaitFacts(names, pod)
 	if resource := p.Unoffered(names, pod); resource != "" {
@@ -71,8 +74,8 @@ func (p *Places) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	return w
 }
 
-// WaitsInVain describes the fault of a pod that waits for a resource that gpumem does not
-// know and no node offers, and the remedy.
+// WaitsInVain describes the fault of a pod that requests a resource that gpumem does not define and no
+// node offers. It also returns the remedy.
 func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, fix string) {
 	meant := names.GPUMem()
 	fix = fmt.Sprintf("request %s in the pod's template", meant)

@@ -19,11 +19,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Reader reads a cluster.
+// Reader reads a cluster through its API server.
 type Reader struct {
 	Names  api.Names
 	Client kubernetes.Interface
-	REST   *rest.Config // to forward ports of extenders; nil: they are not asked
+	REST   *rest.Config // forwards ports to extenders; nil skips the extenders
 	System string       // namespace of gpumem
 }
 
@@ -34,26 +34,26 @@ const (
 	notEnded = notSucceeded + ",status.phase!=" + string(v1.PodFailed)
 )
 
-// ofGPUMem selects what the chart has made.
+// ofGPUMem selects the objects of the chart.
 const ofGPUMem = "app.kubernetes.io/part-of=gpumem"
 
-// eachNode calls each for all nodes with these labels. Restart comes before it starts over.
+// eachNode calls each for all nodes with these labels. It calls restart before it reads the list again.
 func (r *Reader) eachNode(ctx context.Context, labels string, restart func(), each func(*v1.Node)) error {
 	return list(ctx, metav1.ListOptions{LabelSelector: labels}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return r.Client.CoreV1().Nodes().List(ctx, opts)
 	}, restart, each)
 }
 
-// eachPod calls each for the pods of a namespace, or of all, that a field selector selects; where the server
-// does not know the selector, for all pods.
+// eachPod calls each for the pods of a namespace, or of all, that match a field selector. A server that
+// does not support the selector returns all pods.
 func (r *Reader) eachPod(ctx context.Context, namespace, selector string, restart func(), each func(*v1.Pod)) error {
 	return list(ctx, metav1.ListOptions{FieldSelector: selector}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return r.Client.CoreV1().Pods(namespace).List(ctx, opts)
 	}, restart, each)
 }
 
-// list calls each for all objects, page by page. When the server has forgotten
-// where it was, it starts over without pages.
+// list calls each for all objects, page by page. If the token of a page expires, it calls restart and
+// reads the list again without pages.
 func list[T runtime.Object](ctx context.Context, opts metav1.ListOptions, page pager.ListPageFunc, restart func(), each func(T)) error {
 	visit := func(obj runtime.Object) error {
 		if object, ok := obj.(T); ok {
@@ -71,8 +71,8 @@ func list[T runtime.Object](ctx context.Context, opts metav1.ListOptions, page p
 	return whole.EachListItem(ctx, opts, visit)
 }
 
-// PodsOn returns the pods on a node that have not ended, and more where the server does not
-// know the selector.
+// PodsOn returns the pods on a node that have not ended. A server that does not support the field
+// selector returns more pods.
 func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
 	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + "," + notEnded})
 	if err != nil {
@@ -81,8 +81,8 @@ func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
 	return list.Items, nil
 }
 
-// Schedulers returns the names of those that ask gpumem. Not everybody may read
-// where they stand, and nothing else depends on them.
+// Schedulers returns the names of the schedulers that ask gpumem. It returns none if the user may not
+// read their configuration, because answers are possible without them.
 func (r *Reader) Schedulers(ctx context.Context) []string {
 	configs, err := r.Client.CoreV1().ConfigMaps(r.System).List(ctx, metav1.ListOptions{LabelSelector: ofGPUMem})
 	if err != nil {
@@ -91,17 +91,18 @@ func (r *Reader) Schedulers(ctx context.Context) []string {
 	return doctor.Schedulers(r.Names.GPUMem(), configs.Items)
 }
 
-// PerhapsAsks reports whether a pod asks for GPU memory, or for what may have been meant to
-// be it, as far as that can be known without knowing the nodes.
+// PerhapsAsks reports whether a pod requests GPU memory, or a resource that may be meant to be GPU
+// memory. It does not read the nodes.
 func (r *Reader) PerhapsAsks(pod *v1.Pod) bool {
 	none := func(v1.ResourceName) bool { return false }
 	return r.Names.Asks(pod) || len(r.Names.Unoffered(pod, none)) > 0
 }
 
-// OneLine is an error for a line of its own: joined errors have several.
+// OneLine returns the text of an error on one line. Joined errors have several.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// NeedsPods returns an error that says what there is not, where the pods could not be listed.
+// NeedsPods returns an error if the pods could not be listed. Its text is "cannot ", then what, then the
+// cause.
 func NeedsPods(what string, facts inspect.Facts) error {
 	if !facts.PodsUnknown {
 		return nil
@@ -109,7 +110,7 @@ func NeedsPods(what string, facts inspect.Facts) error {
 	return fmt.Errorf("cannot %s without a list of all pods: %s", what, facts.WhyUnknown)
 }
 
-// Without is a node as it is once a pod has left it.
+// Without returns a node without the allocation of one pod.
 func Without(n placement.Node, pod placement.PodRef) placement.Node {
 	var leaves []placement.Holding
 	for _, h := range n.Holdings() {

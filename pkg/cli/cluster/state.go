@@ -13,8 +13,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/doctor"
 )
 
-// State reads the objects that the doctor's checks need, and records the kinds that cannot be listed. Where the user may not
-// list the pods of all namespaces, it lists one namespace. The error means that no API server answers.
+// State reads the objects of the doctor's checks, and records the kinds that cannot be listed. If the
+// user may not list the pods of all namespaces, it lists the pods of one. It returns an error only if no
+// API server answers.
 func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namespace string) (*doctor.State, error) {
 	s := &doctor.State{Names: r.Names, Now: now, ClientVersion: clientVersion, Unread: make(map[string]string)}
 	read := func(kind string, err error) {
@@ -33,7 +34,7 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namesp
 	read("nodes", r.eachNode(ctx, "", func() { s.Nodes = nil }, func(node *v1.Node) { s.Nodes = append(s.Nodes, *node) }))
 	pods := func(namespace string) error {
 		return r.eachPod(ctx, namespace, notSucceeded, func() { s.Pods, s.ControlPlane = nil, nil }, func(pod *v1.Pod) {
-			// A cluster may have very many pods, and few that matter here.
+			// Store only the pods that checks read: a cluster may have many others.
 			if doctor.Concerns(r.Names, pod) {
 				s.Pods = append(s.Pods, *pod)
 			}
@@ -60,7 +61,7 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namesp
 	return s, nil
 }
 
-// readInstallation reads the objects that the chart has made.
+// readInstallation lists the objects of the chart.
 func (r *Reader) readInstallation(ctx context.Context, s *doctor.State, read func(kind string, err error)) {
 	opts := metav1.ListOptions{LabelSelector: ofGPUMem}
 	deployments, err := r.Client.AppsV1().Deployments(r.System).List(ctx, opts)
@@ -90,8 +91,8 @@ func (r *Reader) readInstallation(ctx context.Context, s *doctor.State, read fun
 	}
 }
 
-// readSecrets reads those that an extender serves with, by name: there is no
-// need to see any other, nor any where no server has TLS.
+// readSecrets gets the Secrets with an extender's certificates by name, so users need no right to list
+// Secrets. Without an extender it reads none.
 func (r *Reader) readSecrets(ctx context.Context, s *doctor.State) (secrets []v1.Secret, err error) {
 	for _, d := range s.Deployments {
 		if d.Labels["app.kubernetes.io/component"] != "extender" {

@@ -16,22 +16,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Unseen lets Load answer a user who may read one namespace alone, and then says what that user
-// could not see.
+// Unseen lets Load answer a user who may read only one namespace. Load records in it the parts that this
+// user may not see.
 type Unseen struct {
-	Namespace string // of the pods to list, where those of all namespaces are forbidden
+	Namespace string // Load lists its pods if the pods of all namespaces are forbidden
 
-	Nodes  error // why nodes could not be listed; nil: they were
-	Pods   error // why pods of other namespaces could not be listed; nil: they were
-	Quotas error // why ResourceQuotas could not be listed; nil: they were, or were not asked for
+	Nodes  error // why nodes could not be listed; nil if they were
+	Pods   error // why pods of other namespaces could not be listed; nil if they were
+	Quotas error // why ResourceQuotas could not be listed; nil if they were, or were not needed
 
-	failed bool // the pods could be listed of no namespace
+	failed bool // no pods could be listed, in any namespace
 }
 
 // AskForRole names the roles that show everything.
 const AskForRole = "Ask for the ClusterRole gpumem-viewer; usage needs the Role of the same name too."
 
-// Parts name the parts of the answer that the user could not see.
+// Parts names the parts of the answer that the user may not see.
 func (u *Unseen) Parts() (parts []string) {
 	if u == nil {
 		return nil
@@ -48,7 +48,7 @@ func (u *Unseen) Parts() (parts []string) {
 	return parts
 }
 
-// why says in a few words why not all pods are known, where some node or pod could not be seen.
+// why returns a short reason why some nodes or pods are unknown.
 func (u *Unseen) why() string {
 	if u.Nodes != nil {
 		return "you may not list nodes"
@@ -56,8 +56,8 @@ func (u *Unseen) why() string {
 	return "you may not list the pods of all namespaces"
 }
 
-// nodes notes that nodes may not be listed. Any other error, or one without Unseen, is returned: it
-// says which commands answer without.
+// nodes records that the user may not list nodes. It returns any other error. Without an Unseen, it adds
+// to the error how to answer without nodes.
 func (u *Unseen) nodes(err error) error {
 	switch {
 	case !apierrors.IsForbidden(err):
@@ -71,13 +71,14 @@ func (u *Unseen) nodes(err error) error {
 
 func (u *Unseen) anyNodes() bool { return u != nil && u.Nodes != nil }
 
-// Any reports whether some node or pod could not be seen.
+// Any reports whether the user may not see some nodes or pods.
 func (u *Unseen) Any() bool { return u.anyNodes() || u != nil && u.Pods != nil }
 
-// Some reports whether some nodes or pods could not be seen, and others were.
+// Some reports whether the user may not see some nodes or pods, but the others could be read.
 func (u *Unseen) Some() bool { return u.Any() && !u.failed }
 
-// only returns the namespace whose pods alone may be listed; empty: those of all may.
+// only returns the namespace that the user's lists of pods are limited to; empty if all namespaces are
+// allowed.
 func (u *Unseen) only() string {
 	if u == nil || u.Pods == nil {
 		return ""
@@ -85,7 +86,7 @@ func (u *Unseen) only() string {
 	return u.Namespace
 }
 
-// listAllowedPods lists the pods of all namespaces or, where that is forbidden, those of one.
+// listAllowedPods lists the pods of all namespaces or, if that is forbidden, the pods of one.
 func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Places) (found, error) {
 	pods, err := r.listPods(ctx, "", where, sel.EachPod)
 	if u := sel.Unseen; u != nil && u.Namespace != "" && apierrors.IsForbidden(err) {
@@ -103,8 +104,8 @@ func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Plac
 	return pods, err
 }
 
-// said returns what pods say of the nodes that they are on: which of the GPUs they have. The facts
-// of these nodes are that none is known to offer cores.
+// said derives inventories from the annotations of pods, for a user who may not list nodes. Each
+// inventory has the GPUs of the node's pods. Facts for these nodes exclude cores, which are unknown.
 func said(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
 	inventories := make(map[string]gpu.Inventory)
 	for _, p := range pods {
@@ -122,7 +123,7 @@ func said(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.In
 	return inventories
 }
 
-// indexesOf reads the annotation with the indexes of a pod's GPUs, in the order of its shares.
+// indexesOf parses the annotation with the indexes of a pod's GPUs, in the order of its shares.
 func indexesOf(value string, a placement.Assignment) (indexes []int) {
 	for field := range strings.SplitSeq(value, ",") {
 		index, err := strconv.Atoi(field)

@@ -20,7 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
-// Metrics of the device plugin that are read.
+// Metrics of the device plugin that Usage reads.
 const (
 	containerUsed = "gpumem_device_plugin_container_memory_used_bytes"
 	containerPeak = "gpumem_device_plugin_container_memory_peak_bytes"
@@ -28,27 +28,27 @@ const (
 	serverMemory  = "gpumem_device_plugin_mps_server_memory_bytes"
 )
 
-// Usage is what GPUs and pods use, as far as the device plugins tell, each of its own node.
+// Usage is the usage of GPUs and pods that device plugins have measured, each on its own node.
 type Usage struct {
 	GPUs     map[printers.Used]printers.Usage
 	Pods     map[printers.Used]printers.Usage
 	Problems []inspect.Problem
-	Denied   bool // the user may not ask the device plugins
+	Denied   bool // the user may not read the metrics of device plugins
 }
 
 var errDenied = errors.New("reading the metrics of device plugins requires the right to get pods/proxy")
 
-// Recorded returns the use that is recorded on a pod; not ok: there is none.
+// Recorded returns the usage that a pod's annotations record. Ok is false if they record none.
 func (r *Reader) Recorded(pod *v1.Pod) (key printers.Used, usage printers.Usage, ok bool) {
 	use, ok := r.Names.UseOf(pod)
 	return printers.Used{Node: pod.Spec.NodeName, Name: pod.Namespace + "/" + pod.Name}, printers.Usage{UsedMiB: use.UsedMiB, PeakMiB: &use.PeakMiB}, ok
 }
 
-// MostNamed is how many problems, or nodes with one, are named one by one.
+// MostNamed is the maximum number of problems, or of nodes with one, that an answer lists.
 const MostNamed = 20
 
-// Usage asks the device plugins of these nodes, of all when none is named, for their metrics,
-// through the API server.
+// Usage reads the metrics of the device plugins on these nodes, or on all nodes if none is given,
+// through the proxy of the API server.
 func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	out := Usage{GPUs: make(map[printers.Used]printers.Usage), Pods: make(map[printers.Used]printers.Usage)}
 	plugins, err := r.Plugins(ctx)
@@ -78,7 +78,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 			return nil
 		})
 	}
-	_ = group.Wait() // no goroutine fails: see silent
+	_ = group.Wait() // the goroutines record errors in silent
 	if len(silent) > 0 {
 		out.Denied = errors.Is(why, errDenied)
 		slices.Sort(silent)
@@ -89,7 +89,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	return out
 }
 
-// metricsTimeout bounds one plugin's answer. The API server bounds no answer that comes through its proxy.
+// metricsTimeout is the time limit for one plugin. The API server's proxy has none.
 const metricsTimeout = 5 * time.Second
 
 func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
@@ -100,7 +100,7 @@ func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.Me
 		port = fmt.Sprint(n)
 	}
 	answer, err := r.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).Stream(ctx)
-	if apierrors.IsForbidden(err) { // the client does not read the API server's own words of it
+	if apierrors.IsForbidden(err) { // the client drops the API server's message
 		return nil, fmt.Errorf("%w in namespace %s", errDenied, pod.Namespace)
 	}
 	var text []byte
@@ -117,9 +117,8 @@ func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.Me
 	return answers.Metrics(text)
 }
 
-// add takes in what the plugin of a node tells. A pod with several containers, or on
-// several GPUs, uses their sum. How much of the GPUs' time it uses is not known as soon as that of
-// one of its containers on one of them is not.
+// add adds the metrics of a node's plugin. The usage of a pod is the sum over its containers and GPUs.
+// Its share of GPU time is unknown if it is unknown for any of them.
 func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	const mib = 1 << 20
 	each := func(name string, f func(labels map[string]string, value float64)) {
@@ -143,7 +142,7 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 			Object: "usage on " + node, Message: fmt.Sprintf("NVML counts %d MiB of MPS clients on GPU %s as memory of the MPS server: the usage of pods with MPS on this GPU is too low", int64(used/mib), labels["uuid"]),
 		})
 	})
-	unknown := make(map[printers.Used]int) // how many of a pod's containers on a GPU
+	unknown := make(map[printers.Used]int) // number of a pod's containers and GPUs without a share of GPU time
 	eachPod(containerUsed, func(key printers.Used, pod *printers.Usage, used float64) {
 		pod.UsedMiB += int64(used / mib)
 		unknown[key]++

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// debounce lets what happens together be shown together.
+	// debounce is the delay that merges changes which happen together.
 	debounce = 500 * time.Millisecond
-	// quiet is after how long it is looked again though nothing was heard: what
-	// containers use changes without a word.
+	// quiet is the interval of calls without a change, because usage changes without events.
 	quiet = 30 * time.Second
 )
 
-// OnChange calls f whenever nodes or pods have changed, of those that may be listed, until the context
-// is done or f fails.
+// OnChange calls f after changes of nodes or pods that the user may list, until the context is done or f
+// fails.
 func (r *Reader) OnChange(ctx context.Context, unseen *Unseen, f func(context.Context) error) error {
 	touched := make(chan struct{}, 1)
 	touch := func() {
@@ -29,7 +28,7 @@ func (r *Reader) OnChange(ctx context.Context, unseen *Unseen, f func(context.Co
 		}
 	}
 	nameOnly := informers.WithTransform(func(obj any) (any, error) {
-		if object, ok := obj.(metav1.Object); ok { // that something changed is all that counts
+		if object, ok := obj.(metav1.Object); ok { // the handlers do not use the content
 			return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID()}}, nil
 		}
 		return obj, nil
