@@ -16,14 +16,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 )
 
-// Options are those of a command.
+// Options are the flags, arguments and actions of a command.
 type Options interface {
-	Complete(args []string) error // what follows from flags and arguments
-	Validate() error              // all that is wrong with them
+	Complete(args []string) error // derives fields from flags and arguments
+	Validate() error              // returns all errors in flags and arguments
 	Run(ctx context.Context) error
 }
 
-// Run runs a command.
+// Run calls Complete, Validate and Run of a command. After a run it prints the note about missing
+// rights.
 func Run(cmd *cobra.Command, args []string, o Options) error {
 	if err := o.Complete(args); err != nil {
 		return err
@@ -37,10 +38,10 @@ func Run(cmd *cobra.Command, args []string, o Options) error {
 	return o.Run(cmd.Context())
 }
 
-// NodeNames reads arguments, each once.
+// NodeNames parses node names and drops duplicates.
 func NodeNames(args []string) (names []string) {
 	for _, name := range args {
-		// The form in which -o name prints them.
+		// -o name prints this prefix.
 		name = strings.TrimPrefix(name, "node/")
 		if !slices.Contains(names, name) {
 			names = append(names, name)
@@ -49,10 +50,10 @@ func NodeNames(args []string) (names []string) {
 	return names
 }
 
-// GPUArgs are the arguments of commands about GPUs of one node.
+// GPUArgs is the usage of commands about GPUs of one node.
 const GPUArgs = "(NODE GPU... | NODE/GPU...)"
 
-// GPUsOf reads them: NODE and its GPUs, or NODE/GPU for each, as -o name prints them.
+// GPUsOf parses NODE GPU... or NODE/GPU..., also with the prefixes that -o name prints.
 func GPUsOf(args []string) (node string, gpus []string, err error) {
 	if !strings.Contains(strings.TrimPrefix(args[0], "node/"), "/") {
 		if len(args) < 2 {
@@ -73,7 +74,7 @@ func GPUsOf(args []string) (node string, gpus []string, err error) {
 	return node, gpus, nil
 }
 
-// CheckNodeNames says that a name is empty.
+// CheckNodeNames returns an error if a name is empty.
 func CheckNodeNames(names []string) error {
 	if slices.Contains(names, "") {
 		return errors.New("the name of a node is empty")
@@ -81,13 +82,12 @@ func CheckNodeNames(names []string) error {
 	return nil
 }
 
-// OfKind reports whether arguments are KIND NAME, which says what KIND/NAME does.
+// OfKind reports whether the arguments have the form KIND NAME, which means KIND/NAME.
 func OfKind(args []string) bool {
 	return len(args) == 2 && (slices.Contains(podKinds(), args[0]) || isWorkload(args[0]))
 }
 
-// isWorkload reports whether a kind, or the start of "kind.group", is one that people
-// name instead of a pod.
+// isWorkload reports whether a kind, or the kind of "kind.group", is a workload.
 func isWorkload(kind string) bool {
 	kind, _, _ = strings.Cut(kind, ".")
 	return slices.Contains(workloads(), kind)
@@ -95,7 +95,7 @@ func isWorkload(kind string) bool {
 
 func podKinds() []string { return []string{"pod", "pods", "po"} }
 
-// workloads are what people name instead of a pod.
+// workloads returns the kinds of controllers that users may name instead of a pod.
 func workloads() []string {
 	return []string{
 		"deploy", "deployment", "deployments", "sts", "statefulset", "statefulsets", "ds", "daemonset", "daemonsets",
@@ -103,8 +103,8 @@ func workloads() []string {
 	}
 }
 
-// podNamed reads POD or NAMESPACE/POD. The namespace is that of the flag, or else
-// of the kubeconfig, as kubectl has it.
+// podNamed parses POD or NAMESPACE/POD. The namespace defaults to the flag, then to the kubeconfig, as
+// in kubectl.
 func (f *Factory) podNamed(arg string) (namespace, name string, err error) {
 	for _, kind := range podKinds() {
 		arg = strings.TrimPrefix(arg, kind+"/")
@@ -116,7 +116,7 @@ func (f *Factory) podNamed(arg string) (namespace, name string, err error) {
 	return cmp.Or(f.Namespace(), namespace, metav1.NamespaceDefault), arg, err
 }
 
-// GetPod reads the pod that an argument names.
+// GetPod gets the pod that an argument names.
 func (f *Factory) GetPod(ctx context.Context, r *cluster.Reader, arg string) (*v1.Pod, error) {
 	namespace, name, err := f.podNamed(arg)
 	if err != nil {
@@ -132,7 +132,7 @@ func (f *Factory) GetPod(ctx context.Context, r *cluster.Reader, arg string) (*v
 	return pod, err
 }
 
-// Times says how often, in words.
+// Times returns "once" or "N times".
 func Times(n int) string {
 	if n == 1 {
 		return "once"

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 )
 
-// completionTime is how long a shell waits for names before it gives up.
+// completionTime is the time limit of a shell completion.
 const completionTime = 3 * time.Second
 
 // CompleteNodes completes the names of nodes with GPU memory.
@@ -62,7 +62,7 @@ func (f *Factory) CompleteNamespaces(cmd *cobra.Command, _ []string, prefix stri
 	})
 }
 
-// CompleteNodeAndGPU completes the name of a node, and then a GPU of it.
+// CompleteNodeAndGPU completes the name of a node, and then the index of one of its GPUs.
 func (f *Factory) CompleteNodeAndGPU(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	switch len(given) {
 	case 0:
@@ -84,7 +84,7 @@ func (f *Factory) CompleteNodeAndGPU(cmd *cobra.Command, given []string, prefix 
 }
 
 func (f *Factory) completeNames(cmd *cobra.Command, given []string, prefix string, list func(context.Context, *cluster.Reader) ([]string, error)) ([]string, cobra.ShellCompDirective) {
-	// cobra completes with no context when the command was not executed with one.
+	// cobra has no context here if the command was executed without one.
 	ctx := cmd.Context()
 	if ctx == nil {
 		ctx = context.Background()

@@ -1,22 +1,21 @@
-// Package cmdutil has what the commands of kubectl inspect gpumem share: the flags of the tree,
-// the cluster that they lead to, the pod that an argument names, completion, and what is said on
-// stderr.
+// Package cmdutil has the common parts of all commands: the flags of the tree, the connection to the
+// cluster, arguments, completion, output formats, exit codes and warnings.
 //
 // # Invariants
 //
-//   - A command has Options with Complete, Validate and Run, as kubectl's have. Complete reads the
-//     arguments and makes the reader of the cluster, Validate says all that is wrong with the flags
-//     at once, Run does the work.
-//   - Flags are variables of the Options of one command. The Factory has those of the whole tree,
-//     and nothing that a run finds out, but for what it has warned of.
-//   - It reads no environment and ends no process: that is the program's.
+//   - A command has Options with Complete, Validate and Run, as in kubectl. Complete parses the
+//     arguments and connects to the cluster, Validate returns all errors in the flags at once, and Run
+//     does the work.
+//   - Flags are fields of the Options of one command. The Factory has only the flags of the whole tree.
+//     It stores no results of a run, except which warnings it has printed.
+//   - The package reads no environment variable and never exits the process. The main package does both.
 //
 // # Decisions
 //
-// The namespace is that of the flag alone, where a command lists pods: the one of the kubeconfig
-// would hide pods from people who have not asked for it. A command about one pod takes that of the
-// kubeconfig too, as kubectl does.
+// Commands that list pods use only the namespace of the flag. The namespace of the kubeconfig would hide
+// pods from users who did not ask for it. Commands about one pod default to the namespace of the
+// kubeconfig, as kubectl does.
 //
-// A policy that cannot be read is taken to be the default, with a warning: most clusters have it,
-// and not everybody may read Deployments.
+// If the policy of the cluster cannot be read, commands print a warning and assume the default. Most
+// clusters use the default, and not every user may read Deployments.
 package cmdutil

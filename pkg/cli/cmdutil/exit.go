@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// The exit codes.
+// Exit codes.
 const (
 	Done     = 0
 	Failed   = 1
 	Unjudged = 2
 )
 
-// exitCodes has the meaning of each exit code. The help and docs/stability.md are made of it.
+// exitCodes is the meaning of each exit code, for the help and for docs/stability.md.
 var exitCodes = [...]string{
 	Done:     "the command succeeded",
 	Failed:   "the command failed, could not read everything, or its answer is no: doctor found an error, or fit found no node",
@@ -50,19 +50,19 @@ func wrap(text string) string {
 	return out.String()
 }
 
-// ExitError is an error with an exit code of its own.
+// ExitError is an error with an exit code.
 type ExitError struct {
 	error
 	Code int
 }
 
-// Exit gives an error an exit code.
+// Exit adds an exit code to an error.
 func Exit(code int, err error) error { return ExitError{err, code} }
 
-// Unwrap returns the error itself.
+// Unwrap returns the error without the exit code.
 func (e ExitError) Unwrap() error { return e.error }
 
-// ExitCode is that of a program whose command has ended with err.
+// ExitCode returns the exit code of a process whose command returned err.
 func ExitCode(err error) int {
 	var exit ExitError
 	switch {

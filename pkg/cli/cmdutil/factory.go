@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // authentication plugins of kubeconfigs
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -22,36 +22,36 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Factory has the flags of the tree of commands, and makes of them what commands need.
+// Factory has the flags of the command tree. It creates the reader of the cluster and reports.
 type Factory struct {
 	genericiooptions.IOStreams
-	Colours  bool                 // a terminal reads the output, whose user has not asked for none
-	Bars     bool                 // a terminal reads the output that can draw bars
-	Terminal int                  // columns of the terminal that reads the output; 0: tables may have any width
+	Colours  bool                 // the output is a terminal, and the user has not disabled colours
+	Bars     bool                 // the output is a terminal that can draw bars
+	Terminal int                  // width of the terminal in columns; 0 if the output is no terminal
 	Version  string               // of the program
-	Log      func(level int)      // starts the log of the client's requests; nil: there is none
-	Client   kubernetes.Interface // nil: made from the kubeconfig
+	Log      func(level int)      // starts the log of API requests at a level; nil disables the log
+	Client   kubernetes.Interface // nil creates a client from the kubeconfig
 
-	// AllNamespaces is the flag of commands that list pods.
+	// AllNamespaces is the flag --all-namespaces of commands that list pods.
 	AllNamespaces bool
 
 	config *genericclioptions.ConfigFlags
 	domain string
 	system string          // namespace of gpumem
 	level  int             // of the log
-	warned bool            // that the cluster's policy cannot be read
-	hidden []string        // parts of the answer that the user may not read, and that are not reported yet
-	noted  map[string]bool // those that were ever in hidden
+	warned bool            // about an unreadable policy
+	hidden []string        // parts of the answer that the user may not read, not yet reported
+	noted  map[string]bool // all parts that were ever in hidden
 }
 
-// NewFactory returns one with the defaults of its flags.
+// NewFactory returns a Factory with default flags.
 func NewFactory(streams genericiooptions.IOStreams, version string) *Factory {
 	config := genericclioptions.NewConfigFlags(true)
-	config.CacheDir = nil // of discovery, which these commands do not need
+	config.CacheDir = nil // the commands need no discovery cache
 	return &Factory{IOStreams: streams, Version: version, config: config, domain: api.DefaultDomain, system: "gpumem-system", noted: make(map[string]bool)}
 }
 
-// AddFlags adds the flags that all commands of the tree share.
+// AddFlags adds the flags that all commands share.
 func (f *Factory) AddFlags(flags *pflag.FlagSet) {
 	f.config.AddFlags(flags)
 	if f := flags.Lookup("namespace"); f != nil {
@@ -62,7 +62,7 @@ func (f *Factory) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.system, "gpumem-namespace", f.system, "Namespace that gpumem is installed in; workloads elsewhere are ignored, even with gpumem's labels")
 }
 
-// What --namespace means to commands that list no pods.
+// Help texts of --namespace, for commands with different meanings of the flag.
 const (
 	NamespaceOfPod = "Namespace of the pod, unless it is named as NAMESPACE/POD; defaults to the kubeconfig's"
 	listOnly       = "List only the pods of this namespace; the sums still count the pods of all namespaces"
@@ -70,22 +70,22 @@ const (
 	NamespaceOfOne = "Namespace to read if you may not list all, and to check ResourceQuotas of; defaults to the kubeconfig's"
 )
 
-// SayNamespace gives a command a help of its own for the shared flag --namespace.
+// SayNamespace adds the flag --namespace with a help text for this command.
 func (f *Factory) SayNamespace(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVarP(f.config.Namespace, "namespace", "n", "", usage)
-	// It fails for a flag that does not exist, which a test would show.
+	// The call fails only if the flag does not exist, which a test would detect.
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
 }
 
-// AddAllNamespaces adds --namespace to the help of a command that lists pods, and the flag that
-// undoes it.
+// AddAllNamespaces adds --namespace with the help text for lists of pods, and --all-namespaces, which
+// overrides it.
 func (f *Factory) AddAllNamespaces(cmd *cobra.Command) {
 	f.SayNamespace(cmd, listOnly)
 	cmd.Flags().BoolVarP(&f.AllNamespaces, "all-namespaces", "A", f.AllNamespaces, "List the pods of all namespaces, which is the default")
 }
 
-// Namespace is that of the flag alone: the one of the kubeconfig would hide
-// pods from people who never asked for it.
+// Namespace returns the namespace of the flag; empty for all namespaces. It ignores the kubeconfig's
+// namespace, which would hide pods from users who did not ask for it.
 func (f *Factory) Namespace() string {
 	if f.AllNamespaces || f.config.Namespace == nil {
 		return ""
@@ -93,7 +93,7 @@ func (f *Factory) Namespace() string {
 	return *f.config.Namespace
 }
 
-// Connect returns the reader of the cluster that the flags name.
+// Connect returns a reader of the cluster that the flags select.
 func (f *Factory) Connect() (*cluster.Reader, error) {
 	if f.Log != nil && f.level > 0 {
 		f.Log(f.level)
@@ -111,8 +111,8 @@ func (f *Factory) Connect() (*cluster.Reader, error) {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
-	// The pages of a large cluster come one after the other; client-go would
-	// make them wait for its default of five in a second. These are kubectl's.
+	// These are kubectl's limits. client-go's default of five requests per second would delay the pages of
+	// a large cluster.
 	config.QPS, config.Burst = 50, 300
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -122,8 +122,8 @@ func (f *Factory) Connect() (*cluster.Reader, error) {
 	return r, err
 }
 
-// LearnPolicy adds the cluster's policy to the facts, and reports whether it is known. Where it
-// cannot be read, a warning says so, once, and the default is taken.
+// LearnPolicy adds the cluster's policy to the facts and reports whether it could read the policy.
+// Otherwise it adds the default and, once per run, prints a warning.
 func (f *Factory) LearnPolicy(ctx context.Context, r *cluster.Reader, facts *inspect.Facts) bool {
 	policy, err := r.Policy(ctx)
 	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
@@ -134,8 +134,8 @@ func (f *Factory) LearnPolicy(ctx context.Context, r *cluster.Reader, facts *ins
 	return err == nil
 }
 
-// Report reads the cluster, and leaves out the pods of namespaces that are not
-// asked for.
+// Report reads the cluster and returns a report. If the flag names a namespace, the report has only the
+// pods of that namespace.
 func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Selection) (inspect.Report, error) {
 	nodes, facts, err := r.Load(ctx, sel)
 	if err != nil {
@@ -152,14 +152,14 @@ func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Sel
 	return report, nil
 }
 
-// MayBeLimited is for commands that can answer a user who may read one namespace alone: that of
-// the flag, or else of the kubeconfig.
+// MayBeLimited returns an Unseen, for commands that can answer a user who may read only one namespace:
+// the namespace of the flag, or else of the kubeconfig.
 func (f *Factory) MayBeLimited() *cluster.Unseen {
-	namespace, _, _ := f.podNamed("") // without one nothing can be listed instead
+	namespace, _, _ := f.podNamed("") // on an error the namespace is empty, and Load has no fallback
 	return &cluster.Unseen{Namespace: namespace}
 }
 
-// Limit has NoteLimits report parts of the answer that are missing for want of a right, each once.
+// Limit records parts of the answer that the user may not read. NoteLimits reports each part once.
 func (f *Factory) Limit(parts ...string) {
 	for _, part := range parts {
 		if !f.noted[part] {
@@ -177,7 +177,8 @@ func (f *Factory) NoteLimits() {
 	}
 }
 
-// Complain tells what the output lacks. The error says that it lacks something.
+// Complain prints a warning for each problem, at most cluster.MostNamed. It returns an error if there
+// are problems.
 func (f *Factory) Complain(problems []inspect.Problem) error {
 	if len(problems) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// Formats that a command prints by itself.
+// Formats of the output that commands implement.
 const (
 	Wide          = "wide"
 	Name          = "name"
@@ -25,15 +25,16 @@ const (
 type Output struct {
 	Format string
 
-	own   []string // formats that the command prints by itself
+	own   []string // formats that the command implements
 	flags *genericclioptions.PrintFlags
 }
 
-// Add adds the flag. Own are the formats that the command prints by itself, without a value.
+// Add adds the flags --output and --template. Unset describes the default format in the help. Own are
+// the formats that the command implements.
 func (o *Output) Add(cmd *cobra.Command, unset string, own ...string) {
 	o.own = own
 	o.flags = genericclioptions.NewPrintFlags("")
-	o.flags.NamePrintFlags = nil // what is printed are no objects of the API
+	o.flags.NamePrintFlags = nil // the output is not an API object
 	o.flags.OutputFormat = &o.Format
 	o.flags.OutputFlagSpecified = func() bool { return cmd.Flags().Changed("output") }
 	cmd.Flags().StringVarP(&o.Format, "output", "o", "", "Output format: "+strings.Join(o.formats(), ", ")+"; "+unset+" unless set")
@@ -41,7 +42,7 @@ func (o *Output) Add(cmd *cobra.Command, unset string, own ...string) {
 	if template := cmd.Flags().Lookup("template"); template != nil {
 		template.Usage = "Template, or path of a template file, for -o go-template or jsonpath"
 	}
-	// These fail for a flag that does not exist, which a test would show.
+	// These calls fail only if the flag does not exist, which a test would detect.
 	_ = cmd.Flags().MarkHidden("allow-missing-template-keys")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats(), cobra.ShellCompDirectiveNoFileComp))
 }
@@ -54,19 +55,19 @@ func (o *Output) formats() []string {
 	return append(out, "json", "yaml", "jsonpath=", "jsonpath-file=", "go-template=", "go-template-file=")
 }
 
-// Columns returns the specification of custom columns; empty: there is none.
+// Columns returns the specification of custom columns; empty in other formats.
 func (o *Output) Columns() string {
 	_, spec, _ := strings.Cut(o.Format, CustomColumns+"=")
 	return spec
 }
 
-// ForPrograms reports whether the format is one that Print prints.
+// ForPrograms reports whether Print implements the format.
 func (o *Output) ForPrograms() bool {
 	format, _, _ := strings.Cut(o.Format, "=")
 	return o.flags != nil && !slices.Contains(o.own, format) && (format != "" || *o.flags.TemplatePrinterFlags.TemplateArgument != "")
 }
 
-// Check says what is wrong with the format.
+// Check returns an error if the format is invalid.
 func (o *Output) Check() error {
 	format, spec, _ := strings.Cut(o.Format, "=")
 	switch {
@@ -82,7 +83,7 @@ func (o *Output) Check() error {
 	return err
 }
 
-// Print prints what has an apiVersion and a kind, for programs.
+// Print prints a value that has an apiVersion and a kind, in JSON, YAML or a template.
 func (o *Output) Print(w io.Writer, v any) error {
 	printer, err := o.flags.ToPrinter()
 	if err != nil {
@@ -99,14 +100,15 @@ func (o *Output) Print(w io.Writer, v any) error {
 	return printer.PrintObj(object{&unstructured.Unstructured{Object: content}, text}, w)
 }
 
-// object is what printers of objects of the API take. As JSON its fields are in their own order.
+// object passes a value to kubectl's printers, which expect an API object. Its JSON has the fields in
+// the value's order.
 type object struct {
 	*unstructured.Unstructured
 	text []byte
 }
 
-// MarshalJSON returns the fields in their own order.
+// MarshalJSON returns the fields in the value's order.
 func (o object) MarshalJSON() ([]byte, error) { return o.text, nil }
 
-// DeepCopyObject returns the object itself: printers do not change it.
+// DeepCopyObject returns the object itself, because printers do not change it.
 func (o object) DeepCopyObject() runtime.Object { return o }
