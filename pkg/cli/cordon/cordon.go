@@ -11,11 +11,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 )
 
-// Options are those of cordon and uncordon.
+// Options are the options of the commands cordon and uncordon.
 type Options struct {
 	*cmdutil.Factory
-	cordoned bool   // what the GPU is to be
-	reason   string // why, for people
+	cordoned bool   // the desired state
+	reason   string // for other users
 	dryRun   bool
 
 	cluster *cluster.Reader
@@ -57,12 +57,12 @@ func newCommand(f *cmdutil.Factory, use, short, long string, cordoned bool) *cob
 	return cmd
 }
 
-// AddReason gives a command the flag --reason.
+// AddReason adds the flag --reason to a command.
 func AddReason(cmd *cobra.Command, reason *string) {
 	cmd.Flags().StringVar(reason, "reason", *reason, "Reason for the cordon, which lists show to other users")
 }
 
-// CheckReason says that a reason is too long.
+// CheckReason returns an error if a reason is too long.
 func CheckReason(reason string) error {
 	if len(reason) > mostReason {
 		return fmt.Errorf("--reason has %d bytes, at most %d are allowed", len(reason), mostReason)
@@ -70,7 +70,7 @@ func CheckReason(reason string) error {
 	return nil
 }
 
-// Complete reads the names of the node and of its GPUs.
+// Complete parses the arguments and connects to the cluster.
 func (o *Options) Complete(args []string) (err error) {
 	if o.node, o.which, err = cmdutil.GPUsOf(args); err != nil {
 		return err
@@ -79,10 +79,10 @@ func (o *Options) Complete(args []string) (err error) {
 	return err
 }
 
-// mostReason is how many bytes a reason may have: it is shown in tables.
+// mostReason is the maximum length of a reason in bytes. Tables show the reason.
 const mostReason = 256
 
-// Validate says that the name of the node is empty, or the reason too long.
+// Validate returns an error if the node name is empty or the reason is too long.
 func (o *Options) Validate() error {
 	if err := CheckReason(o.reason); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (o *Options) Validate() error {
 	return cmdutil.CheckNodeNames([]string{o.node})
 }
 
-// Run writes whether the GPUs are cordoned.
+// Run cordons or uncordons each GPU.
 func (o *Options) Run(ctx context.Context) error {
 	var errs []error
 	for _, which := range o.which {

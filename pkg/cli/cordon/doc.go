@@ -1,17 +1,17 @@
-// Package cordon has the commands cordon and uncordon: they keep new pods off a GPU, and let them
-// onto it again. Drain and defrag cordon by the same functions.
+// Package cordon has the commands cordon and uncordon, which keep new pods off a GPU and admit them
+// again. The commands drain and defrag cordon with its functions.
 //
 // # Invariants
 //
-//   - The annotation of the node is patched with the resourceVersion that was read: of two who
-//     cordon GPUs of one node at the same time none loses what it wrote.
-//   - Pods on the GPU are not touched.
-//   - Which GPUs are cordoned is in an annotation of its own, as gpumem 0.1 reads and writes it. Who
-//     cordoned them and why is in another, for people: of a GPU that is not cordoned it says nothing,
-//     and the next cordon or uncordon of the node drops that. What gpumem 0.1 uncordons and cordons
-//     again has the author of before.
+//   - A patch contains the resourceVersion of the node that the command read. So of two concurrent
+//     changes to one node, none is lost.
+//   - A cordon does not affect the pods on the GPU.
+//   - One annotation lists the cordoned GPUs, in the form that gpumem 0.1 reads and writes. A second
+//     annotation has the author and the reason of each cordon. Entries for GPUs without a cordon have no
+//     meaning, and the next change of the node's cordons drops them. If gpumem 0.1 uncordons a GPU and
+//     cordons it again, the old author remains.
 //
 // # Decisions
 //
-// A GPU is named by its index, its UUID, or as much of that as no other of the node has.
+// An argument identifies a GPU by its index, its UUID, or a unique prefix of the UUID.
 package cordon

@@ -23,8 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/cordons"
 )
 
-// Mark writes whether a GPU of a node is cordoned and why, and prints what has become of it. Where the
-// user has given no reason, instead is written.
+// Mark cordons or uncordons a GPU and prints the result. The parameter instead replaces an empty reason.
 func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which string, cordoned bool, reason, instead string) (gpu.Device, error) {
 	device, changed, err := Write(ctx, r, nodeName, which, cordoned, cmp.Or(reason, instead))
 	if err != nil {
@@ -41,12 +40,12 @@ func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which
 	return device, nil
 }
 
-// Plan prints what Mark does to a GPU.
+// Plan prints the change that Mark would make to a GPU.
 func Plan(out io.Writer, nodeName string, device gpu.Device, cordoned bool) {
 	fmt.Fprintf(out, "gpu/%s/%d %s (dry run)\n", nodeName, device.Index, done(cordoned))
 }
 
-// done is what has become of a GPU that is to be cordoned, or not.
+// done returns the word for the new state of a GPU.
 func done(cordoned bool) string {
 	if cordoned {
 		return "cordoned"
@@ -54,8 +53,8 @@ func done(cordoned bool) string {
 	return "uncordoned"
 }
 
-// Write writes whether a GPU of a node is cordoned, by whom, and why. It reports whether that was
-// otherwise: who has cordoned a GPU stands when others ask for it again.
+// Write records whether a GPU is cordoned, by whom, and why. It reports whether the state changed. If
+// the GPU is already cordoned, its author and reason remain.
 func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordoned bool, reason string) (device gpu.Device, changed bool, err error) {
 	note := cordons.Note{Reason: reason}
 	if cordoned {
@@ -91,9 +90,10 @@ func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordo
 	return device, changed, err
 }
 
-// patch writes which GPUs of a node are cordoned, as it was read.
+// patch writes the cordoned GPUs and the notes of a node. It fails if the node has changed since it was
+// read.
 func patch(ctx context.Context, r *cluster.Reader, node *v1.Node, listed []gpu.UUID, notes map[gpu.UUID]cordons.Note) error {
-	values := map[string]any{r.Names.Cordoned(): nil, r.Names.CordonReasons(): nil} // nil takes one away
+	values := map[string]any{r.Names.Cordoned(): nil, r.Names.CordonReasons(): nil} // nil removes an annotation
 	if len(listed) > 0 {
 		values[r.Names.Cordoned()] = api.FormatCordonedGPUs(listed)
 	}
@@ -112,16 +112,16 @@ func patch(ctx context.Context, r *cluster.Reader, node *v1.Node, listed []gpu.U
 	return err
 }
 
-// author is the name of the user to the API server; empty where it does not say.
+// author returns the user name that the API server reports; empty on an error.
 func author(ctx context.Context, r *cluster.Reader) string {
 	review, err := r.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return "" // the cordon matters more
+		return "" // the cordon is more important than its author
 	}
 	return review.Status.UserInfo.Username
 }
 
-// Find finds a GPU of a node, and changes nothing.
+// Find returns a GPU of a node.
 func Find(ctx context.Context, r *cluster.Reader, nodeName, which string) (gpu.Device, error) {
 	node, err := r.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 	if err != nil {
@@ -130,7 +130,7 @@ func Find(ctx context.Context, r *cluster.Reader, nodeName, which string) (gpu.D
 	return gpuOf(r.Names, node, which)
 }
 
-// gpuOf finds a GPU of a node by its index, its UUID, or the beginning of that.
+// gpuOf returns a GPU of a node by its index, its UUID, or a unique prefix of the UUID.
 func gpuOf(names api.Names, node *v1.Node, which string) (gpu.Device, error) {
 	inv, err := names.InventoryOf(node)
 	if err != nil {

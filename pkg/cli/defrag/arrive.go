@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// look is how often the command checks whether pods are in place.
+	// look is the interval between checks of the pods.
 	look = time.Second
-	// renewal is how often the command renews the reservation, which lasts for api.ReservationTime.
+	// renewal is the interval between renewals of the reservation, which lasts for api.ReservationTime.
 	renewal = 20 * time.Second
 )
 
-// makeWay evicts the pods of a plan for a waiting pod, and waits until that has a node. A reservation
-// keeps the GPUs of the plan for it, from all pods that are not more important. It ends by itself. A cordon
-// would keep the pod itself off too; a nomination kube-scheduler takes back each time that it finds no node
-// for the pod.
+// makeWay evicts the pods of a plan for a waiting pod and waits until the pod has a node. A reservation
+// keeps all pods except those with a higher priority off the plan's GPUs, and expires by itself. A
+// cordon would exclude the waiting pod too, and kube-scheduler clears a nomination whenever it finds no
+// node for the pod.
 func (o *Options) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error {
 	if err := o.reserve(ctx, c, plan); err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)
@@ -58,7 +58,7 @@ func (o *Options) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error
 	return err
 }
 
-// reserve writes the reservation into the status of the waiting pod, or renews it.
+// reserve writes or renews the reservation in the status of the waiting pod.
 func (o *Options) reserve(ctx context.Context, c *crowd, plan defrag.Plan) error {
 	pod := c.waits
 	reservation := api.Reservation{Node: plan.Node, GPUs: plan.Assignment.Devices()}
@@ -75,12 +75,12 @@ func (o *Options) reserve(ctx context.Context, c *crowd, plan defrag.Plan) error
 	return nil
 }
 
-// errGone is the error for a waiting pod that was deleted.
+// errGone is the error for a deleted waiting pod.
 type errGone string
 
 func (e errGone) Error() string { return string(e) }
 
-// lasting returns an error that another look does not help, and forgets any other.
+// lasting returns err if a retry cannot help, and nil for other errors.
 func lasting(err error) error {
 	if gone := errGone(""); errors.As(err, &gone) || apierrors.IsForbidden(err) {
 		return err
@@ -88,7 +88,7 @@ func lasting(err error) error {
 	return nil
 }
 
-// placed returns the node of the waiting pod, or nothing while it has none.
+// placed returns the node of the waiting pod; empty while it has none.
 func (o *Options) placed(ctx context.Context, c *crowd) (string, error) {
 	now, err := o.cluster.Client.CoreV1().Pods(c.waits.Namespace).Get(ctx, c.waits.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && now.UID != c.waits.UID {

@@ -24,10 +24,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// forced reports whether there is a plan where pods without a controller are evicted too.
+// forced reports whether a plan exists that also evicts pods without a controller.
 func (c *crowd) forced(room defrag.Goal, nodes []placement.Node) bool {
 	if c.force {
-		return false // they are, and there is none
+		return false // c already evicts these pods, and has no plan
 	}
 	everybody := *c
 	everybody.force = true
@@ -36,7 +36,7 @@ func (c *crowd) forced(room defrag.Goal, nodes []placement.Node) bool {
 	return ok
 }
 
-// mostPods returns how many pods the node has that has the most: more are never evicted.
+// mostPods returns the largest number of pods on one node, which no plan exceeds.
 func mostPods(nodes []placement.Node) (most int) {
 	for _, n := range nodes {
 		most = max(most, len(n.Holdings()))
@@ -44,25 +44,25 @@ func mostPods(nodes []placement.Node) (most int) {
 	return most
 }
 
-// unserved says why no scheduler would place the pod that others are evicted for; empty: one would.
+// unserved returns why no scheduler would place the waiting pod; empty if one would.
 func (c *crowd) unserved(names api.Names, schedulers []string) string {
 	return cluster.NewPlaces().WaitFacts(names, c.waits).Unserved(schedulers)
 }
 
-// crowd is who could move, and where to.
+// crowd has the pods that a plan may evict, and the rules and nodes for them.
 type crowd struct {
 	nodes   map[string]*v1.Node
 	facts   map[string]inspect.NodeFacts // by node
 	pods    map[string]*v1.Pod           // by UID
-	waits   *v1.Pod                      // nil: a GPU is to be freed
+	waits   *v1.Pod                      // nil if the goal is a free GPU
 	force   bool
 	exclude []string         // namespaces whose pods are not evicted
 	policy  placement.Policy // the cluster's
 
-	leaving []placement.Holding // the GPUs of the plan: those that are to be evicted, and those that end already
+	leaving []placement.Holding // pods that leave the plan's GPUs: evicted or terminating
 }
 
-// plan counts pods that end already as gone, where it is not enough what is free now.
+// plan also counts the memory of terminating pods as free if the free memory is not enough.
 func (c *crowd) plan(goal defrag.Goal, nodes []placement.Node) (plan defrag.Plan, ok bool) {
 	var ending []placement.Holding // on the node of the plan
 	if plan, ok = goal.Plan(nodes); !ok || len(plan.Moves) > 0 {
@@ -74,7 +74,7 @@ func (c *crowd) plan(goal defrag.Goal, nodes []placement.Node) (plan defrag.Plan
 			at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
 			ending = slices.DeleteFunc(terminating(at), func(h placement.Holding) bool { return !onGPUs(plan, h) })
 			if !goal.Empty && !at.Without(slices.Concat(ending, evicted(plan))).InSum(goal.Request) {
-				ending = terminating(at) // which the node's sum lacks
+				ending = terminating(at) // the node's sum needs all of them to leave
 			}
 		}
 	}
@@ -98,7 +98,7 @@ func onGPUs(plan defrag.Plan, h placement.Holding) bool {
 	return slices.ContainsFunc(h.Assignment.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
 }
 
-// Why pods are left in peace.
+// Reasons why a pod may not be evicted.
 const (
 	static      = "static"
 	alone       = "without a controller"
@@ -108,8 +108,8 @@ const (
 	excluded    = "of excluded namespaces"
 )
 
-// unevictable says why a pod is not to be evicted: no controller would make it again, or its
-// node alone. It is empty for one that may go.
+// unevictable returns the reason why a pod may not be evicted; empty if it may. A pod without a
+// controller would be lost, and only its node can end a static pod.
 func (c *crowd) unevictable(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	switch {
@@ -126,14 +126,15 @@ func (c *crowd) unevictable(pod *v1.Pod) string {
 	}
 }
 
-// mayGo reports whether somebody will make a pod again that is evicted.
+// mayGo reports whether a pod may be evicted. A nominated pod is no candidate, because it holds no
+// memory yet.
 func (c *crowd) mayGo(h placement.Holding) bool {
 	pod := c.pods[h.Pod.UID]
 	return pod != nil && !h.Nominated && c.unevictable(pod) == ""
 }
 
-// asItFinds returns a node as the pod finds it that others are evicted for: what is kept for others
-// is not free. A GPU that is to be free comes after each of them.
+// asItFinds returns a node without the memory that is reserved for nominated pods. The waiting pod
+// respects only nominated pods that precede it, and a plan that frees a GPU respects all.
 func (c *crowd) asItFinds(n placement.Node, req placement.Request) placement.Node {
 	if c.waits == nil {
 		return decide.Promised(n, c.policy)
@@ -141,8 +142,7 @@ func (c *crowd) asItFinds(n placement.Node, req placement.Request) placement.Nod
 	return decide.Reserved(n, api.Ref(c.waits), req, c.policy)
 }
 
-// inPeace says which pods were left in peace, and why, and whether to force evictions
-// helps.
+// inPeace counts the pods that may not be evicted by reason. If force is true, it suggests --force.
 func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
 	guarded := preemption.Guarded(goal.Budgets)
 	counts := make(map[string]int)
@@ -175,8 +175,8 @@ func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
 	return "; pods that may not be evicted: " + strings.Join(out, ", ")
 }
 
-// suits reports whether a node would take a pod, or any pod for a GPU that is to
-// be free.
+// suits reports whether a node would accept a pod. A reference without a UID stands for the waiting pod
+// or, if the goal is a free GPU, for any pod.
 func (c *crowd) suits(ref placement.PodRef, nodeName string) bool {
 	node, pod := c.nodes[nodeName], c.pods[ref.UID]
 	if ref.UID == "" {
@@ -191,7 +191,7 @@ func (c *crowd) suits(ref placement.PodRef, nodeName string) bool {
 	return reach.KeepsOff(pod, node) == nil
 }
 
-// what names the purpose of the evictions.
+// what names the goal of the plan.
 func (c *crowd) what() string {
 	if c.waits != nil {
 		return fmt.Sprintf("pod %s/%s", c.waits.Namespace, c.waits.Name)
@@ -238,7 +238,7 @@ func controller(owner *metav1.OwnerReference) string {
 	if owner == nil {
 		return "<none>"
 	}
-	return table.Clean(owner.Kind + "/" + owner.Name) // which the owner of the pod writes, and no server checks
+	return table.Clean(owner.Kind + "/" + owner.Name) // users can write any text here
 }
 
 func named(holdings []placement.Holding) string {

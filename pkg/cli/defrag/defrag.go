@@ -21,18 +21,18 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Options are those of defrag.
+// Options are the options of the command defrag.
 type Options struct {
 	*cmdutil.Factory
-	most    int // evictions
+	most    int // maximum number of evictions
 	force   bool
 	exclude []string // namespaces whose pods are not evicted
 	apply   bool
 
-	timeout time.Duration // to wait for the pod that others are evicted for, or until those that are evicted are elsewhere
+	timeout time.Duration // for the waiting pod to get a node, or for evicted pods to end and be replaced
 
 	cluster *cluster.Reader
-	args    []string // the pod; empty: a GPU is to be freed
+	args    []string // the pod; empty to free a GPU
 }
 
 // NewCommand returns the command defrag.
@@ -72,14 +72,14 @@ taints and affinity of nodes; kube-scheduler chooses the replacements' nodes.`,
 	return cmd
 }
 
-// Complete keeps the name of the pod.
+// Complete stores the name of the pod and connects to the cluster.
 func (o *Options) Complete(args []string) (err error) {
 	o.args = args
 	o.cluster, err = o.Connect()
 	return err
 }
 
-// Validate reports an invalid flag.
+// Validate returns an error if a flag is invalid.
 func (o *Options) Validate() error {
 	if o.most < 0 || o.most > 32 {
 		return fmt.Errorf("--max-evictions is %d, want 0 to 32", o.most)
@@ -87,7 +87,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Run prints the plan, and carries it out if it is to.
+// Run prints the plan and, with --apply, carries it out.
 func (o *Options) Run(ctx context.Context) error {
 	c := &crowd{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: o.force, exclude: o.exclude}
 	room := defrag.Goal{Most: o.most, May: c.mayGo, Suits: c.suits}
@@ -100,7 +100,7 @@ func (o *Options) Run(ctx context.Context) error {
 	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{
 		EachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
 		EachPod: func(pod *v1.Pod) {
-			if o.cluster.Names.Asks(pod) { // what pods have by claims is not freed for others
+			if o.cluster.Names.Asks(pod) { // the memory of pods with claims is of no use to other pods
 				c.pods[string(pod.UID)] = pod
 			}
 		},
@@ -130,7 +130,8 @@ func (o *Options) Run(ctx context.Context) error {
 	return o.carryOut(ctx, c, plan, facts.Schedulers)
 }
 
-// carryOut does what is to be done about a plan, which may be nothing.
+// carryOut executes a plan with --apply. A plan without evictions still reserves GPUs for the waiting
+// pod if terminating pods hold them.
 func (o *Options) carryOut(ctx context.Context, c *crowd, plan defrag.Plan, schedulers []string) error {
 	if len(plan.Moves) == 0 && (len(c.leaving) == 0 || c.waits == nil || !o.apply) {
 		return nil
@@ -148,7 +149,7 @@ func (o *Options) carryOut(ctx context.Context, c *crowd, plan defrag.Plan, sche
 	return o.makeWay(ctx, c, plan)
 }
 
-// noPlan says why there is none.
+// noPlan returns an error that explains why no plan exists.
 func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) error {
 	short := fmt.Sprintf("%d evictions (--max-evictions) are too few", o.most)
 	if room.Hopeless(nodes) || o.most >= mostPods(nodes) {
@@ -163,7 +164,7 @@ func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) err
 	return fmt.Errorf("%s for %s%s%s", short, c.what(), overdrawn, c.inPeace(room, c.forced(room, nodes)))
 }
 
-// request returns the request to evict for. Without a waiting pod it is a request for a whole GPU that
+// request returns the request of the waiting pod. Without one, it returns a request for a whole GPU that
 // may preempt all pods.
 func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, error) {
 	if len(o.args) == 0 {
@@ -187,7 +188,7 @@ func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, err
 	return req, err
 }
 
-// budgets reads the PodDisruptionBudgets that the pods are under.
+// budgets returns the PodDisruptionBudgets that select the pods.
 func (o *Options) budgets(ctx context.Context, c *crowd) ([]preemption.Budget, error) {
 	list, err := o.cluster.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -1,21 +1,21 @@
-// Package defrag has the command defrag: it plans the fewest evictions that make a waiting pod fit,
-// or free a GPU, and carries them out with --apply. The plan itself is package pkg/core/defrag's.
+// Package defrag has the command defrag. It plans the fewest evictions that make a waiting pod fit or
+// that free a GPU, and carries them out with --apply. Package pkg/core/defrag computes the plan.
 //
 // # Invariants
 //
-//   - Without --apply nothing is written.
-//   - There is no plan without knowing all pods.
-//   - A reservation ends by itself. The cordon of a GPU that is freed is undone at the end of a run, also
-//     after an interrupt or a lost answer.
-//   - No pod is evicted for one that no scheduler of gpumem would place.
+//   - Without --apply, the command writes nothing.
+//   - If not all pods are known, there is no plan.
+//   - A reservation expires by itself. The command removes its cordons at the end of a run, also after
+//     an interrupt or a lost reply.
+//   - The command evicts no pod for a pod that no scheduler of gpumem would place.
 //
 // # Decisions
 //
-// A reservation is a condition of the waiting pod. A cordon would keep the pod itself off, and
-// kube-scheduler takes nominations back. A GPU that is to be free is cordoned: there is no pod that
+// A reservation is a condition of the waiting pod. A cordon would exclude the waiting pod too, and
+// kube-scheduler clears nominations. To free a GPU, the command cordons it, because there is no pod that
 // could have the reservation.
 //
-// The command ends at the first eviction that is refused. The plan holds as a whole: with a part of
-// it the evicted pods have gone for nothing, and the user is to say what comes next. Drain asks
-// again instead, since each pod that has gone is a gain.
+// The command stops at the first refused eviction. A part of a plan evicts pods without a benefit, so
+// the user has to decide how to continue. The command drain retries instead, because each eviction is
+// progress.
 package defrag

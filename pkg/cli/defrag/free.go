@@ -15,14 +15,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
 
-// free evicts the pods of a plan that frees GPUs. These are cordoned until the pods that
-// come in their place are elsewhere: they would take them otherwise, which are free first.
+// free evicts the pods of a plan that frees GPUs. It cordons the GPUs until the replacements of the
+// evicted pods have nodes, because they would otherwise take the same GPUs.
 func (o *Options) free(ctx context.Context, c *crowd, plan defrag.Plan) (err error) {
 	for _, id := range plan.Assignment.Devices() {
 		_, changed, failed := cordon.Write(ctx, o.cluster, plan.Node, string(id), true, "defrag")
-		if changed { // or the answer was lost. What others have cordoned meanwhile is theirs
+		if changed { // also if the reply was lost; cordons of other users remain
 			defer func() {
-				// An interrupt ends the waiting, and not this.
+				// Uncordon after an interrupt too.
 				_, _, e := cordon.Write(context.WithoutCancel(ctx), o.cluster, plan.Node, string(id), false, "")
 				err = errors.Join(err, e)
 			}()
@@ -48,21 +48,22 @@ func (o *Options) free(ctx context.Context, c *crowd, plan defrag.Plan) (err err
 	return err
 }
 
-// poll looks until something is so, or reports that it is too late for that.
+// poll checks a condition until it holds. Late is true if --timeout passes first.
 func (o *Options) poll(ctx context.Context, so wait.ConditionWithContextFunc) (late bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	switch err = wait.PollUntilContextCancel(limited, look, true, so); {
 	case ctx.Err() != nil && err != nil:
 		return false, errors.New("interrupted")
-	case limited.Err() != nil && err != nil: // however the client words it
+	case limited.Err() != nil && err != nil: // the client may return any error then
 		return true, nil
 	default:
 		return false, err
 	}
 }
 
-// evict stops at the first pod that may not go. One that is gone already is passed over.
+// evict evicts the pods of a plan. It stops at the first pod that may not be evicted, and skips pods
+// that are gone.
 func (o *Options) evict(ctx context.Context, plan defrag.Plan) error {
 	for i, m := range plan.Moves {
 		switch gone, err := evict.Pod(ctx, o.cluster.Client, m.Pod.Pod, nil); {
@@ -77,8 +78,8 @@ func (o *Options) evict(ctx context.Context, plan defrag.Plan) error {
 	return nil
 }
 
-// waitsFor says what is yet to come until the evicted pods are gone and their controllers have
-// as many pods on nodes as before; nothing when they are.
+// waitsFor describes the next event that free waits for: an evicted pod has to end, or its controller
+// needs as many pods on nodes as before. It returns "" when all have happened.
 func (o *Options) waitsFor(ctx context.Context, c *crowd, plan defrag.Plan) (string, error) {
 	for _, m := range plan.Moves {
 		list, err := o.cluster.Client.CoreV1().Pods(m.Pod.Pod.Namespace).List(ctx, metav1.ListOptions{})
@@ -105,7 +106,7 @@ func (o *Options) waitsFor(ctx context.Context, c *crowd, plan defrag.Plan) (str
 	return "", nil
 }
 
-// placedBy returns 1 for a pod of this controller that is on a node to stay, else 0.
+// placedBy returns 1 if the controller owns the pod and the pod is on a node and not ending, else 0.
 func placedBy(owner *metav1.OwnerReference, pod *v1.Pod) int {
 	of := metav1.GetControllerOf(pod)
 	if owner == nil || of == nil || of.UID != owner.UID || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || api.Terminal(pod) {

@@ -1,16 +1,17 @@
-// Package drain has the command drain: it cordons a GPU and evicts the pods on it, and no others.
+// Package drain has the command drain, which cordons a GPU and evicts only the pods on it.
 //
 // # Invariants
 //
-//   - Pods are evicted, never deleted: PodDisruptionBudgets hold.
-//   - All or none of the pods on the GPU are asked to go: one that may not keeps the others.
-//   - What a pod is on is what is written of it and what the kubelet has given it, by a claim too: its
-//     owner can change the first alone. Static pods, and those on no known GPU, are left, with a warning.
-//     Of pods that share a claim only the first is known, and goes.
-//   - The GPU remains cordoned, whatever comes of it, and the user is reminded of that.
+//   - The command evicts pods and never deletes them, so PodDisruptionBudgets apply.
+//   - The command evicts all pods on the GPU or none. A pod that it may not evict stops it before the
+//     first eviction.
+//   - A pod is on a GPU if its annotation names the GPU, or if the kubelet allocated the GPU to it, also
+//     by a claim. The pod's owner can change only the annotation. Static pods and pods on no known GPU
+//     remain, with a warning. If pods share a claim, the command knows and evicts only the first.
+//   - The GPU remains cordoned in every case, and a message shows how to uncordon it.
 //
 // # Decisions
 //
-// An eviction that a budget refuses is asked for again until the time is up, as kubectl drain does.
-// An interrupt ends the waiting at once, and names the pods that have not gone.
+// If a budget refuses an eviction, the command retries it until --timeout, as kubectl drain does. On an
+// interrupt, the command stops waiting at once and lists the remaining pods.
 package drain

@@ -22,16 +22,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
 
-// lastLook is how long an interrupted drain takes to say which pods are left.
+// lastLook is the time limit for listing the remaining pods after an interrupt.
 const lastLook = 3 * time.Second
 
-// Options are those of drain.
+// Options are the options of the command drain.
 type Options struct {
 	*cmdutil.Factory
 	force            bool
-	reason           string // why, for people
+	reason           string // for other users
 	ignoreDaemonSets bool
-	seconds          int // that a pod has to end; less than 0: what it says itself
+	seconds          int // grace period of the evicted pods; negative for the pods' own
 	timeout          time.Duration
 
 	cluster *cluster.Reader
@@ -69,7 +69,7 @@ the GPU, unless --ignore-daemonsets or --force allows it.`,
 	return cmd
 }
 
-// Complete reads the names of the node and of its GPUs.
+// Complete parses the arguments and connects to the cluster.
 func (o *Options) Complete(args []string) (err error) {
 	if o.node, o.which, err = cmdutil.GPUsOf(args); err != nil {
 		return err
@@ -78,12 +78,12 @@ func (o *Options) Complete(args []string) (err error) {
 	return err
 }
 
-// Validate says that the name of the node is empty, or the reason too long.
+// Validate returns an error if the node name is empty or the reason is too long.
 func (o *Options) Validate() error {
 	return errors.Join(cordon.CheckReason(o.reason), cmdutil.CheckNodeNames([]string{o.node}))
 }
 
-// Run drains each of the GPUs, the next when the one before is empty.
+// Run drains the GPUs one after the other.
 func (o *Options) Run(ctx context.Context) error {
 	for _, which := range o.which {
 		drain := o.drain
@@ -97,7 +97,7 @@ func (o *Options) Run(ctx context.Context) error {
 	return nil
 }
 
-// plan says what drain does to a GPU.
+// plan prints the actions of drain for a GPU.
 func (o *Options) plan(ctx context.Context, nodeName, which string) error {
 	device, err := cordon.Find(ctx, o.cluster, nodeName, which)
 	if err != nil {
@@ -114,7 +114,7 @@ func (o *Options) plan(ctx context.Context, nodeName, which string) error {
 	return nil
 }
 
-// drain cordons a GPU, and evicts the pods on it.
+// drain cordons a GPU and evicts the pods on it.
 func (o *Options) drain(ctx context.Context, nodeName, which string) error {
 	device, err := cordon.Mark(ctx, o.cluster, o.Out, nodeName, which, true, o.reason, "drain")
 	if err != nil {
@@ -129,7 +129,7 @@ func (o *Options) drain(ctx context.Context, nodeName, which string) error {
 	return nil
 }
 
-// empty evicts the pods on a GPU, and waits until they are gone, or the context is done.
+// empty evicts the pods on a GPU and waits until they are gone or the context is done.
 func (o *Options) empty(ctx context.Context, nodeName string, id gpu.UUID) error {
 	pods, err := o.evictable(ctx, nodeName, id)
 	if err != nil {
@@ -147,7 +147,7 @@ func (o *Options) empty(ctx context.Context, nodeName string, id gpu.UUID) error
 		for _, pod := range pods {
 			known[pod.UID] = true
 		}
-		// A binding that was under way when the GPU was cordoned may have come meanwhile.
+		// A pod whose binding was in progress at the time of the cordon may have arrived.
 		if pods, err = o.evictable(ctx, nodeName, id); err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func (o *Options) empty(ctx context.Context, nodeName string, id gpu.UUID) error
 	}
 }
 
-// interrupted says which of the pods are still there.
+// interrupted returns an error that lists the remaining pods.
 func (o *Options) interrupted(ctx context.Context, pods []v1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
@@ -174,8 +174,7 @@ func (o *Options) interrupted(ctx context.Context, pods []v1.Pod) error {
 	return fmt.Errorf("interrupted: not gone yet: %s", strings.Join(left, ", "))
 }
 
-// evictable returns the pods on a GPU that are to go. The error names those that
-// may not.
+// evictable returns the pods on a GPU that drain evicts. The error lists pods that it may not evict.
 func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) ([]v1.Pod, error) {
 	inv, pods, err := o.read(ctx, nodeName)
 	if err != nil {
@@ -206,14 +205,15 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 	return out, errors.Join(errs...)
 }
 
-// warnOfMPS warns of the other clients of the node's MPS server (NVIDIA, "Multi-Process Service", Limitations).
+// warnOfMPS warns that a killed MPS client can make other clients of the node's MPS server fail (NVIDIA,
+// "Multi-Process Service", Limitations).
 func (o *Options) warnOfMPS(nodeName string, inv gpu.Inventory, evicted []v1.Pod) {
 	if inv.MPS && len(evicted) > 0 {
 		o.warn("warning: containers on node %s use MPS: if one outlives its grace period and is killed, programs on the node's other GPUs may fail\n", nodeName)
 	}
 }
 
-// warn prints a warning once.
+// warn prints each warning once.
 func (o *Options) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if slices.Contains(o.warned, text) {
@@ -223,7 +223,7 @@ func (o *Options) warn(format string, args ...any) {
 	fmt.Fprint(o.ErrOut, text)
 }
 
-// read reads what a node offers, and its pods.
+// read returns the inventory of a node and its pods.
 func (o *Options) read(ctx context.Context, nodeName string) (inv gpu.Inventory, pods []v1.Pod, err error) {
 	node, err := o.cluster.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 	if err == nil {
@@ -235,11 +235,11 @@ func (o *Options) read(ctx context.Context, nodeName string) (inv gpu.Inventory,
 	return inv, pods, err
 }
 
-// gpusOf returns the GPUs of a node that a pod has memory of, or is leaving: as is written of it,
-// which its owner can change, and as the kubelet has given it, by a claim too.
+// gpusOf returns the GPUs of a node that a pod has or is leaving, by its annotation, which its owner can
+// change, and by the kubelet's allocation, also by a claim.
 func (o *Options) gpusOf(pod *v1.Pod, inv gpu.Inventory) []gpu.UUID {
 	var h placement.Holding
-	h.Assignment, _ = o.cluster.Names.AssignmentOf(pod) // one that cannot be read tells of none
+	h.Assignment, _ = o.cluster.Names.AssignmentOf(pod) // an unreadable annotation names no GPU
 	if i := slices.IndexFunc(inv.Allocated, func(g gpu.PodAllocation) bool { return g.UID == string(pod.UID) }); i >= 0 {
 		h.Allocated = inv.Allocated[i].Shares
 	}

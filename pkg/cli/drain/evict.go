@@ -19,15 +19,13 @@ import (
 )
 
 const (
-	// evictRetry is how long to wait before an eviction is asked for again that was refused:
-	// as kubectl drain does.
+	// evictRetry is the interval before a refused eviction is retried, as in kubectl drain.
 	evictRetry = 5 * time.Second
-	// goneLook is how often it is looked whether a pod is gone.
+	// goneLook is the interval between checks whether a pod is gone.
 	goneLook = time.Second
 )
 
-// evict evicts pods, all at the same time, and waits until they are gone. What it says is what
-// kubectl drain says.
+// evict evicts pods concurrently and waits until they are gone. It prints the messages of kubectl drain.
 func (o *Options) evict(ctx context.Context, pods []v1.Pod) error {
 	timeout := o.timeout
 	if timeout == 0 {
@@ -49,15 +47,15 @@ func (o *Options) evict(ctx context.Context, pods []v1.Pod) error {
 	return utilerrors.NewAggregate(errs)
 }
 
-// eviction is what evictions of pods have in common.
+// eviction is the common state of concurrent evictions.
 type eviction struct {
 	*Options
 	out, errOut io.Writer
-	timeout     time.Duration // of all
+	timeout     time.Duration // of all evictions together
 }
 
-// pod asks for the eviction of a pod until it is granted, and waits until the pod is gone. The
-// time for that is limited; that for one request is not.
+// pod requests the eviction of a pod until the API server accepts it, and waits until the pod is gone.
+// The context limited ends retries and waiting, and ctx ends single requests.
 func (e *eviction) pod(ctx, limited context.Context, pod v1.Pod) error {
 	var seconds *int64
 	if e.seconds >= 0 {
@@ -73,7 +71,7 @@ func (e *eviction) pod(ctx, limited context.Context, pod v1.Pod) error {
 		switch {
 		case gone:
 			return nil
-		case err == nil, ending && pod.DeletionTimestamp != nil: // what ends with its namespace cannot be evicted
+		case err == nil, ending && pod.DeletionTimestamp != nil: // a terminating pod cannot be evicted from a terminating namespace
 			return e.wait(ctx, limited, pod)
 		case ending:
 			fmt.Fprintf(e.errOut, "error when evicting pod %q from terminating namespace %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetry, err)
@@ -107,7 +105,7 @@ func (e *eviction) wait(ctx, limited context.Context, pod v1.Pod) error {
 	return nil
 }
 
-// lockedWriter lets several goroutines write, one at a time.
+// lockedWriter serializes the writes of several goroutines.
 type lockedWriter struct {
 	mu sync.Mutex
 	io.Writer
