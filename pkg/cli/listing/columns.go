@@ -11,8 +11,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// CustomColumns reads what kubectl takes as -o custom-columns: HEADER:.field,... of the JSON form
-// of a row.
+// CustomColumns parses HEADER:.field,..., the form of kubectl's -o custom-columns. The fields refer to
+// the JSON form of a row.
 func CustomColumns[R any](spec string) (columns []table.Column[R], err error) {
 	for part := range strings.SplitSeq(spec, ",") {
 		header, field, ok := strings.Cut(part, ":")
@@ -28,7 +28,7 @@ func CustomColumns[R any](spec string) (columns []table.Column[R], err error) {
 	return columns, nil
 }
 
-// cell returns the values of a row that a path leads to.
+// cell returns the values at a path of a row, separated by commas; empty on an error.
 func cell(path *jsonpath.JSONPath, row any) string {
 	values, err := valuesAt(path, row)
 	if err != nil {
@@ -41,7 +41,7 @@ func cell(path *jsonpath.JSONPath, row any) string {
 	return strings.Join(texts, ",")
 }
 
-// valuesAt returns the values in the JSON form of a row that a path leads to.
+// valuesAt returns the values at a path in the JSON form of a row.
 func valuesAt(path *jsonpath.JSONPath, row any) (values []any, err error) {
 	var object any
 	text, err := json.Marshal(row)
@@ -60,7 +60,7 @@ func valuesAt(path *jsonpath.JSONPath, row any) (values []any, err error) {
 	return values, err
 }
 
-// pathOf reads a path with braces or without, as kubectl does. Rows may lack what it leads to.
+// pathOf parses a JSONPath with or without braces, as kubectl does. Rows may lack the field.
 func pathOf(name, path string) (*jsonpath.JSONPath, error) {
 	if !strings.HasPrefix(path, "{") {
 		path = "{." + strings.TrimPrefix(path, ".") + "}"

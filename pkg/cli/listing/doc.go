@@ -1,18 +1,18 @@
-// Package listing prints lists of rows: as a table, as JSON or YAML, by name, sorted, and again
-// when rows change.
+// Package listing prints rows as a table, as JSON or YAML, by name or in custom columns, sorted, and
+// again when they change.
 //
 // # Invariants
 //
-//   - A View says what there is to print and how; the Flags say what of it the user wants. No
-//     command has a format of its own.
-//   - What cannot be read is named after the rows, on stderr. While the pods cannot be read no row
-//     is taken to have ended.
+//   - A View defines the rows and columns of a list. The Flags select format, order and rows. No list
+//     has other formats.
+//   - Objects that cannot be read are reported on stderr after the rows. While the pods cannot be read,
+//     no row counts as ended.
 //
 // # Decisions
 //
-// A row has changed when what is printed of it has: what is not shown does not print it again, and
-// neither does an age.
+// A watch prints a row again only if one of its visible cells changes. Columns that show an age do not
+// count.
 //
-// Rows are sorted by a field of their JSON form, which -o json shows, so that there are no names
-// of columns to learn.
+// --sort-by takes a field of the JSON form, which -o json shows, so users need not learn names of
+// columns.
 package listing

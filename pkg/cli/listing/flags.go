@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Flags are the flags of a list.
+// Flags are the flags that all lists share.
 type Flags struct {
 	*cmdutil.Factory
 	cmdutil.Output
@@ -21,15 +21,16 @@ type Flags struct {
 	NoHeaders bool
 	SortBy    string
 	Watch     bool
-	Whole     bool // a watch prints everything again, in any format
+	Whole     bool // a watch prints the whole output again, in any format
 
-	Cluster *cluster.Reader // made by Complete
+	Cluster *cluster.Reader // set by Complete
 
-	layout table.Layout // of the rows printed last
-	fields []string     // fields to sort by; a row may lack one
+	layout table.Layout // of the last output
+	fields []string     // valid for --sort-by, even if no row has them
 }
 
-// Add adds the flags of every list, and says what a selector selects, and by which fields rows may be sorted.
+// Add adds the flags of every list. Selects names the objects whose labels --selector matches. Fields
+// are the fields that the help of --sort-by names.
 func (l *Flags) Add(cmd *cobra.Command, selects string, fields ...string) {
 	l.fields = fields
 	f := cmd.Flags()
@@ -39,20 +40,20 @@ func (l *Flags) Add(cmd *cobra.Command, selects string, fields ...string) {
 	f.StringVar(&l.SortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+strings.Join(fields, " or "))
 }
 
-// AddWatch adds those of lists of what is there.
+// AddWatch adds --watch and --all-namespaces, for lists of existing objects.
 func (l *Flags) AddWatch(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVarP(&l.Watch, "watch", "w", false, "After listing, print rows that change")
 	l.AddAllNamespaces(cmd)
 }
 
-// Complete makes the reader of the cluster.
+// Complete connects to the cluster.
 func (l *Flags) Complete() (err error) {
 	l.Cluster, err = l.Connect()
 	return err
 }
 
-// Validate reports all that is wrong with the flags.
+// Validate returns all errors in the flags.
 func (l *Flags) Validate() error {
 	errs := []error{l.Output.Check()}
 	if spec := l.Columns(); spec != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Print prints rows to w, with headers or without, in the format of the flags.
+// Print writes rows to w in the format of the flags, with or without headers.
 func Print[R any](w io.Writer, l *Flags, v View[R], report inspect.Report, rows []R, headers bool) error {
 	switch {
 	case l.ForPrograms():
@@ -35,10 +35,10 @@ func Print[R any](w io.Writer, l *Flags, v View[R], report inspect.Report, rows 
 	return err
 }
 
-// columnsOf returns the columns of a view, or those that the flags name instead.
+// columnsOf returns the custom columns of the flags, or else the columns of the view.
 func columnsOf[R any](l *Flags, v View[R], report inspect.Report) []table.Column[R] {
 	if spec := l.Columns(); spec != "" {
-		if columns, err := CustomColumns[R](spec); err == nil { // which Validate has seen to
+		if columns, err := CustomColumns[R](spec); err == nil { // Validate has checked the specification
 			return columns
 		}
 	}

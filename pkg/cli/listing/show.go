@@ -12,28 +12,29 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// View is a list of something, one row for each.
+// View defines a list: how to read it, its rows and its columns.
 type View[R any] struct {
-	Kind    string // of the list in JSON
+	Kind    string // of the list, in JSON
 	Read    func(context.Context) (inspect.Report, cluster.Usage, error)
 	Rows    func(inspect.Report, cluster.Usage) []R
 	Columns func(inspect.Report) []table.Column[R]
 	Name    func(R) string                     // for -o name
-	ID      func(R) string                     // of what the row is about
-	Notes   func(rows []R, wide bool) []string // the legend; nil: there is none
+	ID      func(R) string                     // identifies the object of a row
+	Notes   func(rows []R, wide bool) []string // the legend; nil for none
 
-	// Unseen returns what the user could not see at the last Read, where the view is for who may read
-	// one namespace alone; nil: it is not.
+	// Unseen returns the parts that the user could not see at the last Read. It is nil for views that need
+	// all namespaces.
 	Unseen func() *cluster.Unseen
 
-	// End returns the last row of what is there no more, for who watches; nil: there is none.
+	// End returns the last row of an object that is gone, for a watch. If it is nil, a watch prints no such
+	// row.
 	End func(R) R
 }
 
-// PodKind is what a list of pods is in JSON.
+// PodKind is the kind of a list of pods in JSON.
 const PodKind = "PodList"
 
-// Show prints a view, and then the rows that change if it is to watch.
+// Show prints a view and, with --watch, the rows that change.
 func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
 	report, used, err := v.Read(ctx)
 	if err != nil {
@@ -58,7 +59,8 @@ func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
 	return follow(ctx, l, v, report, rows)
 }
 
-// within says what namespace alone pods are listed of: other things are in none.
+// within returns " in namespace NAME" for a list of pods that is limited to one namespace. Other objects
+// have no namespace.
 func (l *Flags) within(kind string) string {
 	if namespace := l.Namespace(); namespace != "" && kind == PodKind {
 		return " in namespace " + table.Clean(namespace)
@@ -66,7 +68,7 @@ func (l *Flags) within(kind string) string {
 	return ""
 }
 
-// follow prints the rows that change, and those that end where the view tells of them.
+// follow prints the rows that change and, if the view has End, a last row for each object that is gone.
 func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Report, rows []R) error {
 	seen, headed := linesOf(l, v, report, rows), len(rows) > 0
 	unseen := func() *cluster.Unseen { return nil }
@@ -78,7 +80,7 @@ func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Repo
 		if err != nil {
 			return err
 		}
-		if report.RequestedUnknown && !unseen().Some() { // as if all pods were gone, which they are not
+		if report.RequestedUnknown && !unseen().Some() { // without the pods, all rows would seem to have ended
 			_ = l.Complain(report.Problems)
 			return nil
 		}
@@ -102,8 +104,7 @@ func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Repo
 	})
 }
 
-// linesOf returns what is printed of each row, by what it is about: what is not shown does
-// not change it.
+// linesOf returns the visible cells of each row by ID, without the columns that show an age.
 func linesOf[R any](l *Flags, v View[R], report inspect.Report, rows []R) map[string]string {
 	columns := slices.DeleteFunc(table.Shown(columnsOf(l, v, report), l.Format == cmdutil.Wide), func(c table.Column[R]) bool { return c.Ages })
 	lines := make(map[string]string, len(rows))

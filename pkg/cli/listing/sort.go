@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// fieldsOf returns what sorts by fields of what sorts by something without an order, where
-// that is a plain path; else the fields alone.
+// fieldsOf returns the fields as paths below the path by. If by is not a plain path, it returns the
+// fields alone.
 func fieldsOf(by string, fields []string) []string {
 	path := bare(by)
 	if path == "" || strings.ContainsAny(path, "$@[]*?'\"") || strings.Contains(path, "..") || strings.HasPrefix(path, ".") {
@@ -21,14 +21,14 @@ func fieldsOf(by string, fields []string) []string {
 	return fields
 }
 
-// bare is what is in the braces of a path, if it has any, without the dot that begins it.
+// bare returns a path without its braces and its leading dot.
 func bare(path string) string {
 	return strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(path, "{"), "}"), ".")
 }
 
-// Sort sorts rows by the field of their JSON form that the flags name: numbers by value, all else
-// as texts. Rows without the field come first. Sort returns an error if no row has the field,
-// unless the help of the flag names it.
+// Sort sorts rows by the field of --sort-by in their JSON form: numbers by value, other values as text.
+// Rows without the field come first. Sort returns an error if no row has the field, unless the flag's
+// help names the field.
 func Sort[R any](l *Flags, rows []R) error {
 	by := l.SortBy
 	if by == "" {

@@ -1,13 +1,13 @@
-// Package lists has the commands gpus, pods and top: GPUs, pods, and what pods use, a row for each.
+// Package lists has the commands gpus, pods, top and namespaces. Each prints a row for every GPU, pod or
+// namespace.
 //
 // # Invariants
 //
-//   - What is used is what the device plugin of the node measured, and what is allocated what the
-//     scheduler counts. They are read apart, and one of them is printed without the other.
-//   - A name that no pod has is a problem that is named.
+//   - The device plugins measure used memory. The scheduler counts allocated memory. The commands read
+//     both separately, and print one even if the other is missing.
+//   - If no pod matches a name in the arguments, the commands report a problem.
 //
 // # Decisions
 //
-// pods and top are one list with other columns: who asks what a pod has, and who asks what it
-// uses, name and select pods the same way.
+// pods and top are one list with different columns, so users select pods in the same way.
 package lists

@@ -13,14 +13,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
-// GPUs are the options of gpus.
+// GPUs are the options of the command gpus.
 type GPUs struct {
 	listing.Flags
 
 	nodes []string // empty: all
 }
 
-// NewGPUsCommand returns the list of GPUs.
+// NewGPUsCommand returns the command gpus.
 func NewGPUsCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &GPUs{Flags: listing.Flags{Factory: f}}
 	cmd := &cobra.Command{
@@ -39,7 +39,7 @@ func NewGPUsCommand(f *cmdutil.Factory) *cobra.Command {
 	return cmd
 }
 
-// Complete reads the names of nodes.
+// Complete parses the node names and connects to the cluster.
 func (o *GPUs) Complete(args []string) error {
 	o.nodes = cmdutil.NodeNames(args)
 	return o.Flags.Complete()

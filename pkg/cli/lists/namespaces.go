@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// NewNamespacesCommand returns the list of namespaces.
+// NewNamespacesCommand returns the command namespaces.
 func NewNamespacesCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Pods{keep: func(printers.PodRow) bool { return true }}
 	cmd := newCommand(f, &cobra.Command{
@@ -36,7 +36,8 @@ list leaves them out.`,
 	return cmd
 }
 
-// readQuotas reads the quotas of the listed namespaces. A failure is a problem of the report, or a note if it is forbidden.
+// readQuotas reads the quotas of the listed namespaces. An error becomes a problem of the report. If the
+// user lacks the right, the command prints a note instead.
 func (o *namespaces) readQuotas(ctx context.Context, report *inspect.Report) {
 	namespace := o.Namespace()
 	if o.unseen.Pods != nil {
@@ -54,12 +55,12 @@ func (o *namespaces) readQuotas(ctx context.Context, report *inspect.Report) {
 	}
 }
 
-// namespaces are the options of the list of namespaces.
+// namespaces are the options of the command namespaces.
 type namespaces struct {
 	*Pods
 
-	quotas  map[string][]inspect.Quota // by namespace, as they were last read
-	limited *bool                      // there were any when the header was printed; nil: it was not yet
+	quotas  map[string][]inspect.Quota // by namespace, from the last read
+	limited *bool                      // some namespace had a quota when the header was printed; nil before that
 }
 
 // Run prints the list.

@@ -18,22 +18,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Pods are the options of a command that lists pods.
+// Pods are the options of commands that list pods.
 type Pods struct {
 	listing.Flags
 
 	columns func(inspect.Report) []table.Column[printers.PodRow]
 	notes   func(rows []printers.PodRow, wide bool) []string
 	keep    func(printers.PodRow) bool
-	groups  func() bool // pods that wait alike are one row of the table
-	ends    func() bool // a watch prints pods that are there no more
+	groups  func() bool // pods of one controller that wait alike share a row of the table
+	ends    func() bool // a watch prints a last row for pods that are gone
 
 	named   map[string]bool // NAME or NAMESPACE/NAME; empty: all
-	matched map[string]bool // UIDs
-	unseen  *cluster.Unseen // at the last look
+	matched map[string]bool // UIDs of the selected pods
+	unseen  *cluster.Unseen // from the last read
 }
 
-// NewPodsCommand returns the list of pods.
+// NewPodsCommand returns the command pods.
 func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 	var waiting bool
 	cmd := newCommand(f, &cobra.Command{
@@ -48,13 +48,13 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 		notes:   printers.PodNotes,
 		keep:    func(p printers.PodRow) bool { return !waiting || p.Waits() },
 		groups:  func() bool { return waiting },
-		ends:    func() bool { return !waiting }, // one that no longer waits has a node, perhaps
+		ends:    func() bool { return !waiting }, // a pod that leaves this list may have got a node
 	}, ".node", ".granted.MiB", ".waitsFor.MiB")
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that wait for a node; pods that wait alike share a row, except with -o wide")
 	return cmd
 }
 
-// NewTopCommand returns the list of what pods use.
+// NewTopCommand returns the command top.
 func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 	return newCommand(f, &cobra.Command{
 		Use: "top", Short: "Show the used and allocated memory of pods, and better requests",
@@ -69,7 +69,8 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 	}, ".node", ".granted.MiB", ".usage.usedMiB", ".usage.smPercent")
 }
 
-// newCommand completes a command that lists pods. Fields are what it names to sort by.
+// newCommand completes a command that lists pods. Fields are the fields that the help of --sort-by
+// names.
 func newCommand(f *cmdutil.Factory, cmd *cobra.Command, o *Pods, fields ...string) *cobra.Command {
 	o.Factory = f
 	cmd.Use += " [POD...] [-n NAMESPACE] [-o FORMAT] [-w]"
@@ -80,7 +81,7 @@ func newCommand(f *cmdutil.Factory, cmd *cobra.Command, o *Pods, fields ...strin
 	return cmd
 }
 
-// Complete reads the names of pods: NAME, NAMESPACE/NAME or pod/NAME, as -o name prints.
+// Complete parses the pod names: NAME, NAMESPACE/NAME or pod/NAME, which -o name prints.
 func (o *Pods) Complete(args []string) error {
 	o.named = make(map[string]bool)
 	for _, arg := range args {
@@ -118,26 +119,26 @@ func (o *Pods) Run(ctx context.Context) error {
 	})
 }
 
-// reader returns what reads the cluster.
+// reader returns a function that reads the cluster and records the selected pods.
 func (o *Pods) reader() (func(context.Context) (inspect.Report, cluster.Usage, error), error) {
 	o.matched = make(map[string]bool)
 	match, err := labels.Parse(o.Selector)
 	return func(ctx context.Context) (inspect.Report, cluster.Usage, error) { return o.read(ctx, match) }, err
 }
 
-// rows returns the pods that are to be listed.
+// rows returns a row for each selected pod.
 func (o *Pods) rows(r inspect.Report, u cluster.Usage) []printers.PodRow {
 	return slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !o.matched[row.UID] || !o.keep(row) })
 }
 
-// read reads the cluster, and notes which pods are to be listed.
+// read reads the cluster and records the selected pods in o.matched.
 func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report, cluster.Usage, error) {
 	missing, unseen := maps.Clone(o.named), o.MayBeLimited()
 	o.unseen = unseen
 	recorded := make(map[printers.Used]printers.Usage)
 	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Unseen: unseen, EachPod: func(pod *v1.Pod) {
 		if only := o.Namespace(); only != "" && pod.Namespace != only {
-			return // another has the name
+			return // a pod of another namespace with the same name
 		}
 		byName := o.named[pod.Name] || o.named[pod.Namespace+"/"+pod.Name]
 		if match.Matches(labels.Set(pod.Labels)) && (len(o.named) == 0 || byName) {
@@ -153,7 +154,7 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 		report.Problems = append(report.Problems, inspect.Problem{Object: "pod " + name, Message: "no pod of this name holds or requests GPU memory"})
 	}
 	usage := o.Cluster.Usage(ctx)
-	if usage.Denied { // few users may ask device plugins
+	if usage.Denied { // few users may read device plugins
 		usage.Problems = nil
 		if len(recorded) == 0 {
 			o.Limit("usage")

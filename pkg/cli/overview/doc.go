@@ -1,12 +1,12 @@
-// Package overview has the command nodes, which is what the tree does without a command too: a
-// line for each node, or each node with its GPUs and the pods on them.
+// Package overview has the command nodes, which the root command runs too. It prints a line for each
+// node or, with --details, each node with its GPUs and their pods.
 //
 // # Invariants
 //
-//   - What could be read is printed, and the error says that something could not.
+//   - If a part of the cluster cannot be read, the command prints the rest and returns an error.
 //
 // # Decisions
 //
-// The first argument of the tree may be a node or a misspelt command. It is taken for a node, and
-// where there is none of that name the command is named that it may stand for.
+// The first argument of the root command may be a node or a misspelt command. The command treats it as a
+// node. If no such node exists, it suggests commands with a similar name.
 package overview

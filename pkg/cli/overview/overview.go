@@ -19,19 +19,19 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Options are those of the overview of nodes.
+// Options are the options of the command nodes and of the root command.
 type Options struct {
 	listing.Flags
-	Suggest func(word string) []string // commands that a word may mean; nil: none
+	Suggest func(word string) []string // returns commands similar to a word; nil disables suggestions
 
 	details bool
 	trouble bool
 
 	nodes []string // empty: all
-	shown *string  // what was printed last; nil: nothing yet
+	shown *string  // the last output; nil before the first one
 }
 
-// NewCommand returns the overview under a name of its own.
+// NewCommand returns the command nodes.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Flags: listing.Flags{Factory: f}}
 	cmd := &cobra.Command{
@@ -57,13 +57,13 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.trouble, "trouble", false, "Show only nodes with trouble, and its cause; nodes with the same trouble share a row")
 }
 
-// Complete reads the names of nodes.
+// Complete parses the node names and connects to the cluster.
 func (o *Options) Complete(args []string) error {
 	o.nodes = cmdutil.NodeNames(args)
 	return o.Flags.Complete()
 }
 
-// Validate reports all that is wrong with the flags.
+// Validate returns all errors in the flags.
 func (o *Options) Validate() error {
 	errs := []error{o.Flags.Validate()}
 	if (o.Format == cmdutil.Name || o.Columns() != "") && o.details {
@@ -78,7 +78,7 @@ func (o *Options) Validate() error {
 	return errors.Join(append(errs, cmdutil.CheckNodeNames(o.nodes))...)
 }
 
-// Run prints the overview, and again whenever it changes if it is to watch.
+// Run prints the overview and, with --watch, prints it again after each change.
 func (o *Options) Run(ctx context.Context) error {
 	if err := o.show(ctx); err != nil || !o.Watch {
 		return err
@@ -86,7 +86,7 @@ func (o *Options) Run(ctx context.Context) error {
 	return o.Cluster.OnChange(ctx, nil, o.show)
 }
 
-// show looks at the cluster and prints what it found.
+// show reads the cluster and prints the overview, unless it equals the last output.
 func (o *Options) show(ctx context.Context) error {
 	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Names: o.nodes, Labels: o.Selector})
 	if err != nil {
@@ -105,7 +105,7 @@ func (o *Options) show(ctx context.Context) error {
 	now := text.String()
 	if o.shown != nil {
 		if *o.shown == now {
-			return nil // something has changed that is not shown
+			return nil // the change is not visible
 		}
 		fmt.Fprintln(o.Out)
 	}
@@ -126,19 +126,19 @@ func (o *Options) show(ctx context.Context) error {
 	if command := o.meant(report); command != "" {
 		fmt.Fprintf(o.ErrOut, "There is no node %s: did you mean the command %s?\n", table.Clean(o.nodes[0]), command)
 	}
-	if incomplete := o.Complain(report.Problems); !o.Watch { // which goes on
+	if incomplete := o.Complain(report.Problems); !o.Watch { // a watch continues
 		return incomplete
 	}
 	return nil
 }
 
-// meant returns the command that the first argument may be, where it names no node.
+// meant returns the commands that the first argument may stand for, if no node has this name.
 func (o *Options) meant(r inspect.Report) string {
 	if o.Suggest == nil || len(o.nodes) == 0 || slices.ContainsFunc(r.Nodes, func(n inspect.Node) bool { return n.Name == o.nodes[0] }) {
 		return ""
 	}
 	if strings.ContainsAny(o.nodes[0], "-.0123456789") {
-		return "" // as in names of nodes, and in no command
+		return "" // no command has these characters
 	}
 	return strings.Join(o.Suggest(o.nodes[0]), " or ")
 }
