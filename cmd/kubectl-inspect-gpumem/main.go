@@ -1,5 +1,5 @@
-// Command kubectl-inspect-gpumem shows who holds what GPU memory in a cluster.
-// kubectl finds it by its name: kubectl inspect gpumem.
+// Command kubectl-inspect-gpumem shows the GPU memory of a cluster by node, GPU and pod. kubectl runs it
+// as "kubectl inspect gpumem".
 package main
 
 import (
@@ -32,10 +32,9 @@ func main() {
 	os.Exit(cmdutil.ExitCode(err))
 }
 
-// run does what the arguments say. It has printed the error that it
-// returns.
+// run executes the command and prints an error before it returns it.
 func run(ctx context.Context, args []string, streams genericiooptions.IOStreams) error {
-	// What client-go logs next to the errors that it returns is no news to a user.
+	// Discard client-go's log: client-go returns the same errors.
 	klog.SetLogger(klog.Logger{})
 	f := cmdutil.NewFactory(streams, version)
 	f.Colours, f.Bars, f.Terminal = colours(streams.Out), bars(streams.Out), columns(streams.Out)
@@ -43,7 +42,7 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 		klog.ClearLogger()
 		flags := flag.NewFlagSet("", flag.ContinueOnError)
 		klog.InitFlags(flags)
-		_ = flags.Set("v", strconv.Itoa(level)) // a number
+		_ = flags.Set("v", strconv.Itoa(level)) // the value is a valid number
 	}
 	cmd := cli.NewCommand(f)
 	cmd.SetArgs(args)
@@ -54,21 +53,20 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	return err
 }
 
-// bars reports whether a terminal reads the output, and its user's locale has the signs of bars.
+// bars reports whether the output is a terminal and the user's locale has the characters of bars.
 func bars(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	locale := strings.ToUpper(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
 	return ok && strings.Contains(locale, "UTF") && term.IsTerminal(int(file.Fd()))
 }
 
-// colours reports whether a terminal reads the output, and its user has not
-// asked for none (no-color.org).
+// colours reports whether the output is a terminal and the user has not disabled colours (no-color.org).
 func colours(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
 }
 
-// columns returns the width of the terminal that reads the output, or 0 if none does.
+// columns returns the width of the output's terminal in columns; 0 if the output is no terminal.
 func columns(out io.Writer) int {
 	file, ok := out.(*os.File)
 	if !ok {

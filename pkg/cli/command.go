@@ -56,8 +56,8 @@ const example = `  # All nodes with GPU memory
   # In a cluster that was set up for another resource domain
   kubectl inspect gpumem --resource-domain=aliyun.com`
 
-// NewCommand returns the tree of commands. The root is the overview of nodes;
-// what else there is to look at is a subcommand.
+// NewCommand returns the root command with its subcommands. The root command prints the overview of
+// nodes.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &overview.Options{Flags: listing.Flags{Factory: f}}
 	cmd := &cobra.Command{
@@ -69,7 +69,7 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 		Version:               f.Version,
 		DisableFlagsInUseLine: true,
 		SilenceUsage:          true,
-		SilenceErrors:         true, // the program prints them
+		SilenceErrors:         true, // main prints errors
 		Args:                  cobra.ArbitraryArgs,
 		ValidArgsFunction:     f.CompleteNodes,
 		RunE:                  func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
@@ -94,13 +94,13 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	})
 	f.AddFlags(cmd.PersistentFlags())
 	o.AddFlags(cmd)
-	// It fails for a flag that does not exist, which a test would show.
+	// The call fails only if the flag does not exist, which a test would detect.
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
 	return cmd
 }
 
-// usage is cobra's template without the flags that all commands share, which are those of kubectl
-// mostly: as kubectl has it.
+// usage is cobra's usage template without the flags that all commands share. Most of them are kubectl's,
+// and kubectl's help omits them too.
 const usage = `Usage:
   {{.UseLine}}{{if .HasExample}}
 
@@ -136,7 +136,7 @@ func newVersionCommand(f *cmdutil.Factory) *cobra.Command {
 	}
 }
 
-// withUsage adds to what is wrong with the number of arguments what they are.
+// withUsage adds the usage line to an error about the number of arguments.
 func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		return nil

@@ -1,4 +1,3 @@
-// Package clirun runs the tree of commands for tests, against a cluster of objects (see clitest).
-// It is imported by tests alone, which are outside of the packages that they test: it imports all
-// commands.
+// Package clirun runs the command tree in tests, against a fake cluster (package clitest). Only external
+// test packages import it, because it imports all commands.
 package clirun

@@ -21,12 +21,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Inspect runs the command against a cluster of these objects.
+// Inspect runs a command against a fake cluster and returns its output. With a nil client, the command
+// connects by its own flags.
 func Inspect(client *fake.Clientset, args ...string) (stdout, stderr string, err error) {
 	return OnTerminal(client, 0, args...)
 }
 
-// OnTerminal runs the command as Inspect does, with output to a terminal of so many columns.
+// OnTerminal is Inspect with a terminal of a given width, in columns, as output.
 func OnTerminal(client *fake.Clientset, columns int, args ...string) (stdout, stderr string, err error) {
 	var out, errOut bytes.Buffer
 	f := cmdutil.NewFactory(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}, "dev")
@@ -35,12 +36,12 @@ func OnTerminal(client *fake.Clientset, columns int, args ...string) (stdout, st
 		f.Client = client
 	}
 	cmd := cli.NewCommand(f)
-	cmd.SetArgs(append([]string{}, args...)) // cobra takes nil for the arguments of the test
+	cmd.SetArgs(append([]string{}, args...)) // with nil, cobra parses the arguments of the test binary
 	err = cmd.Execute()
 	return out.String(), errOut.String(), err
 }
 
-// Until runs the command until the context is done, and prints nothing.
+// Until runs a command until the context is done, and discards its output.
 func Until(ctx context.Context, client kubernetes.Interface, args ...string) error {
 	f := cmdutil.NewFactory(genericiooptions.NewTestIOStreamsDiscard(), "dev")
 	f.Client = client
@@ -49,7 +50,7 @@ func Until(ctx context.Context, client kubernetes.Interface, args ...string) err
 	return cmd.ExecuteContext(ctx)
 }
 
-// Golden compares what a command prints with a file of testdata.
+// Golden compares the output of a command with testdata/NAME.txt. With -update it rewrites the file.
 func Golden(t *testing.T, client *fake.Clientset, name string, args []string) {
 	t.Helper()
 	stdout, stderr, err := Inspect(client, args...)

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 )
 
-// Screen keeps what is written, and lets a test wait for words.
+// Screen records the output of a watch, and lets a test wait for a text.
 type Screen struct {
 	mu    sync.Mutex
 	text  string
@@ -22,7 +22,7 @@ type Screen struct {
 
 func newScreen() *Screen { return &Screen{wrote: make(chan struct{}, 1)} }
 
-// Write keeps what is written.
+// Write implements io.Writer.
 func (s *Screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,14 +34,14 @@ func (s *Screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Text returns what was written.
+// Text returns the output so far.
 func (s *Screen) Text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text
 }
 
-// Until waits for words.
+// Until waits until the output contains words. It fails the test if the test's context ends before.
 func (s *Screen) Until(t *testing.T, words string) {
 	t.Helper()
 	for !strings.Contains(s.Text(), words) {
@@ -53,7 +53,7 @@ func (s *Screen) Until(t *testing.T, words string) {
 	}
 }
 
-// Watch runs a command until stop is called, and returns what it prints.
+// Watch runs a command in the background until stop is called. Out receives its output.
 func Watch(t *testing.T, client kubernetes.Interface, args ...string) (out *Screen, stop func()) {
 	t.Helper()
 	out = newScreen()

@@ -1,4 +1,3 @@
-// Package clitest has objects of clusters for the tests of the commands: nodes with GPU memory,
-// pods that ask for it, and gpumem's own Deployments, DaemonSets and pods. It is imported by tests
-// alone.
+// Package clitest has the objects of fake clusters for the tests of commands: nodes with GPU memory,
+// pods that request it, and gpumem's own workloads. Only tests import it.
 package clitest

@@ -19,12 +19,12 @@ func labelsOf(component string) map[string]string {
 	return map[string]string{"app.kubernetes.io/part-of": "gpumem", "app.kubernetes.io/component": component}
 }
 
-// PluginSet is the device plugin's.
+// PluginSet returns the DaemonSet of the device plugin.
 func PluginSet() *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-device-plugin", UID: "uid-set", Labels: labelsOf("device-plugin")}}
 }
 
-// PluginPod is the device plugin's on a node.
+// PluginPod returns the device plugin's pod on a node.
 func PluginPod(node string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -35,7 +35,7 @@ func PluginPod(node string) *v1.Pod {
 	}
 }
 
-// ExtenderSets are the Deployment of the scheduler and its ReplicaSet.
+// ExtenderSets returns the Deployment of the scheduler and its ReplicaSet.
 func ExtenderSets() (*appsv1.Deployment, *appsv1.ReplicaSet) {
 	d := ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack")
 	return d, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
@@ -44,14 +44,14 @@ func ExtenderSets() (*appsv1.Deployment, *appsv1.ReplicaSet) {
 	}}
 }
 
-// ExtenderDeployment is that of a scheduler with an extender of a domain.
+// ExtenderDeployment returns the Deployment of a scheduler with an extender for a domain.
 func ExtenderDeployment(namespace, domain, policy string) *appsv1.Deployment {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gpumem-scheduler", UID: "uid-deployment", Labels: labelsOf("scheduler")}}
 	d.Spec.Template.Spec.InitContainers = []v1.Container{{Name: "gpumem-extender", Args: []string{"--resource-domain=" + domain, "--policy=" + policy}}}
 	return d
 }
 
-// ExtenderPod is that of a scheduler with an extender.
+// ExtenderPod returns a pod of a scheduler with an extender.
 func ExtenderPod(name string) *v1.Pod {
 	deployment, set := ExtenderSets()
 	return &v1.Pod{
@@ -63,22 +63,22 @@ func ExtenderPod(name string) *v1.Pod {
 	}
 }
 
-// Answer is what a proxied request is answered with.
+// Answer is the response to a proxied request.
 type Answer struct {
 	Text string
 	Err  error
 }
 
-// DoRaw is of rest.ResponseWrapper.
+// DoRaw implements rest.ResponseWrapper.
 func (a Answer) DoRaw(context.Context) ([]byte, error) { return []byte(a.Text), a.Err }
 
-// Stream is of rest.ResponseWrapper.
+// Stream implements rest.ResponseWrapper.
 func (a Answer) Stream(context.Context) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(a.Text)), a.Err
 }
 
-// Measured is the odd cluster with device plugins, where that on gpu-c does
-// not answer.
+// Measured returns the cluster of OddCluster with device plugins on gpu-a and gpu-c. The plugin on gpu-c
+// does not answer.
 func Measured(t *testing.T) *fake.Clientset {
 	objects := append(OddCluster(t), PluginSet(), PluginPod("gpu-a"), PluginPod("gpu-c"))
 	for _, object := range objects {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// Sicken makes a GPU of a node unhealthy.
+// Sicken marks a GPU of a node as unhealthy.
 func Sicken(t *testing.T, node *v1.Node, index int) {
 	t.Helper()
 	inv, err := kubetest.Names(t).InventoryOf(node)
@@ -28,7 +28,7 @@ func Sicken(t *testing.T, node *v1.Node, index int) {
 	kubetest.SetInventory(t, node, inv)
 }
 
-// OddCluster has one of everything that a cluster may surprise with.
+// OddCluster returns a cluster with every kind of unusual node and pod.
 func OddCluster(t testing.TB) []runtime.Object {
 	names := kubetest.Names(t)
 	sick := kubetest.Inventory("gpu-a", 16, 80)
@@ -61,7 +61,7 @@ func OddCluster(t testing.TB) []runtime.Object {
 	}
 }
 
-// SchedulerConfig is that of the kube-scheduler that the chart brings.
+// SchedulerConfig returns the configuration of the chart's kube-scheduler.
 func SchedulerConfig() *v1.ConfigMap {
 	return &v1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-scheduler", Labels: map[string]string{"app.kubernetes.io/part-of": "gpumem"}},
@@ -71,15 +71,15 @@ extenders: [{managedResources: [{name: gpumem.dev/gpu-mem, ignoredByScheduler: f
 	}
 }
 
-// Forbid lets no one list objects of a kind.
+// Forbid makes a fake client refuse to list a resource.
 func Forbid(client *fake.Clientset, what string) {
 	client.PrependReactor("list", what, func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(v1.Resource(what), "", fmt.Errorf("ask your administrator"))
 	})
 }
 
-// OnlyIn lets the user read what is in one namespace, and nothing else: as a RoleBinding to the
-// ClusterRole view does.
+// OnlyIn limits a fake client to the objects of one namespace, like a RoleBinding to the ClusterRole
+// view.
 func OnlyIn(client *fake.Clientset, namespace string) {
 	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.GetNamespace() == namespace {

@@ -1,12 +1,14 @@
-// Package doctor has the command doctor: it reads the cluster and prints the findings of package pkg/report/doctor.
+// Package doctor has the command doctor, which reads the cluster and prints the findings of package
+// pkg/report/doctor.
 //
 // # Invariants
 //
-//   - It changes nothing. A note lists the kinds of objects that could not be listed.
+//   - The command changes nothing. A note lists the kinds of objects that could not be listed.
 //   - The exit code is 1 if a finding is an error, and 2 if nothing could be checked.
-//   - A user who may read one namespace gets the check of the pods there.
+//   - For a user who may read only one namespace, the command checks the pods there.
 //
 // # Decisions
 //
-// With --wait it waits once for workloads that are too young. A note lists those that were created meanwhile.
+// With --wait, the command waits once, until the present workloads are old enough. A note lists
+// workloads that were created meanwhile.
 package doctor

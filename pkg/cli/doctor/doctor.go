@@ -15,15 +15,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Options are those of doctor.
+// Options are the options of the command doctor.
 type Options struct {
 	*cmdutil.Factory
 	output cmdutil.Output
 	wait   bool
 }
 
-// NewCommand returns the command that looks for what is wrong with the
-// installation.
+// NewCommand returns the command doctor.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f}
 	cmd := &cobra.Command{
@@ -53,13 +52,13 @@ Warnings and notes alone leave it at 0.`,
 	return cmd
 }
 
-// Complete has nothing to do.
+// Complete does nothing.
 func (o *Options) Complete([]string) error { return nil }
 
-// Validate says what is wrong with the format.
+// Validate returns an error if the output format is invalid.
 func (o *Options) Validate() error { return o.output.Check() }
 
-// Run prints what is wrong.
+// Run prints the findings. It returns an error if a finding is one, or if nothing could be checked.
 func (o *Options) Run(ctx context.Context) error {
 	r, err := o.Connect()
 	if err != nil {

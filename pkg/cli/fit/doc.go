@@ -1,13 +1,13 @@
-// Package fit has the command fit: whether a pod would fit, on which nodes, and how often.
+// Package fit has the command fit, which counts the pods of a given size that fit each node.
 //
 // # Invariants
 //
-//   - The pod that is asked about is made of limits and annotations and read as any pod is: what fits
-//     here is what a pod with them gets.
-//   - As many fit as could be bound, one after the other.
+//   - The command builds a pod from its flags and parses it like any other pod. So the answer holds for
+//     a real pod with the same limits and annotations.
+//   - The count is the number of pods that could be bound to the node one after the other.
 //
 // # Decisions
 //
-// The amount is in GiB or with a unit, as people think of it. A pod has to ask in units of its node,
-// so a note says how, where that is another number.
+// The flag takes GiB, or an amount with a unit, because users think in these. A pod requests units of
+// its node. If the number of units differs from the flag, the command prints it in a note.
 package fit

@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Options are those of fit.
+// Options are the options of the command fit.
 type Options struct {
 	listing.Flags
 	wish wish
@@ -26,7 +26,7 @@ type Options struct {
 	nodes []string // empty: all
 }
 
-// wish is a pod that one thinks of.
+// wish describes the hypothetical pod by its flags.
 type wish struct {
 	memory        string
 	shares        int
@@ -34,11 +34,11 @@ type wish struct {
 	model, policy string
 }
 
-// capacity is how often a pod fits one node.
+// capacity is the number of pods that fit one node.
 type capacity struct {
 	Node   string `json:"node"`
 	Times  int    `json:"times"`
-	Reason string `json:"reason,omitempty"` // why not once
+	Reason string `json:"reason,omitempty"` // why no pod fits; empty if one does
 }
 
 // NewCommand returns the command fit.
@@ -77,13 +77,13 @@ and the other constraints of a node.`,
 	return cmd
 }
 
-// Complete reads the names of nodes.
+// Complete parses the node names and connects to the cluster.
 func (o *Options) Complete(args []string) error {
 	o.nodes = cmdutil.NodeNames(args)
 	return o.Flags.Complete()
 }
 
-// Validate reports all that is wrong with the flags.
+// Validate returns all errors in the flags.
 func (o *Options) Validate() error {
 	if (o.wish.memory == "") == (o.wish.shares == 0) {
 		return errors.New("set either --mem SIZE or --share N")
@@ -95,7 +95,7 @@ func (o *Options) Validate() error {
 	return errors.Join(o.Flags.Validate(), err)
 }
 
-// Run prints on which nodes the pod fits, and how often.
+// Run prints the number of pods that fit each node, and their sum.
 func (o *Options) Run(ctx context.Context) error {
 	unseen := o.MayBeLimited()
 	nodes, facts, err := o.Cluster.Load(ctx, cluster.Selection{Names: o.nodes, Labels: o.Selector, Unseen: unseen})
@@ -119,7 +119,7 @@ func (o *Options) Run(ctx context.Context) error {
 	var exceeded error
 	report := inspect.Report{Problems: facts.Problems}
 	shown := rows
-	if o.Format == cmdutil.Name { // nothing else could tell a node where it does not fit
+	if o.Format == cmdutil.Name { // this format has no count, so a printed node must fit at least one pod
 		shown = slices.DeleteFunc(slices.Clone(rows), func(r capacity) bool { return r.Times == 0 })
 	}
 	if err := listing.Print(o.Out, &o.Flags, capacityView(), report, shown, !o.NoHeaders); err != nil {
@@ -143,8 +143,8 @@ func (o *Options) Run(ctx context.Context) error {
 	return exceeded
 }
 
-// capacities says of each node how often it fits, and how often in all. How the pod has to ask
-// for it is printed next to it.
+// capacities returns a row for each node with GPUs, and the sum over all rows. For each different unit
+// it prints a note with the request in units.
 func (o *Options) capacities(nodes []placement.Node, facts inspect.Facts) (rows []capacity, total int, err error) {
 	var spellings []string
 	for _, n := range nodes {

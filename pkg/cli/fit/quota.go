@@ -10,7 +10,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// byQuota answers a user who may not list nodes and the pods of other namespaces by the quotas of one namespace.
+// byQuota prints the free amount of the quotas of one namespace, for a user who may not list nodes or
+// the pods of other namespaces.
 func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 	o.Limit(unseen.Parts()...)
 	if exceeded := o.sayQuotas(ctx, unseen.Namespace); exceeded != nil {
@@ -19,7 +20,8 @@ func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 	return cmdutil.Exit(cmdutil.Unjudged, errors.New("you may not list nodes, so the nodes that the pod fits are unknown: create the pod; if it waits, kubectl inspect gpumem explain shows the reason"))
 }
 
-// sayQuotas prints what the quotas of a namespace leave. The error says that one refuses the pod.
+// sayQuotas prints the free amount of each quota of a namespace. The error names a quota that the pod
+// exceeds.
 func (o *Options) sayQuotas(ctx context.Context, namespace string) (exceeded error) {
 	quotas, err := o.Cluster.Quotas(ctx, namespace, 0)
 	if err != nil {
@@ -33,10 +35,10 @@ func (o *Options) sayQuotas(ctx context.Context, namespace string) (exceeded err
 		left := q.Hard.Units - q.Used.Units
 		said := fmt.Sprint(left)
 		if left < 0 {
-			said = fmt.Sprintf("nothing (%d are used)", q.Used.Units) // it is younger than the pods, or was made smaller
+			said = fmt.Sprintf("nothing (%d are used)", q.Used.Units) // the quota is younger than the pods, or was reduced
 		}
 		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %d requests.%s\n", namespace, table.Clean(q.Name), said, q.Hard.Units, o.wish.resource(o.Cluster.Names))
-		// Units are GiB unless the cluster is set up otherwise, and its nodes, which say so, may be hidden.
+		// Assume the default unit of 1 GiB, because the user may not be able to read the unit from the nodes.
 		if req, err := o.wish.request(o.Cluster.Names, 1024); err == nil && left < req.Units() {
 			exceeded = fmt.Errorf("the pod exceeds ResourceQuota %s", q.Name)
 		}

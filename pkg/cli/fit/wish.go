@@ -16,8 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// asAnnotated lets the flags have the names of the resources and annotations that say the
-// same, too.
+// asAnnotated lets users write a flag like the resource or annotation of the same meaning, for example
+// --gpu-mem.
 func asAnnotated(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
 	case "gpu-mem", "gpu-share", "gpu-count", "gpu-model":
@@ -28,23 +28,24 @@ func asAnnotated(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// mib reads the amount: a bare number is GiB.
+// mib returns the amount of --mem in MiB, rounded up. A bare number is GiB.
 func (w wish) mib() (int64, error) {
 	q, err := resource.ParseQuantity(w.memory)
 	if _, number := strconv.ParseFloat(w.memory, 64); number == nil {
 		q, err = resource.ParseQuantity(w.memory + "Gi")
 	}
-	if err != nil || q.Value() < 1 { // 0 also where no int64 is as large
+	if err != nil || q.Value() < 1 { // also 0 for amounts that exceed an int64
 		return 0, fmt.Errorf("--mem is %q, want GiB (10) or an amount with a unit (512Mi)", w.memory)
 	}
 	const mib = 1 << 20
 	return (q.Value()-1)/mib + 1, nil
 }
 
-// resource is what the pod asks for.
+// resource returns the extended resource that the pod requests.
 func (w wish) resource(names api.Names) v1.ResourceName { return names.Offered(w.memory == "") }
 
-// units returns how much of it, where a unit of memory has so many MiB; 0: the node has none.
+// units returns the requested number of shares or of units. A unit has unitMiB MiB, or 1024 if unitMiB
+// is 0. Each GPU's part of the memory is rounded up.
 func (w wish) units(unitMiB int64) (int64, error) {
 	if w.memory == "" {
 		if w.shares < 1 {
@@ -61,8 +62,7 @@ func (w wish) units(unitMiB int64) (int64, error) {
 	return each * count, nil
 }
 
-// request is what the pod asks for where a unit has so many MiB: what a pod with
-// these limits and annotations does.
+// request returns the request of a pod with these limits and annotations, in units of unitMiB MiB.
 func (w wish) request(names api.Names, unitMiB int64) (placement.Request, error) {
 	units, err := w.units(unitMiB)
 	if err != nil {
@@ -84,8 +84,7 @@ func (w wish) request(names api.Names, unitMiB int64) (placement.Request, error)
 	})
 }
 
-// spelling says what a pod has to write for what it asks for here; nothing where that
-// is the amount as it was given.
+// spelling returns a note with the pod's request in units; empty if --mem has the same number.
 func (w wish) spelling(name v1.ResourceName, req placement.Request, unitMiB int64) string {
 	amount := strconv.FormatInt(int64(req.Units()), 10)
 	if amount == w.memory || req.InShares || unitMiB == 0 {
