@@ -90,6 +90,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	}
 	wants, published := cfg.wants, cfg.lastInventory(log, client, seen)
 	cfg = cfg.serving(is)
+	cfg.plugin.Published = seen.Offered
 	allocate := byResource
 	if is.api == api.ByClaims {
 		allocate = byClaims(disk, prepared, seen.UID)

@@ -71,6 +71,9 @@ func (w *World) newPlugin(m *machine) *plugin {
 	cfg.Policy = placement.Policy(w.cfg.policy)
 	cfg.PlaceUnassigned = !w.cfg.Refuse
 	cfg.Cordoned, cfg.Record = p.cordoned, disk{p}
+	if node := w.api.nodes[m.name]; node != nil {
+		cfg.Published, _ = w.names.InventoryOf(node) // unreadable: empty
+	}
 	p.starting = true
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
 	p.starting = false

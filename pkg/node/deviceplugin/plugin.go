@@ -31,6 +31,7 @@ type Config struct {
 	Containers      containers.Config
 	Record          checkpoint.Store // has the grants of containers when the process ends; nil: they end with it
 	Former          string           // file in which version 0.2 recorded levels; empty: none
+	Published       gpu.Inventory    // by the node's annotation at the start of the process; empty: none
 
 	// Ready says why a container that was promised a level must not start now.
 	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
@@ -72,7 +73,7 @@ func New(cfg Config, source inventory.Source, pods Pods, kubelet grants.Kubelet,
 	p := Plugin{Offers: grants.NewOffers(source, cfg.Coreless)}
 	place := grants.Config{
 		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned,
-		KubeletWait: cfg.KubeletWait, WriteWait: cfg.WriteWait,
+		KubeletWait: cfg.KubeletWait, WriteWait: cfg.WriteWait, Published: cfg.Published,
 	}
 	p.State = grants.New(place, p.Offers, pods, kubelet, grants.NewTable(cfg.Record, cfg.Former, log), log)
 	p.Reconciler = grants.NewReconciler(place, p.State, pods, events, metrics, log)

@@ -12,19 +12,19 @@ import (
 )
 
 // Allocations returns the grants of pods that counted for less once by their annotations, whether these are
-// known, and a channel that is closed when they change.
+// known, and a channel that is closed when they change. Until Tally has the kubelet's answer, they are those that the node
+// published last.
 func (n *State) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	given, known = n.grants.Account()
-	return given, known, n.changed
+	return n.account, n.accountKnown, n.changed
 }
 
 // Tally updates the account from the kubelet's answer. A pod's entry stays while the pod is there: its owner can
 // understate the grant again at any moment.
 func (n *State) Tally(s allocation.State) {
 	accounts := allocation.Accounts(s)
-	was, known := n.grants.Account()
+	was, known, _ := n.Allocations()
 	var given []gpu.PodAllocation
 	for _, pod := range s.Pods {
 		i := slices.IndexFunc(accounts, func(a allocation.Account) bool { return a.UID == pod.Pod.UID })
@@ -44,9 +44,9 @@ func (n *State) Tally(s allocation.State) {
 	if known && reflect.DeepEqual(given, was) {
 		return
 	}
-	n.grants.SetAccount(given)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.account, n.accountKnown = given, true
 	close(n.changed)
 	n.changed = make(chan struct{})
 }

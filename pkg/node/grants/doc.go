@@ -45,7 +45,7 @@
 // kubelet gave its own to another pod (allocation.Reconcile), its level, and the indexes. It runs before a
 // container starts, after each allocation, when pods change, and every minute. While an annotation understates a
 // grant, the node's inventory has the grant too (Allocations), which the pod's owner cannot write. That entry ends with the pod:
-// its owner could understate the grant again.
+// its owner could understate the grant again. A new process takes the entries over from the node's annotation.
 //
 // # Invariants
 //

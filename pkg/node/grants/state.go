@@ -34,6 +34,7 @@ type Config struct {
 	Cordoned        func() []gpu.UUID // which GPUs get none of these; nil: all do
 	KubeletWait     time.Duration     // for an answer of the kubelet
 	WriteWait       time.Duration     // for one write of a pod's annotations
+	Published       gpu.Inventory     // by the node's annotation at the start of the process; empty: none
 }
 
 // State is what a node knows of its pods. It is safe for concurrent use.
@@ -51,14 +52,18 @@ type State struct {
 	asked       int                             // grants when Ask was called last
 	askedBefore int                             // grants when Ask was called the time before
 	plans       map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
-	changed     chan struct{}                   // closed and replaced when the account changes
+
+	account      []gpu.PodAllocation // see Allocations
+	accountKnown bool
+	changed      chan struct{} // closed and replaced when the account changes
 }
 
 // New returns a state that has the grants of a table.
 func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, log *zap.Logger) *State {
 	return &State{
 		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, grants: grants, log: log,
-		plans: make(map[string]placement.Assignment), changed: make(chan struct{}),
+		plans:   make(map[string]placement.Assignment),
+		account: cfg.Published.Allocated, accountKnown: len(cfg.Published.Devices) > 0, changed: make(chan struct{}),
 	}
 }
 

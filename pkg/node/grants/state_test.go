@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/grants"
@@ -281,6 +282,17 @@ func TestTheAccountHasAPodUntilItsEnd(t *testing.T) {
 		given, known, _ := n.State.Allocations()
 		if diff := cmp.Diff(want, given); diff != "" || !known {
 			t.Errorf("%s, known: %t (-want +got):\n%s", when, known, diff)
+		}
+	}
+	inv, _ := n.Offers.Inventory()
+	n.Begin(t, func(c *deviceplugin.Config) { c.Published = api.WithAllocated(inv, want) })
+	for _, when := range []string{"in the next process", "once that has the kubelet's answer"} {
+		given, known, _ := n.State.Allocations()
+		if diff := cmp.Diff(want, given); diff != "" || !known {
+			t.Errorf("%s, known: %t (-want +got):\n%s", when, known, diff)
+		}
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
 	n.Pods.Set()

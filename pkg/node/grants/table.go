@@ -28,8 +28,6 @@ const maxReads = 120
 type state struct {
 	Version int                   `json:"v"`
 	Grants  []Grant               `json:"grants"`
-	Account []gpu.PodAllocation   `json:"account,omitempty"`
-	Known   bool                  `json:"accountKnown,omitempty"` // the account is known
 	Former  map[gpu.SlotID]Former `json:"former,omitempty"`
 }
 
@@ -99,9 +97,6 @@ func (t *Table) load() (written bool, err error) {
 	read, former := t.withFormer(read.usable())
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.state.Known {
-		read.Account, read.Known = t.state.Account, true
-	}
 	t.loaded, t.state = true, read
 	return !former, nil
 }
@@ -384,21 +379,6 @@ func (t *Table) formerOf(slots []gpu.SlotID) (out Former) {
 		out.MPS = max(out.MPS, one.MPS)
 	}
 	return out
-}
-
-// Account returns the grants of pods whose annotations reported less at some time, and whether these are known.
-func (t *Table) Account() (account []gpu.PodAllocation, known bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.state.Account, t.state.Known
-}
-
-// SetAccount records the account.
-func (t *Table) SetAccount(account []gpu.PodAllocation) {
-	t.mu.Lock()
-	t.state.Account, t.state.Known = account, true
-	t.mu.Unlock()
-	t.write()
 }
 
 // Alive returns unless the lock is never released.

@@ -65,7 +65,7 @@ func TestANewProcessHasAllGrantsOfTheOneBefore(t *testing.T) {
 	old := loaded(store, "")
 	old.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
 	next := NewTable(store, "", zap.NewNop())
-	next.SetAccount([]gpu.PodAllocation{{UID: "uid-a"}}) // it is not loaded, and must not write
+	next.Put(grant("x", "main", gpu.EnforcementAdvisory, "a-9")) // it is not loaded, and must not write
 	old.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
 	old.Put(grant("c", "main", gpu.EnforcementKernel, "a-1", "a-2"))
 	if err := next.Load(); err != nil {
@@ -78,9 +78,6 @@ func TestANewProcessHasAllGrantsOfTheOneBefore(t *testing.T) {
 		}
 		if got := levelOf(table, held("c", "main", "a-2", "a-1")); got != gpu.EnforcementKernel {
 			t.Errorf("%s: level %q of a grant of the last moment", name, got)
-		}
-		if account, known := table.Account(); !known || len(account) != 1 {
-			t.Errorf("%s: account %v, known: %t", name, account, known)
 		}
 	}
 }
@@ -177,7 +174,7 @@ func TestAProcessThatGaveWayWritesNothing(t *testing.T) {
 	other := loaded(store, "")
 	slow.GiveWay()
 	other.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
-	slow.SetAccount([]gpu.PodAllocation{{UID: "uid-a"}})
+	slow.Put(grant("x", "main", gpu.EnforcementKernel, "a-0"))
 	if err := slow.Load(); err != nil {
 		t.Fatal(err)
 	}
@@ -241,20 +238,6 @@ func TestATableHasTheCheckpointBeforeItIsLoaded(t *testing.T) {
 	}
 	if got := levelOf(NewTable(store, former, zap.NewNop()), held("a", "main", "a-0")); got != gpu.EnforcementKernel {
 		t.Errorf("level %q", got)
-	}
-}
-
-// A process that ends before it has an account leaves none: the node's annotation counts.
-func TestAnAccountIsUnknownUntilSet(t *testing.T) {
-	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
-	loaded(store, "").Put(grant("a", "main", gpu.EnforcementAdvisory, "a-0"))
-	next := loaded(store, "")
-	if account, known := next.Account(); known {
-		t.Errorf("account %v is known", account)
-	}
-	next.SetAccount(nil)
-	if _, known := loaded(store, "").Account(); !known {
-		t.Error("an empty account is unknown")
 	}
 }
 
