@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Alike groups rows that have the same key, in the order of their first rows.
+// Alike groups rows with the same key. The groups have the order of their first rows.
 func Alike[R any, K comparable](rows []R, key func(R) K) (groups [][]R) {
 	at := make(map[K]int)
 	for _, row := range rows {
@@ -21,22 +21,22 @@ func Alike[R any, K comparable](rows []R, key func(R) K) (groups [][]R) {
 	return groups
 }
 
-// WaitGroup is pods that wait alike, by the first of them.
+// WaitGroup is a group of pods that wait alike, represented by the first of them.
 type WaitGroup struct {
 	Wait
 	Count  int
-	Oldest time.Time // when the oldest was created; zero when not known
+	Oldest time.Time // creation time of the oldest pod; zero if unknown
 }
 
-// WaitingAlike puts pods of one controller that wait for the same, for the same reason, together.
-// A pod without a controller, or that is nominated to a node, is alone.
+// WaitingAlike groups the waiting pods of a controller that have the same request and reason. A pod that
+// has no controller, or is nominated to a node, forms its own group.
 func (r Report) WaitingAlike() (groups []WaitGroup) {
 	type key struct {
 		namespace, owner, reason string
 		units                    int64
 		gpus, cores              int
 		inShares                 bool
-		alone                    string // the pod, where no other is like it
+		alone                    string // identifies a pod that forms its own group
 	}
 	for _, same := range Alike(r.Waiting, func(w Wait) key {
 		k := key{w.Namespace, w.Owner, w.Why(), int64(w.Units), w.GPUs, w.Cores, w.InShares, ""}
@@ -51,7 +51,8 @@ func (r Report) WaitingAlike() (groups []WaitGroup) {
 	return groups
 }
 
-// Needs is what the pod asks for, of all its GPUs together. Shares have no size before they are of a GPU.
+// Needs returns the requested memory, summed over the pod's GPUs. Shares have no size in MiB until their
+// GPU is known.
 func (w Wait) Needs(unitMiB int64) Memory {
 	if w.InShares {
 		return Memory{Units: w.Units, InShares: true}
@@ -59,8 +60,8 @@ func (w Wait) Needs(unitMiB int64) Memory {
 	return Memory{Units: w.Units, MiB: int64(w.Units) * unitMiB}
 }
 
-// UnitMiB returns the unit of all nodes that have one: only by it can a pod without a node be
-// measured. It is 0 where nodes differ.
+// UnitMiB returns the unit if all nodes with a unit have the same one, else 0. Only with a common unit
+// is the size of a waiting pod's request known.
 func (r Report) UnitMiB() (unit int64) {
 	for _, n := range r.Nodes {
 		switch {

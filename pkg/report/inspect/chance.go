@@ -13,23 +13,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// Chance is what a pod that waits has of one node.
+// Chance is the result of one node for a waiting pod.
 type Chance struct {
 	placement.Verdict
-	Refusal *decide.Refusal // why the node does not take it, whatever is free; nil: it does
-	KeptOff bool            // by the pod's own spec: the node is none that the pod could go to
+	Refusal *decide.Refusal // why the node refuses the pod, however much is free; nil if it does not
+	KeptOff bool            // the pod's own spec excludes the node
 
-	// OutOfUse are the GPUs that it would fit on, were they healthy and not cordoned, where
-	// nothing else is wrong with the node's GPUs.
+	// OutOfUse are the GPUs that the pod would fit on if they were healthy and not cordoned. It is empty if
+	// the GPUs have another fault too.
 	OutOfUse []placement.Device
 
 	node    NodeFacts
 	gap     closest.Gap
-	tainted bool // it would fit, but for a taint
+	tainted bool // only a taint keeps the pod off the node
 }
 
-// Chance returns what a pod has of a node: what decide.Decide says, after what keeps
-// kube-scheduler from asking.
+// Chance returns the result of a node for a pod: the verdict of decide.Decide and, before that, the
+// reasons for which kube-scheduler would not ask about the node.
 func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)
 	c := Chance{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.KeptOff[n.Name], node: f.Nodes[n.Name]}
@@ -40,7 +40,7 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 		c.gap = closest.Of(c.Verdict)
 	}
 	c.OutOfUse = fittingIfInUse(c.Verdict)
-	own := c.node.Refusal(pod.Request) // the node's
+	own := c.node.Refusal(pod.Request) // the node's refusal, independent of the pod's spec
 	if own == nil && c.Fits() {
 		own = cmp.Or(Overdraws(pod.Request, n), refused)
 	}
@@ -52,8 +52,8 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	return c
 }
 
-// Tainted says of the first node that would take it but for a taint which one it is; empty: there is
-// none. Chances are those of a pod, none of them good.
+// Tainted names the first node that would accept the pod without its taint, and the taint; empty if
+// there is none. The chances are results for one pod, and none is good.
 func Tainted(chances ...Chance) string {
 	for _, c := range chances {
 		if c.tainted {
@@ -63,15 +63,16 @@ func Tainted(chances ...Chance) string {
 	return ""
 }
 
-// Overdrawn is the reason of a node whose sum is too small for a pod, though a GPU is not.
+// Overdrawn is the reason of a node whose sum over all GPUs is too small for a request that fits on one
+// GPU.
 const Overdrawn = "Overdrawn"
 
-// Overdraws says why kube-scheduler does not send a request to a node on whose GPUs it fits;
-// nil: it does. To it the others lack what pods hold of a GPU that is out of use, or beyond
-// what a GPU has.
+// Overdraws returns why kube-scheduler does not send a request to a node although it fits on the node's
+// GPUs; nil if it does. kube-scheduler compares only sums, so memory that pods hold on a GPU that is out
+// of use, or beyond the capacity of a GPU, reduces the free amount of the other GPUs.
 func Overdraws(req placement.Request, n placement.Node) *decide.Refusal {
 	if n.InSum(req) {
-		return nil // as nearly everywhere
+		return nil // the usual case
 	}
 	n = onceCome(n)
 	freeUnits, freeCores := n.Unrequested()
@@ -114,8 +115,8 @@ func Overdraws(req placement.Request, n placement.Node) *decide.Refusal {
 		strings.Join(what, " and "), strings.Join(where, ", "), n.Name, worst)}
 }
 
-// onceCome returns a node as it is once the nominated pods that are counted on it have come:
-// those are gone then that leave for them.
+// onceCome returns a node after its nominated pods have arrived. The terminating pods, which make room
+// for them, have left then.
 func onceCome(n placement.Node) placement.Node {
 	pods := n.Holdings()
 	if !slices.ContainsFunc(pods, func(h placement.Holding) bool { return h.Nominated }) {
@@ -124,10 +125,10 @@ func onceCome(n placement.Node) placement.Node {
 	return n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
 }
 
-// fittingIfInUse returns the GPUs that a pod would fit on, were they healthy and not cordoned: none
-// where the request fits without them, or would not fit with them either.
+// fittingIfInUse returns the GPUs that a pod would fit on if they were healthy and not cordoned. It
+// returns none if the request fits without them, or does not fit with them.
 func fittingIfInUse(v placement.Verdict) (out []placement.Device) {
-	// Most nodes are well, and there are many.
+	// Return early for the many nodes without a fault.
 	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Status.TakesPods() }) {
 		return nil
 	}
@@ -143,7 +144,7 @@ func fittingIfInUse(v placement.Verdict) (out []placement.Device) {
 	return out
 }
 
-// allInUse returns the node with all of its devices healthy, and none cordoned.
+// allInUse returns the node with all devices healthy and not cordoned.
 func allInUse(n placement.Node) placement.Node {
 	n.Devices = slices.Clone(n.Devices)
 	for i, d := range n.Devices {
@@ -152,14 +153,13 @@ func allInUse(n placement.Node) placement.Node {
 	return n
 }
 
-// Why a node takes no new pods: people have cordoned it, or its kubelet is not well.
+// Reasons why a node takes no new pods.
 const (
 	NodeCordoned = "the node is cordoned"
 	NodeNotReady = "the node is NotReady"
 )
 
-// Refusal returns why the node takes no new pod with this request, whatever is
-// free; nil: it does.
+// Refusal returns why the node takes no new pod with this request, however much is free; nil if it does.
 func (f NodeFacts) Refusal(req placement.Request) *decide.Refusal {
 	if f.Refuses == nil && req.Cores() > 0 {
 		return f.RefusesCores
@@ -167,10 +167,10 @@ func (f NodeFacts) Refusal(req placement.Request) *decide.Refusal {
 	return f.Refuses
 }
 
-// Good reports whether the pod fits the node, and may go there.
+// Good reports whether the pod fits the node and may go there.
 func (c Chance) Good() bool { return c.Fits() && c.Refusal == nil }
 
-// Why says in a line what there is, or what keeps the pod off.
+// Why describes the result in one line: the free memory, or the obstacle.
 func (c Chance) Why() string {
 	switch {
 	case c.Refusal == nil:
@@ -182,7 +182,7 @@ func (c Chance) Why() string {
 	}
 }
 
-// lacks says why the node's GPUs do not do.
+// lacks describes why the node's GPUs do not satisfy the request.
 func (c Chance) lacks() string {
 	if len(c.OutOfUse) == 0 {
 		return reasons.Verdict(c.Verdict)
@@ -194,8 +194,8 @@ func (c Chance) lacks() string {
 	return "would fit, but " + strings.Join(causes, "; ")
 }
 
-// because says that GPUs of one state are out of use, and how to bring those back
-// that people have cordoned.
+// because describes GPUs of one state that are out of use. For cordoned GPUs it adds the command that
+// uncordons them.
 func (c Chance) because(gpus []placement.Device) string {
 	indexes := make([]string, 0, len(gpus))
 	for _, d := range gpus {
@@ -212,8 +212,8 @@ func (c Chance) because(gpus []placement.Device) string {
 	return which
 }
 
-// Compare puts the better chance first: that of a node where the pod got further.
-// Among equals, it is that of the node that is closest to taking the pod.
+// Compare orders chances, the better one first: the one that passed more checks or, among equals, the
+// one whose node is closer to a fit.
 func (c Chance) Compare(other Chance) int {
 	return cmp.Or(cmp.Compare(c.rank(), other.rank()), c.gap.Compare(other.gap))
 }
@@ -237,9 +237,8 @@ func (c Chance) rank() int {
 	}
 }
 
-// best returns the best chance that a pod has: the first where it is good. Without
-// nodes, it is that of a node without a name. With one that is not good, it returns what
-// Tainted says.
+// best returns the best chance of a pod, or the first good one. Without nodes, the chance has a node
+// without a name. If the chance is not good, tainted is the result of Tainted.
 func (f Facts) best(pod WaitFacts, nodes []placement.Node) (best Chance, tainted string) {
 	best = Chance{Verdict: placement.Fit(pod.Request, placement.Node{})}
 	for _, n := range nodes {
@@ -256,7 +255,7 @@ func (f Facts) best(pod WaitFacts, nodes []placement.Node) (best Chance, tainted
 		tainted = cmp.Or(tainted, Tainted(c))
 	}
 	if best.KeptOff {
-		tainted = "" // it says so of itself
+		tainted = "" // the chance names the taint itself
 	}
 	return best, tainted
 }

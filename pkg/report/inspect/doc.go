@@ -1,34 +1,31 @@
-// Package inspect makes a report of who holds what GPU memory, and why pods wait.
-// Package printers prints it.
+// Package inspect builds reports: the GPU memory of a cluster by node, GPU and pod, and the reasons why
+// pods wait. Package printers prints a report.
 //
 // # Invariants
 //
-//   - The numbers are those of placement.Node, which the scheduler decides on.
-//     Nothing is computed a second time from annotations.
-//   - Where a pod fits is what decide.Decide says, by the cluster's policy, which is
-//     among the facts. No policy is assumed here.
-//   - What is not known is not zero: requested amounts are absent when the pods
-//     could not be listed.
-//   - A report is the same every time: nodes, GPUs and pods are sorted.
+//   - All amounts come from placement.Node, on which the scheduler decides. The package derives nothing
+//     from annotations a second time.
+//   - decide.Decide determines where a pod fits, by the cluster's policy. The policy is one of the
+//     facts, and the package assumes no default.
+//   - An unknown amount is absent, and not zero: if the pods could not be listed, a report has no
+//     requested amounts.
+//   - Reports are deterministic: nodes, GPUs and pods are sorted.
 //
 // # Decisions
 //
-// The report comes first and printers are functions of it, so that what people
-// read and what programs read (JSON) cannot differ. The JSON is versioned by
-// apiVersion; fields are added without a new version, not renamed or removed. It
-// carries each amount in units, which pods ask in, and in MiB, which can be added
+// Printers are functions of a report, so the tables for people and the JSON for programs cannot differ.
+// The field apiVersion is the version of the JSON. Within a version, fields are added, but not renamed
+// or removed. The JSON has each amount in units, which pods request, and in MiB, which programs can add
 // up over nodes.
 //
-// Totals contain unhealthy GPUs, and a GPU that has given away more than it
-// offers shows that. No number is clamped.
+// Totals include unhealthy GPUs. No number is clamped, so an over-committed GPU shows more requested
+// memory than capacity.
 //
-// Why a pod waits is asked once for each distinct request, and what it says of
-// nodes, not for each pod: the pods that wait mostly come from few templates, and
-// a cluster has thousands of nodes.
+// Most waiting pods come from few templates, and a cluster has thousands of nodes. So the package
+// evaluates the nodes once for all pods with the same request and the same constraints on nodes.
 //
-// A pod does not fit where it may not go, however much is free there. Which nodes
-// those are, and why, comes in with the facts: it takes the objects of Kubernetes
-// to tell, and package reach. A node that would take it but for that, or but for GPUs that are unhealthy or
-// cordoned, comes closest, before one that is full; one that the pod's own spec
-// keeps it off comes last.
+// A pod does not fit a node that refuses it, however much memory is free. The facts name these nodes and
+// the reasons. Package reach derives both from objects of Kubernetes. Nodes are ordered by the obstacle:
+// a node that only refuses the pod, or lacks only GPUs that are unhealthy or cordoned, is closer than a
+// full node. Nodes that the pod's own spec excludes come last.
 package inspect

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// New makes a report. The nodes are expected by name, as cache.Cache gives them.
+// New builds a report. The nodes must be sorted by name, as cache.Cache returns them.
 func New(nodes []placement.Node, facts Facts) Report {
 	r := Report{
 		APIVersion: APIVersion, Kind: Kind, Resource: facts.Resource,
@@ -31,7 +31,7 @@ func New(nodes []placement.Node, facts Facts) Report {
 	return r
 }
 
-// sum makes the total that of the nodes.
+// sum computes the total over the nodes.
 func (r *Report) sum() {
 	var requested int64
 	r.Total = Total{}
@@ -46,13 +46,14 @@ func (r *Report) sum() {
 	}
 }
 
-// reporter reports on one node.
+// reporter builds the report of one node.
 type reporter struct {
 	placement.Node
 	facts Facts
 }
 
-// memory is an amount of the node. Shares that are of no known GPU are as large as its GPUs' are on average.
+// memory returns an amount of the node. Shares of unknown GPUs have the average size of the node's
+// shares.
 func (r reporter) memory(u gpu.Units) Memory {
 	if !r.InShares() {
 		return Memory{Units: u, MiB: int64(u) * r.UnitMiB}
@@ -64,12 +65,12 @@ func (r reporter) memory(u gpu.Units) Memory {
 	return Memory{Units: u, MiB: int64(u) * all / max(1, int64(r.Allocatable())), InShares: true}
 }
 
-// of is an amount of one device.
+// of returns an amount of one device.
 func (r reporter) of(d placement.Device, u gpu.Units) Memory {
 	return Memory{Units: u, MiB: d.MiB(u, r.UnitMiB), InShares: d.InShares()}
 }
 
-// requested is what pods hold of the node, those on no known device included.
+// requested returns the memory that pods hold on the node, including pods on no known device.
 func (r reporter) requested() Memory {
 	unattributed := gpu.Units(0)
 	for _, h := range r.Unattributed {
@@ -83,7 +84,7 @@ func (r reporter) requested() Memory {
 	return sum
 }
 
-// counted is an amount that follows from the pods: nil when these are not known.
+// counted returns an amount that depends on the pods; nil if the pods are unknown.
 func (r reporter) counted(m Memory) *Memory {
 	if r.facts.PodsUnknown {
 		return nil
@@ -91,7 +92,7 @@ func (r reporter) counted(m Memory) *Memory {
 	return &m
 }
 
-// count is a number of pods: nil when these are not known.
+// count returns a number of pods; nil if the pods are unknown.
 func (r reporter) count(pods int) *int {
 	if r.facts.PodsUnknown {
 		return nil
@@ -129,7 +130,7 @@ func (r reporter) node(f NodeFacts) Node {
 	return out
 }
 
-// gpu reports on one GPU. Promised are the pods on it and those that are to come.
+// gpu reports one GPU. Promised are the pods on it, including nominated pods.
 func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFacts) GPU {
 	out := GPU{
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
@@ -160,7 +161,7 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFa
 
 func (r reporter) pod(h placement.Holding, has Memory, cores int) Pod {
 	f := r.facts.Pods[h.Pod.UID]
-	has.InShares = h.Request.InShares // of a node that is not seen, the pods alone tell
+	has.InShares = h.Request.InShares // on a node that the user may not read, only the pod has this fact
 	out := Pod{
 		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: has, Cores: cores,
 		State: f.State, Started: h.Started, Enforcement: f.Enforcement, Problem: f.Problem,
@@ -173,7 +174,7 @@ func (r reporter) pod(h placement.Holding, has Memory, cores int) Pod {
 	return out
 }
 
-// nvlinks returns what joins a GPU to others, by their indexes.
+// nvlinks returns the NVLinks of a GPU, sorted by the index of the other GPU.
 func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
 	for _, l := range n.Links {
 		for _, d := range n.Devices {
@@ -186,12 +187,12 @@ func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
 	return out
 }
 
-// waiting says of each pod without a node where it fits, or comes closest.
+// waiting returns the pods without a node, each with a node that it fits or the closest node.
 func waiting(nodes []placement.Node, facts Facts) []Wait {
 	type asked struct {
 		key      placement.Key
 		priority int32
-		keptOff  uintptr // the map itself: pods of one template share it
+		keptOff  uintptr // address of the map, which the pods of one template share
 		uid      string
 	}
 	answers := make(map[asked]struct {
@@ -203,14 +204,14 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Owner: f.Owner, Created: f.Created, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" && !f.Request.Empty() {
 			w.Units, w.InShares, w.GPUs, w.Cores = f.Request.Units(), f.Request.InShares, f.Request.GPUs(), f.Request.Cores()
-			if facts.PodsUnknown { // what is free is not known either
+			if facts.PodsUnknown { // then the free memory is unknown too
 				w.Reason = cmp.Or(f.Said, "its scheduler has reported no reason")
 				out = append(out, w)
 				continue
 			}
 			key := asked{key: f.Request.Key(), priority: f.Request.Priority, keptOff: reflect.ValueOf(f.KeptOff).Pointer()}
 			if f.Nominated != "" {
-				key.uid = f.Pod.UID // what is kept for it is its own
+				key.uid = f.Pod.UID // memory is reserved for this pod alone
 			}
 			found, ok := answers[key]
 			if !ok {

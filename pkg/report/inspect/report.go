@@ -14,26 +14,26 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// APIVersion and Kind mark the JSON form of a report.
+// APIVersion and Kind identify the JSON form of a report.
 const (
 	APIVersion = "inspect.gpumem.dev/v1"
 	Kind       = "Report"
 )
 
-// Report is who holds what on the GPUs of a cluster, or of some of its nodes.
+// Report is the GPU memory of a cluster, or of some of its nodes, by node, GPU and pod.
 type Report struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	Resource   string `json:"resource"` // the extended resource that is counted in units
+	Resource   string `json:"resource"` // the extended resource of the amounts in units
 
 	Nodes            []Node    `json:"nodes"`                 // by name
-	WithoutInventory int       `json:"nodesWithoutInventory"` // nodes that offer nothing and hold nothing: not in Nodes
+	WithoutInventory int       `json:"nodesWithoutInventory"` // number of nodes without GPU memory and without pods that hold any; not in Nodes
 	Total            Total     `json:"total"`                 // of Nodes
-	Selected         bool      `json:"selected,omitempty"`    // Nodes are not all of the cluster
-	Namespace        string    `json:"namespace,omitempty"`   // pods of others are left out, though they count
+	Selected         bool      `json:"selected,omitempty"`    // Nodes are only some nodes of the cluster
+	Namespace        string    `json:"namespace,omitempty"`   // pods of other namespaces are left out, but count
 	RequestedUnknown bool      `json:"requestedUnknown"`      // the pods could not be listed
-	Waiting          []Wait    `json:"waiting"`               // pods on no node yet, by namespace and name
-	Problems         []Problem `json:"problems,omitempty"`    // what could not be read
+	Waiting          []Wait    `json:"waiting"`               // pods without a node, by namespace and name
+	Problems         []Problem `json:"problems,omitempty"`    // objects that could not be read
 }
 
 // Total is the sum over nodes whose unit is known.
@@ -45,15 +45,15 @@ type Total struct {
 // Memory is an amount of GPU memory.
 type Memory struct {
 	Units gpu.Units `json:"units"`
-	MiB   int64     `json:"MiB"` // 0 when the node's unit is not known
+	MiB   int64     `json:"MiB"` // 0 if the node's unit is unknown
 
-	InShares bool `json:"shares,omitempty"` // the units are shares of GPUs, ten to each
+	InShares bool `json:"shares,omitempty"` // the units are shares, and ten shares are a GPU
 }
 
-// Quota is what a ResourceQuota allows the pods of its namespace to ask for.
+// Quota is the GPU memory that a ResourceQuota lets the pods of its namespace request.
 type Quota struct {
 	Name string `json:"name"`
-	Used Memory `json:"used"` // by pods that have not ended, on a node or not
+	Used Memory `json:"used"` // by pods that have not ended, with or without a node
 	Hard Memory `json:"hard"`
 }
 
@@ -62,27 +62,27 @@ type Node struct {
 	Name          string          `json:"name"`
 	Address       string          `json:"address,omitempty"`
 	Status        string          `json:"status,omitempty"` // as kubectl prints it, for example "Ready,SchedulingDisabled"
-	UnitMiB       int64           `json:"unitMiB"`          // 0 when not known, and where GPUs are offered in shares
+	UnitMiB       int64           `json:"unitMiB"`          // 0 if unknown, and if the node offers shares
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
-	Weaker        string          `json:"weaker,omitempty"` // why the enforcement is no stronger
+	Weaker        string          `json:"weaker,omitempty"` // why the enforcement is not stronger
 	Cores         bool            `json:"cores,omitempty"`  // its GPUs offer cores
 
 	Capacity  Memory  `json:"capacity"`
-	Requested *Memory `json:"requested,omitempty"` // pods on no known GPU included; nil when unknown
+	Requested *Memory `json:"requested,omitempty"` // includes pods on no known GPU; nil if unknown
 	GPUs      []GPU   `json:"gpus"`                // by index
 
-	PodCount    *int    `json:"podCount,omitempty"`    // of all namespaces; nil when unknown
-	LargestFree *Memory `json:"largestFree,omitempty"` // what one more pod could get of one GPU; nil when unknown
+	PodCount    *int    `json:"podCount,omitempty"`    // in all namespaces; nil if unknown
+	LargestFree *Memory `json:"largestFree,omitempty"` // the most that a new pod could get on one GPU; nil if unknown
 
-	// Unattributed are pods on this node that no GPU is known of. For new pods
-	// they count on each GPU until the device plugin has placed them.
+	// Unattributed are pods on this node whose GPU is unknown. For new pods, they count on each GPU until
+	// the device plugin has placed them.
 	Unattributed       []Pod   `json:"unattributed"`
-	UnattributedMemory *Memory `json:"unattributedMemory,omitempty"` // nil when there are none
+	UnattributedMemory *Memory `json:"unattributedMemory,omitempty"` // nil if there are no such pods
 
-	Closed   string `json:"closed,omitempty"`   // why it takes no new pods, whatever is free
-	Taint    string `json:"taint,omitempty"`    // what is free is for pods that tolerate it
-	Withheld bool   `json:"withheld,omitempty"` // its kubelet offers nothing of it: no new pod gets any
+	Closed   string `json:"closed,omitempty"`   // why the node takes no new pods, however much is free
+	Taint    string `json:"taint,omitempty"`    // key of a taint that pods must tolerate to get the free memory
+	Withheld bool   `json:"withheld,omitempty"` // its kubelet offers no GPU memory, so new pods get none
 	Problem  string `json:"problem,omitempty"`  // why its inventory could not be read
 }
 
@@ -91,7 +91,7 @@ type GPU struct {
 	Index             int      `json:"index"`
 	UUID              gpu.UUID `json:"uuid"`
 	Model             string   `json:"model,omitempty"`
-	MemoryMiB         int64    `json:"memoryMiB"` // all of it, the driver's share included
+	MemoryMiB         int64    `json:"memoryMiB"` // all memory, including the driver's share
 	PCI               string   `json:"pci,omitempty"`
 	NUMANode          *int     `json:"numaNode,omitempty"`
 	ComputeCapability string   `json:"computeCapability,omitempty"`
@@ -99,59 +99,59 @@ type GPU struct {
 	NVLinks           []NVLink `json:"nvlinks,omitempty"`
 	Healthy           bool     `json:"healthy"`             // it takes new pods
 	Unhealthy         string   `json:"unhealthy,omitempty"` // why it takes no new pods, for people
-	Cordon            string   `json:"cordon,omitempty"`    // who cordoned it and why, for people: "by alice (its fan is loud)"
-	Exclusive         bool     `json:"exclusive,omitempty"` // a pod holds it alone, or may be there and does: no other gets any
+	Cordon            string   `json:"cordon,omitempty"`    // author and reason of its cordon, for people: "by alice (its fan is loud)"
+	Exclusive         bool     `json:"exclusive,omitempty"` // an exclusive pod is, or may be, on it: no other pod gets any memory
 
-	Status gpu.Status `json:"status,omitzero"` // what keeps new pods off, for programs
+	Status gpu.Status `json:"status,omitzero"` // why it takes no new pods, for programs
 
 	Capacity       Memory  `json:"capacity"`
-	Foreign        *Memory `json:"foreign,omitempty"`        // of it, used by programs that were granted none
-	Requested      *Memory `json:"requested,omitempty"`      // nil when unknown
+	Foreign        *Memory `json:"foreign,omitempty"`        // part of the capacity that programs without a grant use
+	Requested      *Memory `json:"requested,omitempty"`      // nil if unknown
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
-	PodCount       *int    `json:"podCount,omitempty"` // of all namespaces; nil when unknown
-	Kept           []Pod   `json:"kept,omitempty"`     // that are nominated to the node: they hold nothing yet, and those of their priority or a lower one do not get it
+	PodCount       *int    `json:"podCount,omitempty"` // in all namespaces; nil if unknown
+	Kept           []Pod   `json:"kept,omitempty"`     // pods nominated to the node; their memory is reserved against pods of the same or a lower priority
 }
 
-// NVLink is what joins a GPU to another of its node.
+// NVLink is the connection of a GPU to another GPU of its node.
 type NVLink struct {
-	GPU   int `json:"gpu"` // index of the other
+	GPU   int `json:"gpu"` // index of the other GPU
 	Lanes int `json:"lanes"`
 }
 
-// Pod is what one pod holds of one GPU, or of its node when it is on no known GPU.
+// Pod is a pod's memory on one GPU, or on its node if its GPU is unknown.
 type Pod struct {
 	Namespace   string     `json:"namespace"`
 	Name        string     `json:"name"`
 	UID         string     `json:"uid,omitempty"`
 	Memory      Memory     `json:"memory"`
 	Cores       int        `json:"cores,omitempty"`  // per cent
-	Claims      []gpu.UUID `json:"claims,omitempty"` // GPUs that its annotation names and its node lacks
+	Claims      []gpu.UUID `json:"claims,omitempty"` // GPUs that its annotation names and its node does not have
 	State       string     `json:"state,omitempty"`
-	Started     time.Time  `json:"started,omitzero"` // when the kubelet admitted it; zero before
+	Started     time.Time  `json:"started,omitzero"` // when the kubelet admitted it; zero before that
 	Enforcement string     `json:"enforcement,omitempty"`
-	Problem     string     `json:"problem,omitempty"` // what of it could not be read
+	Problem     string     `json:"problem,omitempty"` // why a part of the pod could not be read
 }
 
-// Wait is a pod that is bound to no node.
+// Wait is a pod without a node.
 type Wait struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       string    `json:"uid,omitempty"`
-	Units     gpu.Units `json:"units"`            // of all its GPUs together
-	InShares  bool      `json:"shares,omitempty"` // these are shares of GPUs
+	Units     gpu.Units `json:"units"`            // summed over its GPUs
+	InShares  bool      `json:"shares,omitempty"` // the units are shares
 	GPUs      int       `json:"gpus"`
 	Cores     int       `json:"cores,omitempty"`
-	Nominated string    `json:"nominated,omitempty"` // the node where others leave for it
-	Node      string    `json:"node,omitempty"`      // where it fits, or comes closest
+	Nominated string    `json:"nominated,omitempty"` // the node where other pods leave for it
+	Node      string    `json:"node,omitempty"`      // a node that it fits, or the closest node
 	Fits      bool      `json:"fits"`
 	Reason    string    `json:"reason"`
-	Unserved  string    `json:"unserved,omitempty"` // why no scheduler places it, as far as is known
+	Unserved  string    `json:"unserved,omitempty"` // why no scheduler places it; empty if unknown
 	Owner     string    `json:"owner,omitempty"`    // its controller, as KIND/NAME
-	Created   time.Time `json:"created,omitzero"`   // zero when not known
+	Created   time.Time `json:"created,omitzero"`   // zero if unknown
 }
 
-// Why says in a line what the pod waits for.
+// Why describes in one line why the pod waits.
 func (w Wait) Why() string {
 	switch {
 	case w.Fits:
@@ -163,7 +163,7 @@ func (w Wait) Why() string {
 	}
 }
 
-// AskEvents is said of a pod that fits, where nothing is known that keeps it off.
+// AskEvents is the reason of a pod that fits and has no known obstacle.
 const AskEvents = "its events show the other reasons"
 
 func (w Wait) comesClosest() string {
@@ -173,25 +173,25 @@ func (w Wait) comesClosest() string {
 	return w.Node + ": " + w.Reason
 }
 
-// Problem is an object that could not be read in part.
+// Problem is an object that could not be read completely.
 type Problem struct {
 	Object    string `json:"object"`              // for people, for example "node gpu-a"
-	Namespace string `json:"namespace,omitempty"` // that it is in; empty for what is in none
+	Namespace string `json:"namespace,omitempty"` // of the object; empty if it has none
 	Message   string `json:"message"`
 }
 
-// Facts are what the API server says next to what placement.Node knows.
+// Facts are the facts from the API server that placement.Node does not have.
 type Facts struct {
 	Resource    string
-	Policy      placement.Policy     // the cluster's, of GPUs, for pods that name none
+	Policy      placement.Policy     // the cluster's, for pods that name none
 	Nodes       map[string]NodeFacts // by name
-	Pods        map[string]PodFacts  // by UID, of bound pods
+	Pods        map[string]PodFacts  // bound pods, by UID
 	Waiting     []WaitFacts
-	Schedulers  []string // the names of those that ask gpumem; empty when not known
-	CoresOff    string   // why no node takes pods that ask for cores; empty: some may
+	Schedulers  []string // names of the schedulers that ask gpumem; empty if unknown
+	CoresOff    string   // why no node takes pods that request cores; empty if some may
 	PodsUnknown bool     // the pods could not be listed
 	WhyUnknown  string   // for people
-	Selected    bool     // the nodes are not all of the cluster
+	Selected    bool     // the nodes are only some nodes of the cluster
 	Problems    []Problem
 }
 
@@ -199,18 +199,19 @@ type Facts struct {
 type NodeFacts struct {
 	Address  string
 	Status   string
-	Wanted   bool   // named by the user: shown even when it offers nothing
-	Withheld bool   // its kubelet offers nothing of what the inventory has
+	Wanted   bool   // the user named the node, so the report has it even without GPU memory
+	Withheld bool   // its kubelet does not offer the resource of the inventory
 	Problem  string // why the inventory could not be read
 
-	NotReady     bool                // what is known of its pods may be old
-	Refuses      *decide.Refusal     // why it takes no new pods, whatever is free; nil: it does
-	RefusesCores *decide.Refusal     // the same of pods that ask for cores
-	Cordons      map[gpu.UUID]string // who cordoned GPUs of it and why, where that is known: "by alice (its fan is loud)"
-	Taint        string              // the key of one that keeps off pods with GPU memory, unless they say otherwise; empty: there is none
+	NotReady     bool                // the state of its pods may be out of date
+	Refuses      *decide.Refusal     // why it takes no new pods, however much is free; nil if it does
+	RefusesCores *decide.Refusal     // the same for pods that request cores
+	Cordons      map[gpu.UUID]string // author and reason of cordons, if known: "by alice (its fan is loud)"
+	Taint        string              // key of a taint that pods with GPU memory usually do not tolerate; empty if there is none
 }
 
-// Cordon says who cordoned a GPU of the node and why, where it is cordoned and that is known.
+// Cordon returns the author and the reason of a GPU's cordon; empty if there is no cordon or they are
+// unknown.
 func (f NodeFacts) Cordon(d placement.Device) string {
 	if !d.Status.Cordoned {
 		return ""
@@ -218,12 +219,12 @@ func (f NodeFacts) Cordon(d placement.Device) string {
 	return f.Cordons[d.UUID]
 }
 
-// Causes says what keeps new pods off a GPU of the node, and who does; empty: nothing.
+// Causes returns why a GPU of the node takes no new pods, with the author of a cordon; empty if it does.
 func (f NodeFacts) Causes(d placement.Device) string {
-	return strings.TrimSpace(reasons.Causes(d.Status) + " " + f.Cordon(d)) // cordoned is the last of the causes
+	return strings.TrimSpace(reasons.Causes(d.Status) + " " + f.Cordon(d)) // the cordon is the last cause
 }
 
-// State says how a GPU of the node is, in the words of package reasons.
+// State describes the state of a GPU of the node in the words of package reasons.
 func (f NodeFacts) State(d placement.Device) string {
 	if d.Status.OnlyCordoned() {
 		return f.Causes(d)
@@ -234,35 +235,36 @@ func (f NodeFacts) State(d placement.Device) string {
 // PodFacts are the facts of one bound pod.
 type PodFacts struct {
 	State       string // Running, Terminating, Pending or Unknown
-	Enforcement string // the level that it really has
-	Problem     string // what could not be read of it
+	Enforcement string // the level that the pod got with its GPUs
+	Problem     string // why a part of the pod could not be read
 }
 
-// WaitFacts is a pod that is bound to no node.
+// WaitFacts are the facts of a pod without a node.
 type WaitFacts struct {
 	Pod       placement.PodRef
 	Request   placement.Request
-	Nominated string               // the node where others leave for it
-	At        placement.Assignment // there; none: not known
+	Nominated string               // the node where other pods leave for it
+	At        placement.Assignment // its GPUs there; none if unknown
 	Problem   string               // why the request could not be read
-	InVain    string               // what else it asks for that no node offers, in a sentence; empty: nothing
-	Scheduler string               // its schedulerName; empty when not known
+	InVain    string               // a requested resource that no node offers, in a sentence; empty if there is none
+	Scheduler string               // its schedulerName; empty if unknown
 	Gated     bool                 // it has scheduling gates
-	Unseen    bool                 // no scheduler has said anything of it
-	Said      string               // what its scheduler has said of it last
-	Owner     string               // its controller, as KIND/NAME; empty: none, or not known
-	Created   time.Time            // zero when not known
+	Unseen    bool                 // no scheduler has reported anything about it
+	Said      string               // the last message of its scheduler
+	Owner     string               // its controller, as KIND/NAME; empty if there is none or it is unknown
+	Created   time.Time            // zero if unknown
 
-	// KeptOff is, by node, what in the pod's own spec keeps it off: it is unresolvable
-	// where the pod names other nodes. Pods that are alike in that share it.
+	// KeptOff has, by node, why the pod's own spec excludes the node. The refusal is unresolvable if the
+	// pod selects other nodes. Pods with the same constraints share the map.
 	KeptOff map[string]*decide.Refusal
 }
 
-// DefaultScheduler is the name in the chart's defaults, for users who may not read the schedulers' configuration.
+// DefaultScheduler is the scheduler's name in the chart's defaults, for users who may not read the
+// schedulers' configuration.
 const DefaultScheduler = "gpumem-scheduler"
 
-// Unserved says of a pod why no scheduler places it, as far as is known; schedulers are the
-// names of those that ask gpumem, empty when not known.
+// Unserved returns why no scheduler places the pod; empty if no reason is known. Schedulers are the
+// names of the schedulers that ask gpumem; empty if unknown.
 func (f WaitFacts) Unserved(schedulers []string) string {
 	other := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)
 	known := schedulers
@@ -287,8 +289,8 @@ func (f WaitFacts) Unserved(schedulers []string) string {
 	}
 }
 
-// InNamespace returns the report with the pods of one namespace only. What
-// pods of others hold still counts.
+// InNamespace returns the report with the pods of one namespace only. The amounts still include the
+// other pods.
 func (r Report) InNamespace(namespace string) Report {
 	of := func(pods []Pod) []Pod {
 		out := []Pod{}

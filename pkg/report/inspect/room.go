@@ -8,8 +8,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// CountFits returns how many pods with this request fit the node one after the other. If none
-// fits, it returns the refusal of the first as a sentence.
+// CountFits returns how many pods with this request fit the node one after the other. If none fits,
+// reason is the refusal of the first one.
 func CountFits(req placement.Request, n placement.Node, policy placement.Policy) (count int, reason string) {
 	n = decide.Promised(n, policy)
 	for {
