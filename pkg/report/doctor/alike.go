@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// Alike merges findings for people: the same fault of several objects of one kind becomes one finding, in the place of the
-// first. It names the first few objects and their number; in Fix, the kind in capital letters replaces the name of each.
+// Alike merges findings for people. Several objects of one kind with the same fault become one finding,
+// at the place of the first. Object then has the number of objects and the first few names. In Fix, the
+// kind in capital letters replaces each name.
 func Alike(found []Finding) (alike []Finding) {
-	var kinds []Finding // of each that is returned, what it has in common with its like
+	var kinds []Finding // of each returned finding, the part that its group has in common
 	var names [][]string
 	for _, f := range found {
 		object, name, _ := strings.Cut(f.Object, " ")
@@ -30,7 +31,7 @@ func Alike(found []Finding) (alike []Finding) {
 	return alike
 }
 
-// withoutName puts a placeholder where a text has a name as a word of its own.
+// withoutName replaces a name in a text by a placeholder, wherever the name is a word.
 func withoutName(text, name, placeholder string) string {
 	words := strings.Split(text, " ")
 	for i, word := range words {

@@ -4,7 +4,7 @@ package doctor
 type Check struct {
 	Name   string // the field "check" of its findings
 	Wants  string // the condition
-	Remedy string // for findings that carry none
+	Remedy string // for findings without a remedy
 	Doc    string // the page of docs/ about it
 
 	find func(*State, installation) findings

@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Settle is the age from which on the checks judge a workload.
+// Settle is the minimum age of a workload for the checks.
 const Settle = time.Minute
 
 // Severity ranks a finding.
@@ -36,7 +36,7 @@ func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, No
 
 // A Finding is one fault.
 type Finding struct {
-	Check    string   `json:"check"` // its name; empty for a note about objects that no check judged
+	Check    string   `json:"check"` // the check's name; empty for a note about objects that no check covers
 	Severity Severity `json:"severity"`
 	Object   string   `json:"object"` // "deployment NAMESPACE/NAME", "node NAME"
 	Wrong    string   `json:"wrong"`
@@ -51,7 +51,7 @@ func (f *findings) add(severity Severity, object, fix, format string, args ...an
 	*f = append(*f, Finding{Severity: severity, Object: object, Wrong: fmt.Sprintf(format, args...), Fix: fix})
 }
 
-// State is a cluster as its user may read it.
+// State is a cluster as far as its user may read it.
 type State struct {
 	Names         api.Names
 	Now           time.Time
@@ -59,10 +59,10 @@ type State struct {
 	ServerVersion string // of Kubernetes, "v1.36.3"
 
 	Nodes []v1.Node
-	// Pods are those that Concerns selects, in Namespace only if that is not empty.
+	// Pods are the pods that Concerns selects. If Namespace is set, only its pods could be listed.
 	Pods      []v1.Pod
 	Namespace string
-	// ControlPlane has the pods of kube-apiserver and kube-scheduler, where they are pods.
+	// ControlPlane has the pods of kube-apiserver and kube-scheduler, if these run as pods.
 	ControlPlane []v1.Pod
 	Deployments  []appsv1.Deployment
 	DaemonSets   []appsv1.DaemonSet
@@ -76,7 +76,8 @@ type State struct {
 	Unread map[string]string
 }
 
-// Young names the workloads of gpumem that are younger than Settle. Left is the time until none of them is.
+// Young returns the workloads of gpumem that are younger than Settle, and the time until the youngest
+// reaches it.
 func (s *State) Young() (objects []string, left time.Duration) {
 	look := func(kind string, object metav1.ObjectMeta) {
 		if object.Labels[partOf] == "gpumem" && !old(s, object) {
@@ -107,7 +108,7 @@ func Controls(pod *v1.Pod) bool {
 	return pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane" && (of == "kube-apiserver" || of == "kube-scheduler")
 }
 
-// some names the first of many objects.
+// some returns the first few of many names.
 func some(names []string) string {
 	const shown = 3
 	if len(names) <= shown+1 {
@@ -116,7 +117,8 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
-// Examine runs all checks. It returns errors first, and notes about everything that it could not check last.
+// Examine runs all checks. It returns errors first, and last the notes about everything that it could
+// not check.
 func Examine(s *State) []Finding {
 	var found []Finding
 	in := find(s)
@@ -156,7 +158,7 @@ func (s *State) node(name string) *v1.Node {
 	return nil
 }
 
-// read reports whether all of these kinds could be listed.
+// read reports whether all these kinds could be listed.
 func (s *State) read(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return s.Unread[kind] != "" })
 }
@@ -173,5 +175,5 @@ func old(s *State, object metav1.ObjectMeta) bool {
 
 func nameOf(object metav1.ObjectMeta) string { return object.Namespace + "/" + object.Name }
 
-// oneLine returns an error's text on one line: joined errors have several.
+// oneLine returns the text of an error on one line. Joined errors have several.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

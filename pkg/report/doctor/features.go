@@ -24,10 +24,10 @@ type Feature struct {
 	Name  string
 	Stage Stage
 	Since string // the version in which it appeared
-	On    string // how users turn it on, in Markdown
+	On    string // the setting that turns it on, in Markdown
 	Doc   string // the page of docs/ about it
 
-	used func(*State, installation) bool // nil where the objects of the cluster do not show it
+	used func(*State, installation) bool // reports whether the cluster uses it; nil if its objects do not show that
 }
 
 // Features returns the table of all features.
@@ -67,14 +67,14 @@ func pluginHas(name, value string) func(*State, installation) bool {
 	}
 }
 
-// set reports whether one of gpumem's containers has a boolean flag without a value.
+// set reports whether one of gpumem's containers has a boolean flag.
 func set(spec v1.PodSpec, name string) bool {
 	return slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c v1.Container) bool {
 		return strings.HasPrefix(c.Name, "gpumem-") && slices.Contains(c.Args, "--"+name)
 	})
 }
 
-// enforces reports whether a node has a level.
+// enforces reports whether a node with GPUs has an enforcement level.
 func (s *State) enforces(level gpu.Enforcement) bool {
 	return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool {
 		inv, err := s.Names.InventoryOf(&node)

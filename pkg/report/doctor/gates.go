@@ -8,11 +8,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// allBeta sets all gates of features in beta that are not named themselves.
+// allBeta is the gate that sets all beta features without their own setting.
 const allBeta = "AllBeta"
 
-// gatesOff returns the feature gates of Kubernetes, of those given, that containers of a pod turn off by their commands. The
-// features are in beta. A gate that no command names has its default, and is not returned.
+// gatesOff returns those gates of Kubernetes that the commands of a pod's containers turn off. All gates
+// must be of beta features. If no command sets a gate, the default applies, and gatesOff does not return
+// it.
 func gatesOff(spec v1.PodSpec, gates ...string) (off []string) {
 	for _, c := range spec.Containers {
 		set := gatesOf(c)

@@ -19,7 +19,7 @@ const (
 	version   = "app.kubernetes.io/version"
 )
 
-// install sets up missing workloads, also of an existing release.
+// install is the remedy for missing workloads, also of an existing release.
 const install = "helm upgrade --install gpumem charts/gpumem --namespace gpumem-system --create-namespace, with the values of an existing release (-f). If the release is in another namespace, name it with --gpumem-namespace"
 
 // An installation is one release of the chart.
@@ -29,7 +29,7 @@ type installation struct {
 	domains   []string          // of other device plugins
 	mps       *appsv1.DaemonSet // nil where it is off
 	scheduler *appsv1.Deployment
-	config    *v1.ConfigMap // of the chart's kube-scheduler; nil where the cluster's own asks an extender
+	config    *v1.ConfigMap // of the chart's kube-scheduler; nil if the cluster's own kube-scheduler calls the extender
 }
 
 // bundled reports whether the release runs its own kube-scheduler.
@@ -40,7 +40,8 @@ func (i installation) bundled() bool {
 // object names the DaemonSet of the device plugin.
 func (i installation) object() string { return "daemonset " + nameOf(i.plugin.ObjectMeta) }
 
-// schedulers returns the scheduler names that ask gpumem; none if the chart did not configure the scheduler.
+// schedulers returns the names of the schedulers that ask gpumem; none if the chart did not configure
+// them.
 func (i installation) schedulers(names api.Names) []string {
 	if i.config == nil {
 		return nil
@@ -48,7 +49,7 @@ func (i installation) schedulers(names api.Names) []string {
 	return Schedulers(names.GPUMem(), []v1.ConfigMap{*i.config})
 }
 
-// find looks for the installation of the requested domain.
+// find returns the installation of the requested domain.
 func find(s *State) (in installation) {
 	if !s.read("daemonsets", "deployments") {
 		return in
@@ -74,7 +75,8 @@ func find(s *State) (in installation) {
 	return in
 }
 
-// findPlugin looks for the device plugin of the requested domain, and records the domains of other device plugins.
+// findPlugin finds the device plugin of the requested domain, and records the domains of other device
+// plugins.
 func (i *installation) findPlugin(s *State) {
 	for n := range s.DaemonSets {
 		ds := &s.DaemonSets[n]
@@ -113,7 +115,7 @@ func checkInstalled(s *State, in installation) (found findings) {
 	return found
 }
 
-// Flag returns the value of a flag of gpumem's own container.
+// Flag returns the value of a flag of gpumem's containers in a pod, or otherwise if none sets it.
 func Flag(spec v1.PodSpec, name, otherwise string) string {
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		if !strings.HasPrefix(c.Name, "gpumem-") {

@@ -105,7 +105,7 @@ func (s *State) checkAllocatable(node *v1.Node, inv gpu.Inventory) (found findin
 	return found
 }
 
-// checkLabel compares the resource that a node offers with the one that its label selects.
+// checkLabel compares the resource that a node offers with the resource that its label selects.
 func checkLabel(s *State, ds *appsv1.DaemonSet, node *v1.Node, inv gpu.Inventory) (found findings) {
 	label := s.Names.API() + "=" + api.InShares
 	labelled := node.Labels[s.Names.API()] == api.InShares
@@ -122,8 +122,9 @@ func checkLabel(s *State, ds *appsv1.DaemonSet, node *v1.Node, inv gpu.Inventory
 	return found
 }
 
-// checkSilent looks for device plugins that run and offer nothing. The plugin runs on every Linux node unless values select
-// others, and is ready on nodes without a GPU. So one plugin is reported only where something indicates a GPU.
+// checkSilent finds device plugins that run and offer nothing. The plugin runs on every Linux node
+// unless values select others, and it is ready on nodes without a GPU. So checkSilent reports a single
+// plugin only if something indicates a GPU.
 func checkSilent(s *State, ds *appsv1.DaemonSet) (found findings) {
 	const usual = "usually the driver is not at devicePlugin.driverRoot (/run/nvidia/driver with the GPU Operator), " +
 		"or only NVIDIA's runtime passes its devices (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
@@ -175,8 +176,8 @@ func (s *State) running(ds *appsv1.DaemonSet) map[string]string {
 	return names
 }
 
-// mayHaveGPU reports whether something indicates that a node has a GPU: its label, a condition from an earlier GPU, or a
-// DaemonSet that selects nodes.
+// mayHaveGPU reports whether something indicates that a node has a GPU: its label, a condition from an
+// earlier GPU, or a DaemonSet that selects nodes.
 func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
 	spec := ds.Spec.Template.Spec
 	chosen := spec.Affinity != nil
@@ -221,7 +222,7 @@ func checkGPUs(s *State, _ installation) findings {
 	})
 }
 
-// holdings returns the memory that pods of a node have.
+// holdings returns the GPU memory of the pods on a node.
 func (s *State) holdings(node string) (holdings []placement.Holding) {
 	for i := range s.Pods {
 		if pod := &s.Pods[i]; pod.Spec.NodeName == node && !api.Terminal(pod) && s.Names.Asks(pod) {

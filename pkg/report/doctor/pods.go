@@ -48,7 +48,7 @@ func checkPods(s *State, in installation) (found findings) {
 	}
 	severity := Warning
 	if waiting > 0 {
-		severity = Error // it places them on no GPU
+		severity = Error // these schedulers place the pods on no GPU
 	}
 	fix := ""
 	if len(asking) > 0 {
@@ -59,16 +59,16 @@ func checkPods(s *State, in installation) (found findings) {
 	return found
 }
 
-// bypasses reports whether a scheduler that does not ask gpumem places a pod, or placed it. Asking are the names of schedulers
-// that do, if they are known.
+// bypasses reports whether a scheduler that does not ask gpumem places or placed a pod. Asking are the
+// names of the schedulers that do; empty if unknown.
 func (s *State) bypasses(asking []string, pod *v1.Pod) bool {
 	if a, err := s.Names.AssignmentOf(pod); err == nil && !a.None() {
-		return a.ByNode // the profile may have been renamed since
+		return a.ByNode // the scheduler may have another name by now
 	}
 	return len(asking) > 0 && !slices.Contains(asking, pod.Spec.SchedulerName)
 }
 
-// podsNamed is the object of a finding about pods.
+// podsNamed returns the object of a finding about pods.
 func podsNamed(names []string) string {
 	if len(names) == 1 {
 		return "pod " + names[0]

@@ -14,10 +14,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// endsSoon is the remaining validity of a certificate that is a finding.
+// endsSoon is the remaining validity of a certificate below which it is a finding.
 const endsSoon = 30 * 24 * time.Hour
 
-// holdAnnotations ends the name of the policy that protects the annotations of pods.
+// holdAnnotations is the suffix of the policy that protects the annotations of pods.
 const holdAnnotations = "-hold-annotations"
 
 func checkPolicies(s *State, in installation) (found findings) {
@@ -31,7 +31,7 @@ func checkPolicies(s *State, in installation) (found findings) {
 		}
 		plugin = plugin || policy.Labels[component] == "device-plugin"
 		annotations = annotations || strings.HasSuffix(policy.Name, holdAnnotations)
-		// A policy that the API server may ignore when it fails only warns.
+		// A policy that the API server ignores on failure can only warn.
 		action, otherwise := admissionv1.Deny, "refuses nothing"
 		if fails := policy.Spec.FailurePolicy; fails != nil && *fails == admissionv1.Ignore {
 			action, otherwise = admissionv1.Warn, "warns of nothing"
@@ -54,7 +54,7 @@ func checkPolicies(s *State, in installation) (found findings) {
 	return found
 }
 
-// checkCertificates looks at those of an extender that serves by TLS.
+// checkCertificates checks the certificates of an extender that serves TLS.
 func checkCertificates(s *State, in installation) (found findings) {
 	if in.scheduler == nil || in.bundled() || !s.read("secrets") {
 		return nil
@@ -70,7 +70,7 @@ func checkCertificates(s *State, in installation) (found findings) {
 		object := "secret " + in.scheduler.Namespace + "/" + name
 		i := slices.IndexFunc(s.Secrets, func(secret v1.Secret) bool { return secret.Namespace == in.scheduler.Namespace && secret.Name == name })
 		if i < 0 {
-			if name != client { // kube-scheduler's may have another source
+			if name != client { // kube-scheduler's certificate may have another source
 				found.add(Error, object, "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt", "does not exist, and the extender serves with it")
 			}
 			continue
@@ -100,7 +100,8 @@ func endOf(text []byte) (time.Time, error) {
 	return cert.NotAfter, nil
 }
 
-// checkVersions compares the parts: they may be one minor version apart, as during an upgrade.
+// checkVersions compares the versions of the parts. They may differ by one minor version, as during an
+// upgrade.
 func checkVersions(s *State, in installation) (found findings) {
 	versions := make(map[string]string) // by part
 	if in.plugin != nil {

@@ -10,8 +10,8 @@ import (
 // plugin is the name of gpumem's plugin in a configuration of kube-scheduler.
 const plugin = "GPUMemory"
 
-// Schedulers returns the names of the profiles that ask gpumem about this resource, from the configurations of kube-scheduler
-// among the ConfigMaps. It is empty where kube-scheduler is not the chart's.
+// Schedulers returns the names of the profiles that ask gpumem about this resource, from configurations
+// of kube-scheduler in ConfigMaps. It returns none if the chart does not run kube-scheduler.
 func Schedulers(resource v1.ResourceName, configs []v1.ConfigMap) (names []string) {
 	type enabled struct {
 		Enabled []struct{ Name string }

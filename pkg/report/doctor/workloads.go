@@ -13,10 +13,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// gpuPresent is the label that NVIDIA's feature discovery gives nodes with GPUs.
+// gpuPresent is the label that NVIDIA's feature discovery adds to nodes with GPUs.
 const gpuPresent = "nvidia.com/gpu.present"
 
-// gpuDriver is the label of nodes whose driver the GPU Operator runs in a container, with the value "true".
+// gpuDriver is the label, with the value "true", of nodes whose driver the GPU Operator runs in a
+// container.
 const gpuDriver = "nvidia.com/gpu.deploy.driver"
 
 func checkDaemonSets(s *State, in installation) (found findings) {
@@ -195,7 +196,7 @@ func (s *State) podsOf(namespace string, selector *metav1.LabelSelector) (pods [
 	return pods
 }
 
-// unready returns the reason why a pod is not ready; empty if it is, or if it terminates.
+// unready returns why a pod is not ready; empty if it is ready or terminating.
 func unready(pod *v1.Pod) string {
 	if api.Ready(pod) || pod.DeletionTimestamp != nil {
 		return ""
@@ -214,7 +215,7 @@ func unready(pod *v1.Pod) string {
 	return "is in phase " + string(pod.Status.Phase)
 }
 
-// down reports whether a node is NotReady, so that the status of its pods is out of date.
+// down reports whether a node is NotReady. The status of its pods is then out of date.
 func (s *State) down(nodeName string) bool {
 	node := s.node(nodeName)
 	return node != nil && api.NotReady(node) != nil
