@@ -12,8 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Details prints each node with its GPUs and the pods on them, and then the
-// pods that wait for a node.
+// Details prints each node with its GPUs and their pods, and then the pods that wait for a node.
 func Details(o table.ListOptions) Printer {
 	return func(w io.Writer, r inspect.Report) error {
 		var out bytes.Buffer
@@ -38,7 +37,7 @@ func Details(o table.ListOptions) Printer {
 	}
 }
 
-// measureFor is that of the node alone: its tables hold no other's numbers.
+// measureFor returns the measure of one node's tables, which have no numbers of other nodes.
 func measureFor(n inspect.Node) measure {
 	if n.Capacity.InShares {
 		return inShares
@@ -81,7 +80,7 @@ func printNode(out *bytes.Buffer, n inspect.Node, o table.ListOptions) {
 	notes(out, n, m)
 }
 
-// enforcement is the level that holds on the node, and why no stronger one does.
+// enforcement returns the enforcement level of the node, and the reason if a stronger one is missing.
 func enforcement(n inspect.Node) string {
 	if n.Weaker == "" {
 		return string(n.Enforcement)
@@ -117,7 +116,7 @@ func gpuColumns(n inspect.Node, m measure) []table.Column[inspect.GPU] {
 	}
 }
 
-// linked names the GPUs that NVLinks lead to, and how many to each: "1×2,3×1".
+// linked lists the GPUs at the other end of NVLinks, with the number of links to each: "1×2,3×1".
 func linked(links []inspect.NVLink) string {
 	var parts []string
 	for _, l := range links {
@@ -126,7 +125,7 @@ func linked(links []inspect.NVLink) string {
 	return strings.Join(parts, ",")
 }
 
-// podOnGPU is one pod of a node, on one of its GPUs.
+// podOnGPU is a row of a node's table of pods: one pod on one GPU.
 type podOnGPU struct {
 	index, uuids string
 	inspect.Pod
@@ -157,7 +156,7 @@ func podColumns(n inspect.Node, m measure) []table.Column[podOnGPU] {
 	}
 }
 
-// notes say in words what a table does not show.
+// notes prints facts that the tables do not show.
 func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	var lines []string
 	note := func(format string, args ...any) { lines = append(lines, table.Clean(fmt.Sprintf(format, args...))) }
@@ -169,7 +168,7 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 		case p.Problem != "":
 			note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)
 		case n.Problem != "":
-			// Which GPUs it has is not known.
+			// The pod's GPUs are unknown too.
 		case len(p.Claims) > 0:
 			note("pod %s/%s is assigned %s, which this node does not offer", p.Namespace, p.Name, uuids(p.Claims))
 		default:
@@ -196,7 +195,7 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	}
 }
 
-// unlisted counts the pods of other namespaces than those that are listed.
+// unlisted returns the number of pods that the report leaves out because of their namespace.
 func unlisted(n inspect.Node) int {
 	if n.PodCount == nil {
 		return 0
@@ -219,7 +218,7 @@ func health(g inspect.GPU) string {
 	}
 }
 
-// noteGPU notes what is wrong with a GPU or its pods.
+// noteGPU adds notes about faults of a GPU and its pods.
 func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 	switch {
 	case g.Status.OnlyCordoned():

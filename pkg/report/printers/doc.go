@@ -1,26 +1,21 @@
-// Package printers prints what kubectl inspect gpumem shows: tables for people,
-// and JSON for programs.
+// Package printers prints reports of package inspect as tables, and defines the rows of lists.
 //
 // # Invariants
 //
-//   - Every node, pod and reason prints, whatever it contains. Characters that
-//     would steer a terminal or break a table are replaced.
-//   - What is not known prints as "?", and not as zero.
-//   - The same report prints the same way every time.
+//   - Every node, pod and reason can be printed, whatever it contains. Characters that control a
+//     terminal or break a table are replaced.
+//   - An unknown value prints as "?", not as zero.
+//   - The same report always prints the same text.
 //
 // # Decisions
 //
-// Tables print GiB when each unit in them is a whole number of GiB, and else MiB
-// throughout: numbers of one row are always of one measure. No number that the
-// scheduler counts with is rounded. What is used is measured, and has one
-// decimal in GiB. A node whose unit is not known, since its inventory is missing or
-// unreadable, shows units ("7u") and counts in no sum.
+// A table prints GiB if every unit in it is a whole number of GiB, and else MiB, so its numbers have one
+// measure. No number that the scheduler uses is rounded. Used memory is measured, and has one decimal in
+// GiB. A node without a readable inventory has no known unit: it prints in units ("7u"), and no sum
+// includes it.
 //
-// A GPU stands in the column of its index, so that a gap in the indexes shows
-// as one ("-"). With more than four columns, the headers are cut short: lines
-// of nodes with eight GPUs should fit a screen.
+// A GPU is in the column of its index, so that a gap in the indexes is visible ("-").
 //
-// Colours say nothing that words or marks do not say as well, and are printed
-// only where the caller says that a terminal reads them. They are put on after
-// the columns are lined up, so that they move none.
+// Colours repeat what words or marks say. The package prints them only if the caller reports a terminal,
+// and adds them after the alignment of columns, so they do not affect it.
 package printers

@@ -12,21 +12,21 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// NamespaceRow is what the pods of one namespace are allocated, use and wait for.
+// NamespaceRow is the GPU memory of the pods in one namespace: allocated, used and waiting.
 type NamespaceRow struct {
 	Namespace string          `json:"namespace"`
-	Pods      int             `json:"pods"` // that have GPU memory
+	Pods      int             `json:"pods"` // number of pods that have GPU memory
 	Granted   inspect.Memory  `json:"granted"`
-	Share     *float64        `json:"share,omitempty"`        // of the GPU memory of all nodes, 0 to 1; nil when not known
-	Usage     *Usage          `json:"usage,omitempty"`        // of the pods whose use is known; nil: of none
-	Measured  int             `json:"measuredPods"`           // pods whose use is known
-	Waiting   int             `json:"waitingPods"`            // pods that are on no node
-	WaitsFor  inspect.Memory  `json:"waitsFor,omitzero"`      // of these
-	Oldest    time.Time       `json:"oldestWaiting,omitzero"` // when the oldest of these was created
+	Share     *float64        `json:"share,omitempty"`        // of the GPU memory of all nodes, 0 to 1; nil if unknown
+	Usage     *Usage          `json:"usage,omitempty"`        // of the measured pods; nil if there are none
+	Measured  int             `json:"measuredPods"`           // number of pods with a known usage
+	Waiting   int             `json:"waitingPods"`            // number of pods without a node
+	WaitsFor  inspect.Memory  `json:"waitsFor,omitzero"`      // requests of the waiting pods
+	Oldest    time.Time       `json:"oldestWaiting,omitzero"` // creation time of the oldest waiting pod
 	Quotas    []inspect.Quota `json:"quotas,omitempty"`
 }
 
-// NamespaceRows returns the sums of a list of pods, the namespaces with the most first.
+// NamespaceRows sums up a list of pods by namespace, the largest allocation first.
 func NamespaceRows(pods []PodRow, total inspect.Total) (rows []NamespaceRow) {
 	for _, same := range inspect.Alike(pods, func(p PodRow) string { return p.Namespace }) {
 		row := NamespaceRow{Namespace: same[0].Namespace}
@@ -64,7 +64,7 @@ func (r *NamespaceRow) count(p PodRow) {
 	}
 }
 
-// NamespaceColumns are those of a list of namespaces. Limited: some of them have quotas.
+// NamespaceColumns returns the columns of a list of namespaces. Limited adds the column of quotas.
 func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRow] {
 	m := measureOf(r.Nodes)
 	return []table.Column[NamespaceRow]{
@@ -104,7 +104,7 @@ func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRo
 	}
 }
 
-// quotas says what pods ask for of each quota.
+// quotas renders each quota as its used and its hard amount.
 func (m measure) quotas(all []inspect.Quota) string {
 	var cells []string
 	for _, q := range all {
@@ -113,7 +113,7 @@ func (m measure) quotas(all []inspect.Quota) string {
 	return strings.Join(cells, ", ")
 }
 
-// NamespaceNotes are the legend of a list of namespaces.
+// NamespaceNotes returns the legend of a list of namespaces.
 func NamespaceNotes(rows []NamespaceRow, _ bool) []string {
 	holds := func(is func(inspect.Memory) bool) func(NamespaceRow) bool {
 		return func(n NamespaceRow) bool {

@@ -14,23 +14,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Printer writes a report for a reader.
+// Printer prints a report.
 type Printer func(io.Writer, inspect.Report) error
 
-// Marks and words for what has no number.
+// Marks, and words for missing values.
 const (
 	unknown = "<unknown>"
 	absent  = "-"
 
 	sickMark     = "!" // an unhealthy GPU
 	cordonedMark = "~"
-	aloneMark    = "=" // a GPU that a pod holds alone
-	withheldMark = "^" // a node whose kubelet offers nothing of it
+	aloneMark    = "=" // a GPU with an exclusive pod
+	withheldMark = "^" // a node whose kubelet offers no GPU memory
 	unitsMark    = "u" // an amount in units
 	sharesMark   = "s" // an amount in shares
 )
 
-// measure is what the amounts of one table are printed in.
+// measure is the unit of the amounts in a table.
 type measure string
 
 const (
@@ -41,7 +41,7 @@ const (
 	inShares measure = "shares"
 )
 
-// measureOf returns the measure that prints the amounts of all nodes exactly.
+// measureOf returns the measure that prints the amounts of all nodes without rounding.
 func measureOf(nodes []inspect.Node) measure {
 	m := inGiB
 	for _, n := range nodes {
@@ -52,8 +52,7 @@ func measureOf(nodes []inspect.Node) measure {
 	return m
 }
 
-// amount prints what is known of an amount. Where MiB are not known, a mark says
-// that these are units.
+// amount renders an amount. A mark denotes units of unknown size.
 func (m measure) amount(a *inspect.Memory) string {
 	switch {
 	case a == nil:
@@ -81,13 +80,13 @@ func (m measure) mib(mib *int64) string {
 }
 
 func (m measure) ratio(requested *inspect.Memory, capacity inspect.Memory) string {
-	if capacity.InShares { // which says of how many they are
+	if capacity.InShares { // the cell shows the number of shares
 		m = inShares
 	}
 	return m.amount(requested) + "/" + m.amount(&capacity)
 }
 
-// used prints what was measured. GiB have one decimal: no program uses whole ones.
+// used renders measured memory. In GiB it has one decimal, because programs rarely use whole GiB.
 func (m measure) used(u *Usage) string {
 	switch {
 	case u == nil:
@@ -99,7 +98,7 @@ func (m measure) used(u *Usage) string {
 	}
 }
 
-// Age is how long ago something was.
+// Age returns the time since t in short form.
 func Age(t time.Time) string {
 	if t.IsZero() {
 		return unknown
@@ -107,10 +106,10 @@ func Age(t time.Time) string {
 	return duration.HumanDuration(time.Since(t))
 }
 
-// unsized reports whether an amount is known in units alone.
+// unsized reports whether an amount is known only in units.
 func unsized(a inspect.Memory) bool { return a.MiB == 0 && a.Units != 0 && !a.InShares }
 
-// unitsNote is the legend of amounts that are known in units alone.
+// unitsNote is the legend of amounts that are known only in units.
 const unitsNote = unitsMark + " counts units whose size is not known, or differs between nodes."
 
 // sharesNote is the legend of amounts in shares.
@@ -136,7 +135,7 @@ func percentOf(requested *inspect.Memory, capacity inspect.Memory) string {
 	return percent(&part, int64(capacity.Units))
 }
 
-// ofCluster is the line of the sum.
+// ofCluster returns the line with the sum over all nodes.
 func ofCluster(r inspect.Report) string {
 	where := "In Cluster"
 	if r.Selected {
@@ -169,7 +168,7 @@ func uuids(ids []gpu.UUID) string {
 	return strings.Join(out, ",")
 }
 
-// listed returns how many different pods of the node the report lists.
+// listed returns the number of different pods on a node in the report.
 func listed(n inspect.Node) int {
 	type key struct{ namespace, name, uid string }
 	pods := make(map[key]bool)
@@ -181,7 +180,7 @@ func listed(n inspect.Node) int {
 	return len(pods) + len(n.Unattributed)
 }
 
-// indexes returns the GPU indexes that occur on any node, in order.
+// indexes returns the sorted indexes of all GPUs in the report.
 func indexes(r inspect.Report) []int {
 	set := make(map[int]bool)
 	for _, n := range r.Nodes {

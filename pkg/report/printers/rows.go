@@ -13,49 +13,49 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Used is what a node tells the usage of: a GPU by its UUID, or a pod as namespace/name.
+// Used identifies a measured object: a GPU by its UUID, or a pod by namespace/name, on a node.
 type Used struct {
 	Node, Name string
 }
 
-// Usage is what is in use of a GPU, or of what a pod was granted, in MiB.
+// Usage is the measured memory of a GPU or of a pod, in MiB.
 type Usage struct {
 	UsedMiB int64  `json:"usedMiB"`
-	PeakMiB *int64 `json:"peakMiB,omitempty"`   // the most since the container has started
-	SM      *int   `json:"smPercent,omitempty"` // of a pod: of one GPU's time, the sum over its GPUs; nil when not known
+	PeakMiB *int64 `json:"peakMiB,omitempty"`   // the maximum since the container started
+	SM      *int   `json:"smPercent,omitempty"` // of a pod: share of the time of one GPU, summed over its GPUs; nil if unknown
 }
 
-// GPURow is one GPU of a list.
+// GPURow is a row of a list of GPUs.
 type GPURow struct {
 	Node string `json:"node"`
 	inspect.GPU
-	Usage *Usage `json:"usage,omitempty"` // nil when not known
+	Usage *Usage `json:"usage,omitempty"` // nil if unknown
 
-	pending *inspect.Memory // of the node's pods that are on no known GPU; nil: there are none
+	pending *inspect.Memory // of the node's pods on unknown GPUs; nil if there are none
 	closed  string          // why its node takes no new pods
-	taint   string          // of its node, which pods must tolerate
+	taint   string          // of its node: pods must tolerate it
 }
 
-// PodRow is one pod of a list.
+// PodRow is a row of a list of pods.
 type PodRow struct {
 	Namespace   string         `json:"namespace"`
 	Name        string         `json:"name"`
 	UID         string         `json:"uid,omitempty"`
-	Node        string         `json:"node,omitempty"` // empty while it waits, unless it is nominated to one
-	GPUs        []int          `json:"gpus"`           // by index; empty when not known
+	Node        string         `json:"node,omitempty"` // empty for a waiting pod, unless the pod is nominated to a node
+	GPUs        []int          `json:"gpus"`           // by index; empty if unknown
 	UUIDs       []gpu.UUID     `json:"uuids,omitempty"`
-	Granted     inspect.Memory `json:"granted,omitzero"`  // of all its GPUs; nothing while it waits
-	WaitsFor    inspect.Memory `json:"waitsFor,omitzero"` // what it asks for while it waits, where that can be read
+	Granted     inspect.Memory `json:"granted,omitzero"`  // summed over its GPUs; zero for a waiting pod
+	WaitsFor    inspect.Memory `json:"waitsFor,omitzero"` // the request of a waiting pod; zero if unreadable
 	Cores       int            `json:"cores,omitempty"`
-	Usage       *Usage         `json:"usage,omitempty"` // nil when not known
+	Usage       *Usage         `json:"usage,omitempty"` // nil if unknown
 	Enforcement string         `json:"enforcement,omitempty"`
 	State       string         `json:"state"`
-	Reason      string         `json:"reason,omitempty"` // why it waits, or what is wrong with it
-	Owner       string         `json:"owner,omitempty"`  // the controller of one that waits, as KIND/NAME
-	Created     time.Time      `json:"created,omitzero"` // of one that waits; zero when not known
+	Reason      string         `json:"reason,omitempty"` // why the pod waits, or its fault
+	Owner       string         `json:"owner,omitempty"`  // controller of a waiting pod, as KIND/NAME
+	Created     time.Time      `json:"created,omitzero"` // of a waiting pod; zero if unknown
 }
 
-// GroupWaiting puts pods of one controller that wait for the same, for the same reason, into one
+// GroupWaiting merges the waiting pods of a controller that have the same request and reason into one
 // row: "40 × Job/burst".
 func GroupWaiting(rows []PodRow) (groups []PodRow) {
 	for _, same := range inspect.Alike(rows, func(p PodRow) string {
@@ -78,17 +78,16 @@ func nameOfGroup(pods int, name, owner string) string {
 	return fmt.Sprintf("%d × %s", pods, owner)
 }
 
-// States of pods that are on no node.
+// States of pods without a node.
 const (
 	Waiting   = "Waiting"
-	Nominated = "Nominated" // others leave a node for it
+	Nominated = "Nominated" // other pods leave a node for it
 )
 
-// Ended is the state of a pod that is there no more, or holds nothing any more, where
-// pods are watched.
+// Ended is the state, in a watch, of a pod that is gone or has released its GPU memory.
 const Ended = "Ended"
 
-// End returns the last row of the pod.
+// End returns the pod's last row in a watch.
 func (p PodRow) End() PodRow {
 	return PodRow{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node, GPUs: p.GPUs, UUIDs: p.UUIDs, State: Ended}
 }
@@ -96,10 +95,10 @@ func (p PodRow) End() PodRow {
 // has reports whether the pod has GPU memory.
 func (p PodRow) has() bool { return !p.Waits() && p.State != Ended }
 
-// Waits reports whether the pod is on no node yet.
+// Waits reports whether the pod has no node yet.
 func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated }
 
-// GPURows lists the GPUs of a report, by node and index.
+// GPURows returns a row for each GPU of a report, by node and index.
 func GPURows(r inspect.Report, usage map[Used]Usage) (rows []GPURow) {
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
@@ -113,8 +112,8 @@ func GPURows(r inspect.Report, usage map[Used]Usage) (rows []GPURow) {
 	return rows
 }
 
-// PodRows lists the pods of a report by namespace and name, those that wait
-// among them. Usage is by namespace/name on a node.
+// PodRows returns a row for each pod of a report, including waiting pods, by namespace and name. The
+// keys of usage are pods as namespace/name on a node.
 func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 	at := make(map[string]int)
 	place := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
@@ -166,7 +165,7 @@ func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 	return rows
 }
 
-// keptFor returns the GPUs that are kept for a nominated pod.
+// keptFor returns the GPUs with memory that is reserved for a nominated pod.
 func keptFor(r inspect.Report, w inspect.Wait) (indexes []int, ids []gpu.UUID) {
 	indexes = []int{}
 	for _, n := range r.Nodes {
@@ -179,7 +178,7 @@ func keptFor(r inspect.Report, w inspect.Wait) (indexes []int, ids []gpu.UUID) {
 	return indexes, ids
 }
 
-// GPUColumns are those of a list of GPUs.
+// GPUColumns returns the columns of a list of GPUs.
 func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 	m := measureOf(r.Nodes)
 	return []table.Column[GPURow]{
@@ -238,15 +237,14 @@ func coresOfGPU(g inspect.GPU) string {
 	return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice)
 }
 
-// showsCores reports whether some node offers cores, or some pod has any or asks for
-// them.
+// showsCores reports whether a node offers cores, or a pod has or requests cores.
 func showsCores(r inspect.Report) bool {
 	return slices.ContainsFunc(r.Nodes, func(n inspect.Node) bool { return n.Cores || usesCores(n) }) ||
 		slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Cores > 0 })
 }
 
-// PodColumns are those of a list of pods. If they all wait, it is without what such have not, and
-// with what the others leave to -o wide.
+// PodColumns returns the columns of a list of pods. For a list of waiting pods it leaves out the columns
+// that would be empty, and shows columns that other lists show only with -o wide.
 func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 	m, wide := measureOf(r.Nodes), !allWait
 	stateOmit := 0
@@ -285,21 +283,21 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 			case !p.Waits():
 				return ""
 			case p.WaitsFor.Units == 0:
-				return absent // what it asks for cannot be read
+				return absent // the request cannot be read
 			default:
 				return m.amount(&p.WaitsFor)
 			}
 		}},
-		{Header: "REASON", Cut: true, Wide: wide, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
+		{Header: "REASON", Cut: true, Wide: wide, Cell: func(p PodRow) string { return p.Reason }}, // last, because it is long
 	}
 }
 
-// nominated reports whether some pod waits for others to leave a node.
+// nominated reports whether a waiting pod is nominated to a node.
 func nominated(r inspect.Report) bool {
 	return slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Nominated != "" })
 }
 
-// TopColumns are those of a list of pods by what they use of their grant.
+// TopColumns returns the columns of a list of pods by usage.
 func TopColumns() []table.Column[PodRow] {
 	ofGrant := func(p PodRow) (part, whole float64) {
 		if p.Usage == nil {
@@ -341,11 +339,11 @@ func TopColumns() []table.Column[PodRow] {
 	}
 }
 
-// headroom is what a better request leaves above the peak.
+// headroom is the ratio of an advised request to the peak usage.
 const headroom = 1.2
 
-// Advised returns the units that a pod should ask for instead of what it was granted, by the most
-// that it was seen to use; 0 where that is not known, and where it asks for the right amount.
+// Advised returns the number of units that a pod should request, by its peak usage. It returns 0 if the
+// peak is unknown or the present request is right.
 func Advised(granted inspect.Memory, u *Usage) int64 {
 	if u == nil || u.PeakMiB == nil || granted.Units == 0 || granted.MiB == 0 {
 		return 0
@@ -376,7 +374,7 @@ func full(requested *inspect.Memory, capacity inspect.Memory) table.Colour {
 	return table.Load(share(requested, capacity))
 }
 
-// gpuPodsCell counts the pods that are listed of a GPU.
+// gpuPodsCell returns the number of listed pods on a GPU.
 func gpuPodsCell(g GPURow) string {
 	if g.PodCount == nil {
 		return "?"
@@ -388,7 +386,7 @@ func free(m measure, g GPURow) string {
 	switch {
 	case g.Requested == nil:
 		return "?"
-	case !g.Status.TakesPods() || g.closed != "": // as in the largest request that fits, and in the metrics
+	case !g.Status.TakesPods() || g.closed != "": // as in the largest free amount and in the metrics
 		return m.amount(&inspect.Memory{InShares: g.Capacity.InShares})
 	}
 	taken := keptOf(g.GPU)
@@ -399,13 +397,13 @@ func free(m measure, g GPURow) string {
 	return m.amount(&left)
 }
 
-// note is a line of a legend, and the rows that need it.
+// note is a line of a legend, and the condition of rows that need it.
 type note[R any] struct {
 	text  string
 	about func(R) bool
 }
 
-// notesOf returns the lines of a legend that some row needs.
+// notesOf returns the lines of a legend that at least one row needs.
 func notesOf[R any](rows []R, notes ...note[R]) (lines []string) {
 	for _, n := range notes {
 		if slices.ContainsFunc(rows, n.about) {
@@ -417,7 +415,7 @@ func notesOf[R any](rows []R, notes ...note[R]) (lines []string) {
 
 const notMeasured = "? is not known: no program of the pod was seen to use a GPU, or the device\nplugin of its node was not read."
 
-// GPUNotes are the legend of a list of GPUs.
+// GPUNotes returns the legend of a list of GPUs.
 func GPUNotes(rows []GPURow, _ bool) []string {
 	return notesOf(rows,
 		note[GPURow]{notListed, func(g GPURow) bool { return g.Requested == nil }},
@@ -426,7 +424,7 @@ func GPUNotes(rows []GPURow, _ bool) []string {
 	)
 }
 
-// PodNotes are the legend of a list of pods. A wide list has the requests of waiting pods as well.
+// PodNotes returns the legend of a list of pods. A wide list has the requests of waiting pods too.
 func PodNotes(rows []PodRow, wide bool) []string {
 	return notesOf(rows,
 		note[PodRow]{notMeasured, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }},
@@ -435,7 +433,7 @@ func PodNotes(rows []PodRow, wide bool) []string {
 	)
 }
 
-// TopNotes are the legend of a list of pods by what they use.
+// TopNotes returns the legend of a list of pods by usage.
 func TopNotes(rows []PodRow, wide bool) []string {
 	return append(PodNotes(rows, wide), notesOf(rows, note[PodRow]{
 		"SM(%) is ? if NVML does not report it: in MIG mode, for an idle client of MPS, or if the GPU, the driver or the device plugin is too old.",

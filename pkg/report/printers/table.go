@@ -42,7 +42,7 @@ func printNodes(out *bytes.Buffer, r inspect.Report, o table.ListOptions) {
 
 type nodeColumn = table.Column[inspect.Node]
 
-// nodeColumns are those of the overview, the wide ones included.
+// nodeColumns returns the columns of the overview, including the wide ones.
 func nodeColumns(r inspect.Report) []nodeColumn {
 	m, shown := measureOf(r.Nodes), indexes(r)
 	columns := []nodeColumn{
@@ -81,7 +81,7 @@ func gpuCell(n inspect.Node, index int, m measure) string {
 	return m.ratio(g.Requested, g.Capacity) + marks(g) + kept(m, g)
 }
 
-// marks are what is special about a GPU: the legend explains them.
+// marks returns the marks of a GPU, which the legend explains.
 func marks(g inspect.GPU) string {
 	switch {
 	case sick(g) && cordoned(g):
@@ -97,7 +97,7 @@ func marks(g inspect.GPU) string {
 	}
 }
 
-// coresCell is the per cent of cores that pods have of each GPU, in the order of the columns.
+// coresCell returns the allocated cores of each GPU in per cent, in the order of the columns.
 func coresCell(n inspect.Node) string {
 	var cells []string
 	for _, g := range n.GPUs {
@@ -141,7 +141,8 @@ func unitCell(n inspect.Node) string {
 	return fmt.Sprint(n.UnitMiB)
 }
 
-// kept is what is kept of a GPU for nominated pods, next to what is allocated.
+// kept renders the memory of a GPU that is reserved for nominated pods, for the cell after the allocated
+// amount.
 func kept(m measure, g inspect.GPU) string {
 	if len(g.Kept) == 0 {
 		return ""
@@ -157,11 +158,11 @@ func keptOf(g inspect.GPU) (sum inspect.Memory) {
 	return sum
 }
 
-// add adds an amount, if it is known.
+// add adds an amount to a sum. It ignores nil.
 func add(sum, amount *inspect.Memory) {
 	if amount != nil {
 		if sum.Units != 0 && sum.InShares != amount.InShares {
-			sum.InShares = false // by what they are in MiB
+			sum.InShares = false // mixed units compare only in MiB
 		} else {
 			sum.InShares = amount.InShares
 		}
@@ -204,33 +205,33 @@ func legend(out *bytes.Buffer, r inspect.Report, wide bool) {
 	}
 }
 
-// cordoned reports whether a GPU is cordoned, whatever else ails it.
+// cordoned reports whether a GPU is cordoned, also if it has other faults.
 func cordoned(g inspect.GPU) bool { return g.Status.Cordoned }
 
 func sick(g inspect.GPU) bool { return !g.Healthy && !g.Status.OnlyCordoned() }
 
-// alone reports whether a GPU is good, and takes no new pods since one holds it alone.
+// alone reports whether a healthy GPU takes no new pods because of an exclusive pod.
 func alone(g inspect.GPU) bool { return g.Healthy && g.Exclusive }
 
-// joined reports whether the one that is to hold a GPU alone is not alone yet.
+// joined reports whether other pods are still on the GPU of an exclusive pod.
 func joined(g inspect.GPU) bool { return alone(g) && g.PodCount != nil && *g.PodCount > 1 }
 
 func promised(g inspect.GPU) bool { return len(g.Kept) > 0 }
 
 func withheld(n inspect.Node) bool { return n.Withheld }
 
-// notReady reports whether a node takes no pods of any kind, as kubectl get nodes tells.
+// notReady reports whether a node's status is not plain Ready, as in kubectl get nodes.
 func notReady(n inspect.Node) bool { return n.Status != "" && n.Status != "Ready" }
 
-// unitless reports whether what pods hold of a node is known in units alone.
+// unitless reports whether the memory that pods hold on a node is known only in units.
 func unitless(n inspect.Node) bool { return n.Requested != nil && unsized(*n.Requested) }
 
-// pending reports whether some pod of a node is on no known GPU.
+// pending reports whether a node has pods on unknown GPUs.
 func pending(n inspect.Node) bool {
 	return n.UnattributedMemory != nil && n.UnattributedMemory.Units > 0
 }
 
-// left says how many nodes are not in the table.
+// left prints the number of nodes that the table leaves out.
 func left(out *bytes.Buffer, r inspect.Report) {
 	switch r.WithoutInventory {
 	case 0:

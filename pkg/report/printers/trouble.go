@@ -10,11 +10,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// namedNodes is how many nodes of a row are named.
+// namedNodes is the number of nodes that a row names.
 const namedNodes = 3
 
-// Trouble prints nodes with what is wrong with them. Those with the same trouble are one row, unless
-// the table is wide.
+// Trouble prints nodes with their faults. Nodes with the same faults share a row, unless the table is
+// wide.
 func Trouble(o table.ListOptions) Printer {
 	return func(w io.Writer, r inspect.Report) error {
 		if len(r.Nodes) == 0 {
@@ -44,7 +44,7 @@ func Trouble(o table.ListOptions) Printer {
 				}
 				return m.ratio(&requested, capacity)
 			}},
-			{Header: "TROUBLE", Cut: true, Cell: trouble}, // last: it is long
+			{Header: "TROUBLE", Cut: true, Cell: trouble}, // last, because it is long
 		}, inspect.Alike(r.Nodes, func(n inspect.Node) string {
 			if o.Wide {
 				return n.Name
@@ -54,5 +54,5 @@ func Trouble(o table.ListOptions) Printer {
 	}
 }
 
-// trouble returns the trouble of nodes that all have the same.
+// trouble returns the faults that the nodes have in common.
 func trouble(alike []inspect.Node) string { return strings.Join(alike[0].Troubles(), "; ") }

@@ -1,12 +1,12 @@
-// Package table prints rows in columns for people, and as a list for programs.
+// Package table prints rows in aligned columns for people, and as a list for programs.
 //
 // # Invariants
 //
-//   - Characters that would steer a terminal or break a line are replaced.
-//   - What is printed later lines up with what was printed before, where the caller keeps the widths.
+//   - Characters that control a terminal or break a line are replaced.
+//   - If the caller keeps the layout, later rows line up with earlier ones.
 //
 // # Decisions
 //
-// Colours say nothing that words or marks do not say as well, and bars nothing that the number
-// after them does not say. Both are printed only where the caller says that a terminal reads them.
+// Colours repeat what words or marks say, and bars repeat the number after them. The package prints both
+// only if the caller reports a terminal.
 package table

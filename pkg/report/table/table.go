@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Colour is one of a terminal's.
+// Colour is a colour of a terminal.
 type Colour int
 
 // The colours, by their numbers in ECMA-48 (SGR).
@@ -26,34 +26,34 @@ const (
 	Yellow Colour = 33
 )
 
-// None stands for what a row has not.
+// None stands for an empty cell.
 const None = "<none>"
 
-// Column is one of a list.
+// Column is a column of a list.
 type Column[R any] struct {
 	Header string
-	Wide   bool // shown with -o wide alone
-	Hidden bool // never shown: there is nothing to tell
-	Ages   bool // changes as time goes by, which is no change of the row
-	Omit   int  // on a narrow terminal the column with the highest number goes first; 0: it stays
-	Cut    bool // the terminal's edge may cut it: the last column, with long text
+	Wide   bool // shown only with -o wide
+	Hidden bool // never shown, because it would be empty
+	Ages   bool // shows an age; a new age does not count as a change of the row
+	Omit   int  // on a narrow terminal, the column with the highest number is omitted first; 0 keeps the column
+	Cut    bool // may be cut at the terminal's edge: only for the last column, with long text
 	Cell   func(R) string
-	Share  func(R) (part, whole float64) // drawn as a bar before the cell; nil: there is none
-	Colour func(R) Colour                // nil: plain
+	Share  func(R) (part, whole float64) // drawn as a bar before the cell; nil for none
+	Colour func(R) Colour                // nil for plain
 }
 
-// ListOptions say how a list is printed.
+// ListOptions are the options for printing a list.
 type ListOptions struct {
 	Wide      bool
 	NoHeaders bool
 	Colours   bool
-	Bars      bool // a terminal reads it that can draw them
+	Bars      bool // the output is a terminal that can draw bars
 
-	// Columns is the width of the terminal, which List fits the table to unless it is wide; 0: no limit.
+	// Columns is the width of the terminal. List fits the table to it, unless Wide is set; 0 sets no limit.
 	Columns int
 
-	// Layout is the layout of the rows printed before, and List stores the new one in it: rows printed
-	// later line up. Nil: List prints all rows at once.
+	// Layout is the layout of the rows printed before. List aligns new rows with it and updates it. It may
+	// be nil if all rows are printed at once.
 	Layout *Layout
 }
 
@@ -65,12 +65,12 @@ const (
 	cutWidth = 24 // least width of a column that the edge of the terminal cuts
 )
 
-// Shown returns those of the columns that are shown.
+// Shown returns the visible columns.
 func Shown[R any](columns []Column[R], wide bool) []Column[R] {
 	return slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !wide })
 }
 
-// Cells returns what stands in the columns of a row.
+// Cells returns the cells of a row.
 func Cells[R any](columns []Column[R], row R) (cells []string) {
 	for _, c := range columns {
 		cells = append(cells, cmp.Or(Clean(c.Cell(row)), None))
@@ -225,8 +225,8 @@ func (c Colour) paint(s string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", c, s)
 }
 
-// Bar draws a share of a whole, ten signs wide. What is more than the whole is
-// full; a share that is not nothing shows.
+// Bar draws part/whole as a bar of ten characters. It is full if the part exceeds the whole, and never
+// empty for a part above 0.
 func Bar(part, whole float64) string {
 	const cells = 10
 	full := 0
@@ -236,7 +236,7 @@ func Bar(part, whole float64) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
 }
 
-// Load is the colour of a share that is in use.
+// Load returns the colour for the used share of a whole.
 func Load(part, whole float64) Colour {
 	switch {
 	case whole <= 0 || part < 0.9*whole:
@@ -253,10 +253,10 @@ type Items[R any] struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
 	Items      []R               `json:"items"`
-	Problems   []inspect.Problem `json:"problems,omitempty"` // what could not be read
+	Problems   []inspect.Problem `json:"problems,omitempty"` // objects that could not be read
 }
 
-// NewItems returns rows as a list for programs. Kind is that of the list, "GPUList".
+// NewItems returns rows as a list for programs. Kind is the kind of the list, for example "GPUList".
 func NewItems[R any](kind string, rows []R, problems []inspect.Problem) Items[R] {
 	if rows == nil {
 		rows = []R{}
@@ -264,8 +264,8 @@ func NewItems[R any](kind string, rows []R, problems []inspect.Problem) Items[R]
 	return Items[R]{APIVersion: inspect.APIVersion, Kind: kind, Items: rows, Problems: problems}
 }
 
-// Clean replaces what would steer a terminal or break a line: names and reasons
-// come from other people's objects.
+// Clean replaces characters that control a terminal or break a line, because names and reasons come from
+// other users' objects.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
