@@ -7,7 +7,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// containerCollector tells what containers used at the last look.
+// containerCollector collects the containers' usage from the last samples.
 type containerCollector struct {
 	samples                 func() []usage.Sample
 	serverMemory            func() map[gpu.UUID]uint64
@@ -15,8 +15,8 @@ type containerCollector struct {
 	merged                  *prometheus.Desc
 }
 
-// RegisterContainers registers what containers use of GPUs and what they were
-// granted. It panics when that is registered already.
+// RegisterContainers registers the metrics of containers: used and granted GPU memory, and GPU time. It
+// panics if they are registered already.
 func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample, serverMemory func() map[gpu.UUID]uint64) {
 	of := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", name), help, []string{"namespace", "pod", "container", "uuid"}, nil)

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// DevicePlugin is what gpumem-device-plugin measures.
+// DevicePlugin has the metrics of gpumem-device-plugin.
 type DevicePlugin struct {
 	took        *prometheus.HistogramVec
 	failed      *prometheus.CounterVec
@@ -18,8 +18,8 @@ type DevicePlugin struct {
 	corrections *prometheus.CounterVec
 }
 
-// NewDevicePlugin registers the metrics of gpumem-device-plugin. It panics when
-// they are registered already.
+// NewDevicePlugin registers the metrics of gpumem-device-plugin. It panics if they are registered
+// already.
 func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
 	r := registry{to, "device_plugin"}
 	m := &DevicePlugin{
@@ -54,13 +54,13 @@ func (m *DevicePlugin) Answered(rpc string, took time.Duration, err error) {
 	}
 }
 
-// GPUs are those of a node, as they are known now.
+// GPUs supplies the current state of a node's GPUs.
 type GPUs interface {
 	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
 	Usage(gpu.UUID) (usedBytes uint64, busy float64, ok bool)
 }
 
-// gpuCollector tells what is known of the GPUs at the moment that it is asked.
+// gpuCollector collects the state of the GPUs at each scrape.
 type gpuCollector struct {
 	gpus GPUs
 	all  []*prometheus.Desc
@@ -68,8 +68,7 @@ type gpuCollector struct {
 	memory, used, busy, healthy, enforcement *prometheus.Desc
 }
 
-// RegisterGPUs registers what is known of a node's GPUs. It panics when that is
-// registered already.
+// RegisterGPUs registers the metrics of a node's GPUs. It panics if they are registered already.
 func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
 	c := &gpuCollector{gpus: gpus}
 	of := func(name, help string, labels ...string) *prometheus.Desc {
@@ -100,7 +99,7 @@ func (c *gpuCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	inv, _, _ := c.gpus.Inventory()
 	for _, d := range inv.Devices {
-		labels := []string{strconv.Itoa(d.Index), string(d.UUID), strings.ToValidUTF8(d.Model, "?")} // a label that is not panics
+		labels := []string{strconv.Itoa(d.Index), string(d.UUID), strings.ToValidUTF8(d.Model, "?")} // Prometheus panics on invalid UTF-8
 		gauge(c.memory, float64(d.MemoryMiB)*mib, labels...)
 		gauge(c.healthy, oneIf(d.Status.Open()), labels...)
 		used, busy, ok := c.gpus.Usage(d.UUID)

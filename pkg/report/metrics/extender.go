@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// Extender is what gpumem-extender measures.
+// Extender has the metrics of gpumem-extender.
 type Extender struct {
 	took      *prometheus.HistogramVec
 	decisions *prometheus.CounterVec
@@ -22,7 +22,7 @@ type Extender struct {
 	healed   *prometheus.CounterVec
 }
 
-// outcomes are the results of each verb that come with no reason.
+// outcomes returns, by verb, the results without a reason.
 func outcomes() map[string]string {
 	return map[string]string{
 		decisions.Filter: decisions.Fits, decisions.Prioritize: decisions.Fits,
@@ -30,7 +30,7 @@ func outcomes() map[string]string {
 	}
 }
 
-// refusals are the reasons with which filter and bind refuse.
+// refusals returns the reasons for refusals of filter and bind.
 func refusals() []string {
 	reasons := []string{decisions.Unreadable, decide.Elsewhere, decide.Confusable, decisions.Error}
 	for reason := placement.NoDevices; reason <= placement.Fragmented; reason++ {
@@ -39,8 +39,7 @@ func refusals() []string {
 	return reasons
 }
 
-// NewExtender registers the metrics of gpumem-extender. It panics when they are
-// registered already.
+// NewExtender registers the metrics of gpumem-extender. It panics if they are registered already.
 func NewExtender(to prometheus.Registerer) *Extender {
 	r := registry{to, "extender"}
 	m := &Extender{
@@ -66,12 +65,12 @@ func NewExtender(to prometheus.Registerer) *Extender {
 	return m
 }
 
-// Answered counts one call of a verb.
+// Answered records the duration of one call of a verb.
 func (m *Extender) Answered(verb string, took time.Duration) {
 	m.took.WithLabelValues(verb).Observe(took.Seconds())
 }
 
-// Decided counts one answer about a pod.
+// Decided counts one decision about a pod.
 func (m *Extender) Decided(d decisions.Decision) {
 	m.decisions.WithLabelValues(d.Verb, d.Result, d.Reason).Inc()
 	if d.Sampled {

@@ -19,13 +19,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Fleet is what the extender knows of nodes and pods.
+// Fleet supplies the extender's state of nodes and pods.
 type Fleet struct {
 	Nodes   func() []placement.Node
 	Facts   func(placement.Node) inspect.NodeFacts
 	Assumed func(before time.Time) []cache.Assumed
 	Waiting func() []WaitingPod
-	Pods    bool // each pod has a series too
+	Pods    bool // create a series for each pod too
 }
 
 // WaitingPod is a pod that requests GPU memory and has no node.
@@ -44,8 +44,8 @@ func (g gauge) family() *dto.MetricFamily {
 	return &dto.MetricFamily{Name: new(prometheus.BuildFQName(namespace, "extender", g.name)), Help: &g.help, Type: dto.MetricType_GAUGE.Enum(), Metric: g.samples}
 }
 
-// Series are what the extender knows at the moment of the scrape, so that a GPU that is gone leaves
-// none behind. Those of nodes, GPUs and pods have a part for each node.
+// Series yields the extender's state at the time of the scrape. So a GPU that is gone leaves no series
+// behind. Metrics of nodes, GPUs and pods have a part for each node.
 func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
 	var nodes []placement.Node
 	var facts []inspect.NodeFacts
@@ -80,7 +80,7 @@ func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
 	}
 }
 
-// gauges are those of all nodes.
+// gauges returns the metrics of the sums over all nodes.
 func (s *fleetSum) gauges() []gauge {
 	var namespaces []*dto.Metric
 	for namespace, bytes := range s.largestNamespaces() {
@@ -98,7 +98,7 @@ func (s *fleetSum) gauges() []gauge {
 	}
 }
 
-// onTheWay are those of pods that are on no node yet, as far as is known.
+// onTheWay returns the metrics of pods without a node, and of assumed pods.
 func (f Fleet) onTheWay() []gauge {
 	now := time.Now()
 	waiting := f.Waiting()
@@ -128,7 +128,7 @@ func (f Fleet) onTheWay() []gauge {
 
 func one(value float64) []*dto.Metric { return []*dto.Metric{sample(value)} }
 
-// sample is a gauge with labels, which are in the order of their names.
+// sample returns a gauge's sample. The labels must be sorted by name.
 func sample(value float64, labels ...*dto.LabelPair) *dto.Metric {
 	return &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}}
 }
@@ -149,8 +149,8 @@ func ofGPUs(value func(placement.Device, placement.Node) float64) func(placement
 	}
 }
 
-// pods returns what each pod of a node has, where pods have series. One that is made again, while the
-// one before it ends, has the same labels: they have one.
+// pods returns the allocation of each pod of a node, if pods have series. A pod and its terminating
+// predecessor of the same name share a series.
 func (f Fleet) pods(n placement.Node, _ inspect.NodeFacts) (out []*dto.Metric) {
 	if !f.Pods {
 		return nil
@@ -168,7 +168,7 @@ func (f Fleet) pods(n placement.Node, _ inspect.NodeFacts) (out []*dto.Metric) {
 	return out
 }
 
-// allocated are the pods of a node that have GPU memory, with how many bytes.
+// allocated yields the pods of a node that have GPU memory, each with its bytes.
 func allocated(n placement.Node) iter.Seq2[placement.Holding, float64] {
 	return func(yield func(placement.Holding, float64) bool) {
 		for _, h := range n.Holdings() {
@@ -179,10 +179,10 @@ func allocated(n placement.Node) iter.Seq2[placement.Holding, float64] {
 	}
 }
 
-// fleetSum is what is free on all nodes, in bytes.
+// fleetSum has sums over all nodes, in bytes.
 type fleetSum struct {
 	free, largest, stranded float64
-	tainted, broken         float64 // of free, what is behind a taint, and what is on GPUs that pods use in part
+	tainted, broken         float64 // parts of free: behind a taint, and on partly allocated GPUs
 	nodes, unattributed     int
 	namespaces              map[string]float64
 }
@@ -192,11 +192,12 @@ const (
 	maxNamespaces = 200
 	// maxWaiting bounds the series of pod_waiting_seconds.
 	maxWaiting = 100
-	// others is no name of a namespace.
+	// others is not a valid name of a namespace.
 	others = "(others)"
 )
 
-// largestNamespaces returns what the namespaces with the most have, and the others together.
+// largestNamespaces returns the allocations of the namespaces with the largest ones, and the sum of the
+// others.
 func (s *fleetSum) largestNamespaces() map[string]float64 {
 	if len(s.namespaces) <= maxNamespaces {
 		return s.namespaces
@@ -245,13 +246,13 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 
 const mib = 1 << 20
 
-// ofDevice returns how many bytes units of a device are.
+// ofDevice converts units of a device to bytes.
 func ofDevice(d placement.Device, u gpu.Units, n placement.Node) float64 {
 	return float64(d.MiB(u, n.UnitMiB)) * mib
 }
 
-// ofPod returns what a pod of a node asks for, or has by claims. Shares are as large as those of the GPUs
-// that it has.
+// ofPod returns the bytes that a pod requests, or has by claims. A share has a tenth of the memory of
+// its GPU.
 func ofPod(h placement.Holding, n placement.Node) (sum float64) {
 	units := h.Request.Units()
 	if h.Request.Empty() {
@@ -271,7 +272,7 @@ func ofPod(h placement.Holding, n placement.Node) (sum float64) {
 	return sum
 }
 
-// largestOf returns the most that a new pod could have of one GPU.
+// largestOf returns the largest amount that a new pod could get on one GPU, in bytes.
 func largestOf(n placement.Node) float64 {
 	units := closest.LargestFree(n)
 	if !n.InShares() {

@@ -24,16 +24,16 @@ import (
 const namespace = "gpumem"
 
 const (
-	// freshness is how old an answer may be.
+	// freshness is the maximum age of a response.
 	freshness = time.Second
-	// maxScrapes is how many are answered at a time, and in a second: a text is megabytes for
-	// a large fleet. One that reads slowly keeps its text for longer.
+	// maxScrapes is the maximum number of scrapes at a time and per second, because the text of a large
+	// fleet has megabytes. A slow reader occupies its slot for longer.
 	maxScrapes = 16
-	// patience is how long others wait for their turn.
+	// patience is the maximum time that a scrape waits for a slot.
 	patience = time.Second
 )
 
-// NewRegistry returns a registry with what each Go process tells of itself, and the version of the
+// NewRegistry returns a registry with the standard metrics of a Go process and the version of the
 // program.
 func NewRegistry(version string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
@@ -42,7 +42,7 @@ func NewRegistry(version string) *prometheus.Registry {
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
 	})
 	build.Set(1)
-	registry.MustRegister( // into an empty registry
+	registry.MustRegister( // the registry is empty
 		build,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -68,13 +68,13 @@ func (r registry) histograms(name, help string, buckets []float64, labels ...str
 	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Subsystem: r.subsystem, Name: name, Help: help, Buckets: buckets}, labels)
 }
 
-// Series are metrics in parts. Each part is made when it is asked for, so those of a large fleet need
-// little memory. Parts of one name follow one another.
+// Series yields metrics in parts, each computed on demand, so that a large fleet needs little memory.
+// Parts of the same name must follow one another.
 type Series = iter.Seq[*dto.MetricFamily]
 
-// Handler answers /metrics, in Prometheus' text format. However many ask, the text is made
-// once in a while, and few are sent it in a second. The others wait and are then refused: one that
-// asks without end is answered about once a second.
+// Handler serves metrics in Prometheus' text format. It creates the text at most once per freshness, and
+// serves maxScrapes scrapes per second. Others wait for patience and are then refused, so a client that
+// scrapes without pause gets about one response per second.
 func Handler(from prometheus.Gatherer, more ...Series) http.Handler {
 	return &scrapes{from: from, more: more, slots: make(chan struct{}, maxScrapes)}
 }
@@ -84,7 +84,7 @@ type scrapes struct {
 	more  []Series
 	slots chan struct{}
 
-	mu     sync.Mutex // locked while it is made: others that ask wait for that
+	mu     sync.Mutex // held while the text is created, so concurrent scrapes wait for it
 	made   time.Time
 	zipped []byte
 }
@@ -113,7 +113,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		header.Set("Content-Encoding", "gzip")
 		header.Set("Content-Length", strconv.Itoa(len(zipped)))
-		_, _ = w.Write(zipped) // an error: the client is gone
+		_, _ = w.Write(zipped) // an error means that the client is gone
 		return
 	}
 	if text, err := gzip.NewReader(bytes.NewReader(zipped)); err == nil {
@@ -121,22 +121,22 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// giveBack frees a slot that was taken at a time, a second after that at the earliest.
+// giveBack frees a slot, at the earliest one second after it was taken.
 func (s *scrapes) giveBack(taken time.Time) {
 	time.AfterFunc(time.Until(taken.Add(time.Second)), func() { <-s.slots })
 }
 
-// current returns the text, compressed.
+// current returns the compressed text.
 func (s *scrapes) current() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.zipped == nil || time.Since(s.made) >= freshness {
 		var out bytes.Buffer
-		to, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed) // the level is one
+		to, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed) // the level is valid
 		if err := s.write(to); err != nil {
 			return nil, err
 		}
-		_ = to.Close() // into memory
+		_ = to.Close() // a buffer does not fail
 		s.zipped, s.made = out.Bytes(), time.Now()
 	}
 	return s.zipped, nil
@@ -161,13 +161,13 @@ func (s *scrapes) write(to io.Writer) error {
 				text = withoutHeader(text)
 			}
 			last = family.GetName()
-			_, _ = to.Write(text) // into memory
+			_, _ = to.Write(text) // a buffer does not fail
 		}
 	}
 	return nil
 }
 
-// withoutHeader leaves out what comes before the samples.
+// withoutHeader removes the comment lines before the samples.
 func withoutHeader(text []byte) []byte {
 	for bytes.HasPrefix(text, []byte("#")) {
 		_, text, _ = bytes.Cut(text, []byte("\n"))

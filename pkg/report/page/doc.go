@@ -1,26 +1,25 @@
-// Package page serves what people read of the extender: a page that shows the
-// fleet, GPU by GPU, and the pods that wait; and what the extender remembers of its decisions.
+// Package page serves the extender's web page, which shows the fleet by GPU and the waiting pods. It
+// also serves the records of decisions.
 //
 // # Invariants
 //
-//   - It reads, and answers GET and HEAD alone. What it shows is what the
-//     extender's cache says, and of nodes and pods that wait what package reach
-//     does: the same as kubectl inspect gpumem.
-//   - No request of the page leaves for another host: all that it needs is
-//     embedded, and its Content-Security-Policy lets it ask no one else.
-//   - It answers only who calls it by a name of the loopback: another name that
-//     leads here is some site's attempt to read through a visitor's browser.
+//   - The package only reads, and responds only to GET and HEAD. It shows the extender's cache, and the
+//     facts that package reach derives about nodes and waiting pods, as kubectl inspect gpumem does.
+//   - The page loads nothing from other hosts. All its files are embedded, and its
+//     Content-Security-Policy forbids other hosts.
+//   - The server accepts only requests whose Host header names the loopback. A request with another name
+//     is a website's attempt to read the page through a visitor's browser.
 //
 // # Decisions
 //
-// It is served on a port of its own: people forward that port to their machine,
-// where any site that they visit could send requests to it. The port of the verbs,
-// which bind pods, must not be reached so.
+// The page has a separate port, because users forward the port to their machine, where any website that
+// they visit could send requests to it. The port of the verbs, which bind pods, must not be reachable
+// like this.
 //
-// The page asks every two seconds and is sent the fleet when that has changed.
-// It is put together at most once in a second, however many look on.
+// The page polls every two seconds, and receives the fleet only if it has changed. The server computes
+// the fleet at most once per second, for all clients together.
 //
-// The front end is three files that browsers read as they are: no framework and no build. It
-// draws the nodes that are seen, and no others, so that thousands cost what a screen does. Names
-// come from other people's objects: they are set as text, never as HTML.
+// The front end has three files that browsers read without a build or a framework. It renders only the
+// visible nodes, so thousands of nodes cost as much as a screen of them. Names come from other users'
+// objects, so the front end sets them as text, and never as HTML.
 package page

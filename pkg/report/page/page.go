@@ -22,43 +22,42 @@ import (
 //go:embed index.html page.css page.js
 var files embed.FS
 
-// Source is what the page shows.
+// Source supplies the content of the page.
 type Source struct {
 	Nodes   func() []placement.Node
-	Facts   func([]placement.Node) inspect.Facts // what else is known of them, and the pods that wait
-	Missing func() string                        // what is not ready yet; empty when all can be believed
-	Used    func() map[gpu.UUID]int64            // memory in use, in MiB, of the GPUs where it is known
+	Facts   func([]placement.Node) inspect.Facts // facts about these nodes, and the waiting pods
+	Missing func() string                        // parts that are not ready yet; empty if the content is complete
+	Used    func() map[gpu.UUID]int64            // used memory in MiB, for GPUs with a measurement
 
 	Version string // of gpumem
-	Cluster string // the name of the cluster; may be empty
+	Cluster string // name of the cluster; may be empty
 }
 
-// Fleet is what the page is sent.
+// Fleet is the content of the page, as JSON.
 type Fleet struct {
 	Version string             `json:"version"`
 	Cluster string             `json:"cluster,omitempty"`
 	Missing string             `json:"missing,omitempty"`
-	Nodes   []inspect.Node     `json:"nodes"`             // without the UIDs of pods
-	UsedMiB map[gpu.UUID]int64 `json:"usedMiB,omitempty"` // by NVML; only where it is known
+	Nodes   []inspect.Node     `json:"nodes"`             // without UIDs of pods
+	UsedMiB map[gpu.UUID]int64 `json:"usedMiB,omitempty"` // by NVML, for GPUs with a measurement
 	Waiting []Wait             `json:"waiting"`
 }
 
-// Wait is pods of one controller that are on no node, ask for the same and have the same reason.
+// Wait is a group of pods of one controller that have no node, the same request and the same reason.
 type Wait struct {
 	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`            // of the first
-	Owner     string    `json:"owner,omitempty"` // their controller, as KIND/NAME
+	Name      string    `json:"name"`            // of the first pod
+	Owner     string    `json:"owner,omitempty"` // the pods' controller, as KIND/NAME
 	Count     int       `json:"count"`
-	MemoryMiB int64     `json:"memoryMiB,omitempty"` // that each asks for; 0 where the nodes' units differ
-	Oldest    time.Time `json:"oldest,omitzero"`     // when the oldest of them was created
+	MemoryMiB int64     `json:"memoryMiB,omitempty"` // requested by each pod; 0 if the nodes' units differ
+	Oldest    time.Time `json:"oldest,omitzero"`     // creation time of the oldest pod
 	Reason    string    `json:"reason"`
 }
 
-// freshness is how old an answer may be.
+// freshness is the maximum age of a response.
 const freshness = time.Second
 
-// Handler serves the page, where there is a source, and what else there is to
-// read, by path. Now is the clock.
+// Handler serves the page, if source is not nil, and the handlers in reads, by path. Now is the clock.
 func Handler(source *Source, reads map[string]http.Handler, now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
 	for path, handler := range reads {
@@ -89,7 +88,7 @@ func file(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, name) })
 }
 
-// loopback reports whether a Host header names this machine to itself.
+// loopback reports whether a Host header is a name or an address of the loopback.
 func loopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -98,12 +97,12 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// fleet answers with the fleet, put together at most once in a while.
+// fleet serves the fleet as JSON, computed at most once per freshness.
 type fleet struct {
 	source Source
 	now    func() time.Time
 
-	mu     sync.Mutex // locked while it is put together: who asks meanwhile waits for that
+	mu     sync.Mutex // held while the fleet is computed, so concurrent requests wait for it
 	made   time.Time
 	zipped []byte
 	tag    string
@@ -144,7 +143,7 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 		if tag := `"` + hex.EncodeToString(sum[:12]) + `"`; tag != f.tag {
 			var zipped bytes.Buffer
 			zip := gzip.NewWriter(&zipped)
-			_, _ = zip.Write(text.Bytes()) // into memory
+			_, _ = zip.Write(text.Bytes()) // a buffer does not fail
 			_ = zip.Close()
 			f.zipped, f.tag = zipped.Bytes(), tag
 		}
@@ -153,7 +152,7 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 	return f.zipped, f.tag, nil
 }
 
-// NewFleet puts together what the page is sent.
+// NewFleet computes the content of the page.
 func NewFleet(source Source) Fleet {
 	nodes := source.Nodes()
 	report := inspect.New(nodes, source.Facts(nodes))
@@ -178,7 +177,8 @@ func NewFleet(source Source) Fleet {
 	return out
 }
 
-// removeUIDs removes the UIDs of pods, which the page does not read: they are half of a compressed answer.
+// removeUIDs removes the UIDs of pods. The page does not use them, and they are half of a compressed
+// response.
 func removeUIDs(pods []inspect.Pod) {
 	for i := range pods {
 		pods[i].UID = ""

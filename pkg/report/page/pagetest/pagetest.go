@@ -1,4 +1,4 @@
-// Package pagetest has what tests of the page show: a fleet that they write.
+// Package pagetest builds fleets for tests of the page.
 package pagetest
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// World is a cache that a test writes, and what else the page is given.
+// World is a cache with the facts for a page. Tests fill it.
 type World struct {
 	*cache.Cache
 	Waiting []inspect.WaitFacts
@@ -25,17 +25,17 @@ func NewWorld() *World {
 	return &World{Cache: cache.New(), Known: make(map[string]inspect.NodeFacts)}
 }
 
-// Facts returns what is known of nodes and pods that the cache does not have.
+// Facts returns the facts about nodes, and the waiting pods.
 func (w *World) Facts([]placement.Node) inspect.Facts {
 	return inspect.Facts{Resource: "gpumem.dev/gpu-mem", Nodes: w.Known, Waiting: w.Waiting}
 }
 
-// Asks is what a pod of one container asks for.
+// Asks returns the request of a pod with one container.
 func Asks(units gpu.Units) placement.Request {
 	return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
 }
 
-// Offer adds a node with GPUs of so many GiB.
+// Offer adds a node with GPUs of the given sizes in GiB.
 func (w *World) Offer(name, model string, gib ...int) {
 	inv := kubetest.Inventory(name, gib...)
 	inv.DriverVersion, inv.Enforcement = "", ""
@@ -45,10 +45,10 @@ func (w *World) Offer(name, model string, gib ...int) {
 	w.SetNode(name, inv)
 }
 
-// Started is when the kubelet admitted the pods.
+// Started is the time at which the kubelet admitted all pods.
 var Started = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// Place adds a pod, by namespace/name, to a GPU of a node.
+// Place adds a pod, named namespace/name, to GPU i of a node.
 func (w *World) Place(name, node string, i int, units gpu.Units) {
 	namespace, short, _ := strings.Cut(name, "/")
 	w.AddPod(node, placement.Holding{
@@ -57,7 +57,7 @@ func (w *World) Place(name, node string, i int, units gpu.Units) {
 	})
 }
 
-// Wait adds a pod, by namespace/name, that waits.
+// Wait adds a waiting pod, named namespace/name.
 func (w *World) Wait(name string, units gpu.Units) {
 	namespace, short, _ := strings.Cut(name, "/")
 	w.Waiting = append(w.Waiting, inspect.WaitFacts{Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: Asks(units)})
