@@ -1,7 +1,7 @@
-// Package answers reads what gpumem's own pods serve, over whatever way they are reached: the
-// command line goes through the API server, and the page's process to the pods' addresses.
+// Package answers reads responses of gpumem's own pods. It does not connect: the command line reads
+// through the API server, and the page's process reads from the pods' addresses.
 //
-// An answer is read up to a bound, whatever the pod sends.
+// It limits the size of a response, whatever the pod sends.
 package answers
 
 import (
@@ -15,20 +15,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Plugins is the label selector of device plugins, whatever the release is called.
+// Plugins is the label selector of the device plugins of every release.
 const Plugins = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component=device-plugin"
 
-// GPUUsed is the device plugin's metric of the memory of a GPU that is in use, in bytes, with the
-// label uuid.
+// GPUUsed is the device plugin's metric of used GPU memory, in bytes. Its label uuid identifies the GPU.
 const GPUUsed = "gpumem_device_plugin_gpu_memory_used_bytes"
 
-// Max bounds an answer, in bytes. The largest are some hundred KiB.
+// Max is the maximum size of a response in bytes. The largest have some hundred KiB.
 const Max = 4 << 20
 
-// AtOnce is how many pods are asked at a time.
+// AtOnce is the maximum number of concurrent requests to pods.
 const AtOnce = 32
 
-// Read reads an answer.
+// Read reads a response. It returns an error if the response exceeds Max.
 func Read(from io.Reader) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(from, Max+1))
 	if err == nil && len(text) > Max {
@@ -37,7 +36,7 @@ func Read(from io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// Metrics returns families of metrics by name, of an answer in Prometheus' text format.
+// Metrics parses Prometheus' text format and returns the families of metrics by name.
 func Metrics(text []byte) (map[string]*dto.MetricFamily, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	return parser.TextToMetricFamilies(bytes.NewReader(text))
@@ -52,7 +51,7 @@ func Labels(m *dto.Metric) map[string]string {
 	return labels
 }
 
-// ProbesPort returns the port with a device plugin's probes and metrics; 0: there is none.
+// ProbesPort returns the port of a device plugin's probes and metrics; 0 if there is none.
 func ProbesPort(plugin *v1.Pod) int32 {
 	for _, containers := range [][]v1.Container{plugin.Spec.InitContainers, plugin.Spec.Containers} {
 		for _, c := range containers {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// The verbs that are decided.
+// Verbs of the extender.
 const (
 	Filter     = "filter"
 	Prioritize = "prioritize"
@@ -25,80 +25,79 @@ const (
 	Bind       = "bind"
 )
 
-// The results. What is not one of the first two is a refusal.
+// Results. All except Fits and Bound are refusals.
 const (
-	Fits    = "fits"    // it fits on some node, or one is better than another
-	Bound   = "bound"   // to the node, with the GPUs that are chosen
-	Unfit   = "unfit"   // it fits on no node, and no eviction helps
-	Refused = "refused" // the binding
-	Failed  = "failed"  // the question could not be answered
+	Fits    = "fits"    // the pod fits some node; of prioritize, nodes have scores
+	Bound   = "bound"   // to the node, with the chosen GPUs
+	Unfit   = "unfit"   // the pod fits no node, and no eviction helps
+	Refused = "refused" // of bind: the pod was not bound
+	Failed  = "failed"  // the extender could not decide
 )
 
-// Reasons next to those of placement and cache.
+// Reasons in addition to the reasons of packages placement and decide.
 const (
-	Unreadable = "Unreadable" // an annotation of the pod, or a node
-	Error      = "Error"      // not ready, or the API server refused
+	Unreadable = "Unreadable" // an annotation of the pod, or a node, could not be read
+	Error      = "Error"      // the extender was not ready, or the API server refused
 )
 
-// InsufficientCores is why a GPU would not do that has enough memory free, and no
-// cores to go with it.
+// InsufficientCores is the reason of a GPU with enough free memory, but too few free cores.
 const InsufficientCores = "InsufficientCores"
 
-// Decision is one answer.
+// Decision is one answer of the extender.
 type Decision struct {
 	Time    time.Time `json:"time"`
 	Verb    string    `json:"verb"`
 	Result  string    `json:"result"`
-	Reason  string    `json:"reason,omitempty"`  // in a word, of what came closest; empty where it fits
-	Message string    `json:"message,omitempty"` // the same for people
-	Node    string    `json:"node,omitempty"`    // that it is about, or is best
-	Asked   int       `json:"asked"`             // how many nodes were looked at
-	Fit     int       `json:"fit"`               // on how many of them the pod fits
-	Why     string    `json:"why,omitempty"`     // the best node is not that of the policy alone, for people
-	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler has left out nodes, as it does where it looks for some that fit alone
+	Reason  string    `json:"reason,omitempty"`  // of the closest node, as a word; empty if the pod fits
+	Message string    `json:"message,omitempty"` // the reason, for people
+	Node    string    `json:"node,omitempty"`    // the node of the binding, or the best one
+	Asked   int       `json:"asked"`             // number of nodes in the question
+	Fit     int       `json:"fit"`               // number of nodes that the pod fits
+	Why     string    `json:"why,omitempty"`     // why the best node is not the policy's choice, for people; empty if it is
+	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler left out nodes, as it does if it searches only for some feasible ones
 
-	// Nodes are some of them, those that tell most first.
+	// Nodes are some of the nodes, the most informative first.
 	Nodes []Node `json:"nodes,omitempty"`
 }
 
-// Node is one node that was looked at.
+// Node is a node that the extender considered.
 type Node struct {
 	Name    string `json:"name"`
 	Score   *int64 `json:"score,omitempty"`  // by prioritize, 0 to 10
-	Reason  string `json:"reason,omitempty"` // empty where it fits
+	Reason  string `json:"reason,omitempty"` // empty if the pod fits
 	Message string `json:"message,omitempty"`
 	UnitMiB int64  `json:"unitMiB,omitempty"`
 	GPUs    []GPU  `json:"gpus,omitempty"` // by index
 }
 
-// GPU is one GPU as it was looked at, before the pod got anything of it.
+// GPU is a GPU that the extender considered, in its state before the decision.
 type GPU struct {
 	Index     int       `json:"index"`
 	UUID      gpu.UUID  `json:"uuid"`
 	Model     string    `json:"model,omitempty"`
 	Capacity  gpu.Units `json:"capacity"`
 	Free      gpu.Units `json:"free"`
-	FreeCores *int      `json:"freeCores,omitempty"` // per cent; nil when not known
-	Reason    string    `json:"reason,omitempty"`    // why it would not do
+	FreeCores *int      `json:"freeCores,omitempty"` // per cent; nil if unknown
+	Reason    string    `json:"reason,omitempty"`    // why the pod does not fit on it
 	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods, for people
 	Chosen    bool      `json:"chosen,omitempty"`
 
-	Status gpu.Status `json:"status,omitzero"` // the same, for programs; an extender of before does not tell
+	Status gpu.Status `json:"status,omitzero"` // why it takes no new pods, for programs; older extenders do not set it
 }
 
-// Pod is what is remembered of one pod.
+// Pod has the recorded decisions about one pod.
 type Pod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       string    `json:"uid"`
-	Tries     int       `json:"tries"` // how often it was to be placed: calls of filter, and those of preempt that follow none
+	Tries     int       `json:"tries"` // number of scheduling attempts: calls of filter, and of preempt without a preceding filter
 	First     time.Time `json:"first"`
 
-	// Decisions are the last of each verb, the latest first.
+	// Decisions has the last decision of each verb, the latest first.
 	Decisions []Decision `json:"decisions"`
 }
 
-// Log remembers decisions. It is safe for use by several goroutines.
+// Log records decisions. It is safe for concurrent use.
 type Log struct {
 	limit int
 
@@ -107,13 +106,12 @@ type Log struct {
 	recent *list.List               // of *Pod, the latest first
 }
 
-// NewLog returns a log of at most so many pods.
+// NewLog returns a log of at most limit pods.
 func NewLog(limit int) *Log {
 	return &Log{limit: limit, pods: make(map[string]*list.Element), recent: list.New()}
 }
 
-// Add remembers a decision about a pod. The decision is not to be changed any
-// more.
+// Add records a decision about a pod. The caller must not change the decision afterwards.
 func (l *Log) Add(ref placement.PodRef, d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,12 +122,12 @@ func (l *Log) Add(ref placement.PodRef, d Decision) {
 	}
 	l.recent.MoveToFront(element)
 	pod := element.Value.(*Pod)
-	// kube-scheduler asks at once which evictions would help where it has ruled out all nodes itself.
+	// If kube-scheduler itself has rejected all nodes, it calls preempt without filter.
 	filtered := len(pod.Decisions) > 0 && pod.Decisions[0].Verb == Filter
 	if d.Verb == Filter || d.Verb == Preempt && !filtered {
 		pod.Tries++
 	}
-	// Made again: readers have the old one.
+	// Copy the slice, because readers may have the old one.
 	kept := []Decision{d}
 	for _, old := range pod.Decisions {
 		if old.Verb != d.Verb {
@@ -143,8 +141,8 @@ func (l *Log) Add(ref placement.PodRef, d Decision) {
 	}
 }
 
-// Pods returns what is remembered of the pods of a namespace and a name, the
-// latest first; empty: of all.
+// Pods returns the records of the pods with a namespace and a name, the latest first. An empty string
+// matches all.
 func (l *Log) Pods(namespace, name string) []Pod {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,16 +156,15 @@ func (l *Log) Pods(namespace, name string) []Pod {
 	return out
 }
 
-// List is the answer of the route.
+// List is the response at Path.
 type List struct {
 	Pods []Pod `json:"pods"`
 }
 
-// Path is where the extender serves its decisions.
+// Path is the URL path of the extender's decisions.
 const Path = "/api/v1/decisions"
 
-// ServeHTTP answers GET with a List, of the pods that the parameters
-// "namespace" and "pod" name.
+// ServeHTTP responds with a List of the pods that the parameters "namespace" and "pod" select.
 func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	w.Header().Set("Content-Type", "application/json")
@@ -175,8 +172,7 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(List{Pods: l.Pods(query.Get("namespace"), query.Get("pod"))})
 }
 
-// Look describes a node as it is for a request. Chosen are the GPUs that the pod
-// has got, if any.
+// Look describes a node for a request. Chosen are the GPUs that the pod has been assigned, if any.
 func Look(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
 	for _, d := range n.Devices {
@@ -195,7 +191,8 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 	return out
 }
 
-// Ranked is the decision where so many nodes were ranked that the pod fits.
+// Ranked returns the decision of a ranking. Nodes is the number of ranked nodes. The pod fits all of
+// them.
 func Ranked(order ranking.Ranking, nodes int) Decision {
 	d := Decision{Verb: Prioritize, Result: Fits, Asked: nodes, Fit: nodes, Why: reasons.Why(order)}
 	for i := range order.Best[:min(len(order.Best), MaxNodes)] {
@@ -208,17 +205,17 @@ func Ranked(order ranking.Ranking, nodes int) Decision {
 	return d
 }
 
-// memoryOf is the request for memory alone.
+// memoryOf returns the request without cores.
 func memoryOf(req placement.Request) placement.Request {
 	req.Containers = req.Containers.Each(func(c *placement.Container) { c.Cores = 0 })
 	return req
 }
 
-// MaxNodes is how many nodes a decision lists.
+// MaxNodes is the maximum number of nodes in a decision.
 const MaxNodes = 16
 
-// Closest keeps, of the verdicts that it is given, those that came closest: the
-// zero value is ready for use.
+// Closest collects the verdicts of the nodes that are closest to a fit. The zero value is empty and
+// ready for use.
 type Closest struct{ kept []candidate }
 
 type candidate struct {
@@ -226,7 +223,7 @@ type candidate struct {
 	gap closest.Gap
 }
 
-// Add takes one more verdict, and its gap. Most are not among the closest, and cost little.
+// Add adds a verdict with its gap, if it is among the closest so far. Other verdicts cost little.
 func (c *Closest) Add(v *placement.Verdict, gap closest.Gap) {
 	one := candidate{v, gap}
 	at, _ := slices.BinarySearchFunc(c.kept, one, compare)
@@ -240,7 +237,7 @@ func compare(a, b candidate) int {
 	return cmp.Or(a.gap.Compare(b.gap), cmp.Compare(a.Node.Name, b.Node.Name))
 }
 
-// Names yields the names of their nodes, the closest first.
+// Names yields the names of the nodes, the closest first.
 func (c *Closest) Names() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, v := range c.kept {
@@ -251,7 +248,7 @@ func (c *Closest) Names() iter.Seq[string] {
 	}
 }
 
-// Nodes describes them, the closest first.
+// Nodes describes the nodes, the closest first.
 func (c *Closest) Nodes() []Node {
 	var out []Node
 	for _, v := range c.kept {

@@ -1,20 +1,18 @@
-// Package decisions remembers what the extender has answered about pods, and
-// what it looked at to come to that.
+// Package decisions records the extender's answers about pods, with the nodes and GPUs that it
+// considered.
 //
 // # Invariants
 //
-//   - What is remembered is bounded: so many pods, the one that nothing has been
-//     decided of for the longest goes first; of each pod the last answer to each
-//     verb; of each answer so many nodes.
-//   - Nothing is decided by what is remembered, and nothing of it survives the
-//     process.
+//   - The log is bounded. It has a maximum number of pods, and drops the pod whose last decision is the
+//     oldest. For each pod it has the last decision of each verb, and for each decision at most MaxNodes
+//     nodes.
+//   - No decision depends on the log, and the log ends with the process.
 //
 // # Decisions
 //
-// A pod that waits is asked about again and again, by a cluster that waits for it
-// with thousands of others. The last answer to each verb tells why it is where it
-// is; how often it was asked about is counted.
+// kube-scheduler asks again and again about a waiting pod, among thousands of others. The last decision
+// of each verb explains the pod's state, so the log counts earlier ones and drops them.
 //
-// They are kept in memory, and not written as Events: one for each answer would be
-// thousands of requests, and kube-scheduler's own Event has the reasons already.
+// The log is in memory, and not written as Events. An Event for each answer would be thousands of
+// requests, and kube-scheduler's own Event has the reasons already.
 package decisions

@@ -1,23 +1,24 @@
-// Package reach says to which nodes kube-scheduler sends pods, whatever is free there: what it
-// knows of nodes apart from GPU memory, and what the pods say of nodes.
+// Package reach derives whether kube-scheduler may send pods to a node, however much GPU memory is free
+// there: from the node's object, and from the pods' constraints on nodes.
 //
 // # Invariants
 //
-//   - kubectl inspect gpumem, the page and the metrics ask the same functions, so that they say the
-//     same of a node and of a pod.
-//   - It reads no more of a node and of a pod than the extender's watch keeps: see package trim.
+//   - kubectl inspect gpumem, the page and the metrics use the same functions, so that they agree about
+//     each node and pod.
+//   - The package reads only fields that the extender's watch stores (see package trim).
 //
 // # Decisions
 //
-// A node takes no new pods while it is cordoned, NotReady, or its kubelet offers none of what its
-// inventory has. What counts is the condition Ready, not the taints that follow it: a pod that
-// tolerates those is not helped where the kubelet does not answer.
+// A node takes no new pods while it is cordoned, NotReady, or its kubelet does not offer the resource of
+// its inventory. For NotReady, the condition Ready counts, and not the taints that follow it: even
+// a pod that tolerates these taints cannot start if the kubelet does not answer.
 //
-// A taint is no refusal of the node, but of the pod that does not tolerate it: what is free there
-// is for those that do. Pods with GPU memory are taken to tolerate the taints that keep pods
-// without it off nodes with GPUs: nvidia.com/gpu, which the chart's device plugin tolerates as it
-// comes, and the names of gpumem's resources, which the admission plugin ExtendedResourceToleration
-// tolerates for each pod that asks for them. Other taints keep a part of the fleet for some pods.
+// A taint does not close a node. It excludes pods that do not tolerate it, and the free memory is
+// available to the others. Pods with GPU memory count as tolerating the taints that protect GPU nodes
+// from pods without GPU memory: nvidia.com/gpu, which the chart's device plugin tolerates by default,
+// and the names of gpumem's resources, which the admission plugin ExtendedResourceToleration adds as
+// tolerations to each pod that requests them. Other taints reserve a part of the fleet for some pods.
 //
-// Filter does not ask this package: kube-scheduler leaves such nodes out before it asks.
+// The verb filter does not use this package, because kube-scheduler leaves out such nodes before it
+// asks.
 package reach

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Why nodes refuse pods, whatever is free there, in a word.
+// Reasons why nodes refuse pods, however much is free.
 const (
 	Cordoned    = "SchedulingDisabled"
 	NotReady    = "NotReady"
@@ -26,7 +26,8 @@ const (
 	Untolerated = "UntoleratedTaint"
 )
 
-// Advertises returns the resource that the node's plugin offers to the kubelet; empty: none.
+// Advertises returns the resource that the node's device plugin offers to the kubelet; empty if it
+// offers none.
 func Advertises(names api.Names, n placement.Node) v1.ResourceName {
 	if !slices.ContainsFunc(n.Devices, func(d placement.Device) bool { return d.Advertised() && d.Allocatable > 0 }) {
 		return ""
@@ -34,8 +35,8 @@ func Advertises(names api.Names, n placement.Node) v1.ResourceName {
 	return names.Offered(n.InShares())
 }
 
-// NodeFacts returns what kube-scheduler knows of a node, whose inventory advertises a resource or
-// nothing.
+// NodeFacts returns the facts from the object of a node. Advertises is the resource of its inventory;
+// empty if it has none.
 func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspect.NodeFacts {
 	said := make(map[gpu.UUID]string)
 	for id, note := range cordons.Of(names, node) {
@@ -63,7 +64,7 @@ func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspe
 	return f
 }
 
-// usual are the tolerations that pods with GPU memory are taken to have.
+// usual returns the tolerations that pods with GPU memory count as having.
 func usual(names api.Names) (out []v1.Toleration) {
 	for _, key := range []string{"nvidia.com/gpu", string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())} {
 		out = append(out, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})
@@ -71,8 +72,8 @@ func usual(names api.Names) (out []v1.Toleration) {
 	return out
 }
 
-// barredBy returns the key of the taint of a node that keeps off pods with these tolerations, and
-// whether there is one. Taints that only repeat that the node is cordoned or NotReady do not count.
+// barredBy returns the key of a node's taint that excludes pods with these tolerations, and whether
+// there is one. It ignores taints that only repeat that the node is cordoned or NotReady.
 func barredBy(node *v1.Node, tolerations []v1.Toleration) (key string, barred bool) {
 	taint, barred := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, tolerations, func(t *v1.Taint) bool {
 		isCordon := node.Spec.Unschedulable && t.Key == v1.TaintNodeUnschedulable

@@ -17,19 +17,18 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Nodes are the nodes with GPU memory, as far as they and a pod say of each other
-// whether it may go there.
+// Nodes has the nodes with GPU memory, and computes which of them a pod may go to.
 type Nodes struct {
 	nodes map[string]*v1.Node                   // by name
-	known map[string]map[string]*decide.Refusal // by what pods say of nodes, and by node
+	known map[string]map[string]*decide.Refusal // refusals by node, for each set of constraints in pods
 }
 
-// NewNodes returns none.
+// NewNodes returns Nodes without a node.
 func NewNodes() *Nodes {
 	return &Nodes{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*decide.Refusal)}
 }
 
-// Add adds a node, and keeps no more of it than is needed here.
+// Add adds the relevant fields of a node.
 func (n *Nodes) Add(node *v1.Node) {
 	n.nodes[node.Name] = &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels},
@@ -38,8 +37,8 @@ func (n *Nodes) Add(node *v1.Node) {
 	}
 }
 
-// Facts returns what the objects of Kubernetes say of nodes with GPU memory and of pods that wait.
-// Stored returns the object of a node; nil: there is none.
+// Facts returns the facts from the objects of nodes with GPU memory and of waiting pods. Stored returns
+// the object of a node; nil if there is none.
 func Facts(names api.Names, nodes []placement.Node, stored func(name string) *v1.Node, waiting []*v1.Pod) inspect.Facts {
 	facts := inspect.Facts{Resource: string(names.GPUMem()), Nodes: make(map[string]inspect.NodeFacts)}
 	where := NewNodes()
@@ -51,14 +50,14 @@ func Facts(names api.Names, nodes []placement.Node, stored func(name string) *v1
 	}
 	facts.CoresOff = where.CoresOff(names, facts)
 	for _, pod := range waiting {
-		if w := where.WaitFacts(names, pod); w.Problem != "" || !w.Request.Empty() { // it may name an amount of zero
+		if w := where.WaitFacts(names, pod); w.Problem != "" || !w.Request.Empty() { // the request may be zero
 			facts.Waiting = append(facts.Waiting, w)
 		}
 	}
 	return facts
 }
 
-// WaitFacts returns what a pod on no node asks for, and what it says of nodes.
+// WaitFacts returns the request of a pod without a node, and the nodes that its spec excludes.
 func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
 		Pod: api.Ref(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
@@ -71,14 +70,13 @@ func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	}
 	var err error
 	if w.Request, err = names.Request(pod); err != nil {
-		w.Problem = strings.ReplaceAll(err.Error(), "\n", "; ") // in a line of its own: joined errors have several
+		w.Problem = strings.ReplaceAll(err.Error(), "\n", "; ") // on one line: joined errors have several
 	}
 	w.Nominated, w.At, _ = api.Nomination(pod, w.Request, time.Now())
 	return w
 }
 
-// KeptOff returns why a pod may not go to nodes, by name. The pods of a template
-// have the same.
+// KeptOff returns, by node, why a pod may not go there. Pods with the same constraints get the same map.
 func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
 	terms := struct {
 		Selector    map[string]string
@@ -88,7 +86,7 @@ func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
 	if a := pod.Spec.Affinity; a != nil {
 		terms.Affinity = &v1.Affinity{NodeAffinity: a.NodeAffinity}
 	}
-	key, _ := json.Marshal(terms) // plain data
+	key, _ := json.Marshal(terms) // plain data always encodes
 	if off, ok := n.known[string(key)]; ok {
 		return off
 	}
@@ -102,8 +100,8 @@ func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
 	return off
 }
 
-// KeepsOff says why a pod may not go to a node, by its nodeSelector, its node
-// affinity and the taints that it tolerates; nil: it may.
+// KeepsOff returns why a pod may not go to a node, by its nodeSelector, its node affinity and its
+// tolerations; nil if it may.
 func KeepsOff(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !matches {
 		return &decide.Refusal{Reason: KeptAway, Message: "the pod's nodeSelector or affinity excludes the node", Unresolvable: true}
@@ -114,8 +112,8 @@ func KeepsOff(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	return nil
 }
 
-// CoresOff says that no node has cores for pods, as far as nodes offer anything;
-// empty: some has, or may have.
+// CoresOff returns the reason if no node has cores for pods, among the nodes that offer any resource;
+// empty if some node has cores, or may have.
 func (n *Nodes) CoresOff(names api.Names, facts inspect.Facts) string {
 	open := 0
 	for name := range n.nodes {
