@@ -23,7 +23,7 @@ import (
 func tenants(t *testing.T) *fake.Clientset {
 	t.Helper()
 	waits := kubetest.With(kubetest.Pod(t, "ml/waits", "", 30), func(p *v1.Pod) {
-		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "0/1 nodes are available: 1 needs 30 GiB on one GPU; free: GPU0 9"}}
+		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "0/1 nodes are available: 1 node(s) unfit: the pod needs 30 GiB on one GPU; free: GPU0 9"}}
 	})
 	runs := kubetest.With(kubetest.Pod(t, "ml/runs", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" })
 	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "gpus"}, Status: v1.ResourceQuotaStatus{
@@ -53,7 +53,7 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 	}{
 		"a pod that waits": {
 			[]string{"explain", "-n", "ml", "waits"},
-			[]string{"Pod ml/waits waits, and its scheduler says: 0/1 nodes are available: 1 needs 30 GiB on one GPU; free: GPU0 9\n"}, unseen, 0,
+			[]string{"Pod ml/waits waits, and its scheduler says: 0/1 nodes are available: 1 node(s) unfit: the pod needs 30 GiB on one GPU; free: GPU0 9\n"}, unseen, 0,
 		},
 		"a pod that runs": {
 			[]string{"explain", "-n", "ml", "runs"},
@@ -72,7 +72,7 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 			[]string{"explain", "-n", "ml", "typo"},
 			[]string{`its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`, "To do:     set spec.schedulerName to the name of gpumem's scheduler"}, unseen, 0,
 		},
-		"why pods wait": {[]string{"pods", "-n", "ml", "--waiting"}, []string{"1 needs 30 GiB on one GPU; free: GPU0 9"}, unseen, 0},
+		"why pods wait": {[]string{"pods", "-n", "ml", "--waiting"}, []string{"1 node(s) unfit: the pod needs 30 GiB on one GPU; free: GPU0 9"}, unseen, 0},
 		"top":           {[]string{"top", "-n", "ml"}, []string{"runs"}, unseen + ", usage", 0},
 		"a pod that may fit": {
 			[]string{"fit", "-n", "ml", "--mem", "7"},

@@ -172,7 +172,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"a label":                      {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
 		"a pod for another scheduler":  {e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "volcano" }), ""},
 		"a pod for one that is misspelt": {
-			e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "gpumem-schedular" }), "schedulerName is gpumem-schedular, and that of gpumem is gpumem-scheduler",
+			e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "gpumem-schedular" }), "no scheduler of gpumem has the name gpumem-schedular: did you mean gpumem-scheduler?",
 		},
 		"a misspelt resource":         {e.pod("p", 1, asking("gpumem.dev/gpu-memory", 1)), noResource},
 		"one of a template":           {deployment(nil, always, without, asking("gpumem.dev/gpu-memory", 1)), noResource},

@@ -19,9 +19,9 @@ func TestPodsThatCanNeverBePlacedSayWhatToChange(t *testing.T) {
 	e.apply("mistakes.yaml") // of priority 0
 	e.createWith("unreadable", 3, "gpu-count", "two")
 	for name, want := range map[string]string{
-		"too-large":     "1 needs 85 GiB on one GPU; the largest that qualifies here has 79 GiB: ask for less",
-		"too-many-gpus": "2 needs 1 GiB on each of 3 GPUs; large enough here: 2: ask for fewer GPUs, or for less on each",
-		"no-such-model": "1 wants a GPU that matches H100*; this node has Tesla T4: change gpu-model",
+		"too-large":     "1 node(s) unfit: the pod needs 85 GiB on one GPU; the largest that qualifies here has 79 GiB: ask for less",
+		"too-many-gpus": "2 node(s) unfit: the pod needs 1 GiB on each of 3 GPUs; large enough here: 2: ask for fewer GPUs, or for less on each",
+		"no-such-model": "1 node(s) unfit: the pod wants a GPU that matches H100*; this node has Tesla T4: change gpu-model",
 		"unreadable":    `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`,
 	} {
 		e.eventually("pod "+name+" says what is wrong with it", func() (bool, string) {

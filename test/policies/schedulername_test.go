@@ -22,7 +22,7 @@ import (
 func TestWarningsAboutSchedulers(t *testing.T) {
 	const (
 		unset    = "gpumem.dev/gpu-mem without schedulerName gpumem-scheduler"
-		misspelt = "schedulerName is gpumem-schedular, and that of gpumem is gpumem-scheduler"
+		misspelt = "no scheduler of gpumem has the name gpumem-schedular: did you mean gpumem-scheduler?"
 	)
 	asking := []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("1")}}}}
 	for golden, unsetInTemplate := range map[string]string{"default": "", "extender": unset} { // admission.setSchedulerName is on, off

@@ -89,6 +89,18 @@ func TestFit(t *testing.T) {
 			req: ask(1, globsOf("A100")), node: node(inventory(device(0, 15))), want: placement.NoSuchDevice, unresolvable: true,
 			wantSentence: "wants a GPU that matches A100; this node has NVIDIA A100-SXM4-80GB: change gpu-model (globs match the whole name: *A100*)",
 		},
+		"no GPU of the model, which is misspelt": {
+			req: ask(1, globsOf("Telsa-T4", "!*PCIe")), node: node(inventory(device(0, 15, model("Tesla T4")))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches Telsa-T4,!*PCIe; this node has Tesla T4: change gpu-model (did you mean *Tesla-T4*?)",
+		},
+		"no GPU of the model, of which a part is misspelt": {
+			req: ask(1, globsOf("a100-smx4*")), node: node(inventory(device(0, 15))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches a100-smx4*; this node has NVIDIA A100-SXM4-80GB: change gpu-model (did you mean *A100-SXM4*?)",
+		},
+		"no GPU of the model, which has another number": {
+			req: ask(1, globsOf("A100")), node: node(inventory(device(0, 15, model("NVIDIA A10")))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches A100; this node has NVIDIA A10: change gpu-model",
+		},
 		"no GPU of the UUID, which a star after it would match": {
 			req: ask(1, uuids("GPU-4cc8")), node: node(inventory(named(device(0, 15), "GPU-4cc89e34"))), want: placement.NoSuchDevice, unresolvable: true,
 			wantSentence: "wants a GPU that matches GPU-4cc8; this node has GPU-4cc89e34: change gpu-uuid (globs match the whole name: GPU-4cc8*)",

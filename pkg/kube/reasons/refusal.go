@@ -25,6 +25,15 @@ func Refusal(r *decide.Refusal) string {
 	}
 }
 
+// Counted returns the text of a refusal in the form for kube-scheduler, whose Events put the number of nodes before it: "2 node(s)
+// unfit: the pod needs 3 GiB on one GPU". The texts of most verdicts start with the pod's verb.
+func Counted(r *decide.Refusal, text string) string {
+	if r.Reason == decide.Confusable || r.Verdict != nil && r.Verdict.Reason != placement.NoDevices {
+		text = "the pod " + text
+	}
+	return "node(s) unfit: " + text
+}
+
 // Error renders an error. For a refusal by the core, it renders the reason.
 func Error(err error) string {
 	var refusal *decide.Refusal

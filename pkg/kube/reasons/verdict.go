@@ -263,6 +263,9 @@ func (v verdict) otherwise() string {
 	miss, ok := closest.FindNearMiss(v.Verdict)
 	switch {
 	case !ok:
+		if meant := closest.MeantModel(v.Verdict); meant != "" {
+			return fmt.Sprintf(" (did you mean %s?)", meant)
+		}
 		return ""
 	case miss.Index != nil:
 		return fmt.Sprintf(" (gpu-uuid takes no index: GPU%d is %s)", miss.Index.Index, miss.Index.UUID)

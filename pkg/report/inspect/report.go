@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
@@ -271,7 +271,7 @@ func (f WaitFacts) Unserved(schedulers []string) string {
 	if len(known) == 0 {
 		known = []string{DefaultScheduler}
 	}
-	meant := api.Meant(f.Scheduler, known)
+	meant := closest.Meant(f.Scheduler, known)
 	misspelt := meant != "" && meant != f.Scheduler
 	switch served := strings.Join(schedulers, " or "); {
 	case f.Gated:

@@ -150,11 +150,11 @@ func (d *Decider) template(object *v1.Node) (*placement.Node, error) {
 // each text: of many nodes it is the same where the same is missing, and Unfit describes some.
 func (c *Cycle) Why(refusal *decide.Refusal) string {
 	if !c.many() || refusal.Verdict == nil {
-		return reasons.Refusal(refusal)
+		return reasons.Counted(refusal, reasons.Refusal(refusal))
 	}
 	text, ok := c.brief.Load(refusal.Verdict.Reason)
 	if !ok {
-		text, _ = c.brief.LoadOrStore(refusal.Verdict.Reason, reasons.Brief(*refusal.Verdict))
+		text, _ = c.brief.LoadOrStore(refusal.Verdict.Reason, reasons.Counted(refusal, reasons.Brief(*refusal.Verdict)))
 	}
 	return text.(string)
 }

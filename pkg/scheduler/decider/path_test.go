@@ -686,12 +686,12 @@ func TestWhy(t *testing.T) {
 		why   []string // of the two nodes
 	}{
 		"of 16 nodes": {nodes: 16, why: []string{
-			"needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
-			"needs 20 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less",
+			"node(s) unfit: the pod needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+			"node(s) unfit: the pod needs 20 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less",
 		}},
 		"of 17 nodes": {nodes: 17, why: []string{
-			"needs 20 GiB on one GPU; no GPU here is as large",
-			"needs 20 GiB on one GPU; no GPU here is as large",
+			"node(s) unfit: the pod needs 20 GiB on one GPU; no GPU here is as large",
+			"node(s) unfit: the pod needs 20 GiB on one GPU; no GPU here is as large",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

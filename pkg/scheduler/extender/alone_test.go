@@ -144,7 +144,7 @@ func TestWhatIsExpectedRefusesNothing(t *testing.T) {
 		t.Errorf("the one that was expected: %q, want %q", got, want)
 	}
 	third := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("third", "6"), NodeNames: &[]string{"n0"}})
-	if got := third.FailedNodes["n0"]; got != want {
+	if got := third.FailedNodes["n0"]; got != "node(s) unfit: the pod "+want {
 		t.Errorf("reason %q, want %q: without what is expected", got, want)
 	}
 }

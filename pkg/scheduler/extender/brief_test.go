@@ -50,9 +50,9 @@ func TestAnAnswerAboutManyNodesHasFewTexts(t *testing.T) {
 		common string
 		full   bool // some name what is free
 	}{
-		"fragmented":             {"", names, decisions.MaxNodes + 4, "needs 90 GiB on one GPU; too little is free here", true},
-		"fragmented in a sample": {"", names[:230], 4, "needs 90 GiB on one GPU; too little is free here", false},
-		"no such GPU":            {"GPU-of-no-node", names, 4, "needs 90 GiB on one GPU that matches GPU-of-no-node; no GPU here matches", false},
+		"fragmented":             {"", names, decisions.MaxNodes + 4, "node(s) unfit: the pod needs 90 GiB on one GPU; too little is free here", true},
+		"fragmented in a sample": {"", names[:230], 4, "node(s) unfit: the pod needs 90 GiB on one GPU; too little is free here", false},
+		"no such GPU":            {"GPU-of-no-node", names, 4, "node(s) unfit: the pod needs 90 GiB on one GPU that matches GPU-of-no-node; no GPU here matches", false},
 		"few nodes":              {"", names[3:9], 6, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -209,7 +209,7 @@ func (w *world) devicesOf(node string, pod *v1.Pod) []gpu.UUID {
 	return out
 }
 
-const noGPU = "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
+const noGPU = "node(s) unfit: the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
 
 // kube-scheduler takes what it is told for the format of an event, and writes the
 // same into the pod's condition.
@@ -254,7 +254,7 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 			name: "the node's sum does not count", units: "3", taken: []string{"14", "14"},
 			wantFits: []string{"big"},
 			wantFailed: map[string]string{
-				"pair": "needs 3 GiB on one GPU; free: GPU0 2, GPU1 2 (4 in all, fragmented)",
+				"pair": "node(s) unfit: the pod needs 3 GiB on one GPU; free: GPU0 2, GPU1 2 (4 in all, fragmented)",
 			},
 			wantUnresolvable: map[string]string{"plain": noGPU, "unknown": noGPU},
 		},
@@ -262,7 +262,7 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 			name: "larger than any GPU of the node", units: "40",
 			wantFits: []string{"big"},
 			wantUnresolvable: map[string]string{
-				"pair":  "needs 40 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less",
+				"pair":  "node(s) unfit: the pod needs 40 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less",
 				"plain": noGPU, "unknown": noGPU,
 			},
 		},
@@ -271,14 +271,14 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 			annotations: map[string]string{"gpumem.dev/gpu-count": "two"},
 			wantFits:    []string{},
 			wantUnresolvable: func() map[string]string {
-				const reason = `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`
+				const reason = `node(s) unfit: annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`
 				return map[string]string{"pair": reason, "big": reason, "plain": reason, "unknown": reason}
 			}(),
 		},
 		{
 			name: "a negative amount", units: "-3", wantFits: []string{},
 			wantUnresolvable: func() map[string]string {
-				const reason = `container "main": gpumem.dev/gpu-mem is -3, want 0 or more`
+				const reason = `node(s) unfit: container "main": gpumem.dev/gpu-mem is -3, want 0 or more`
 				return map[string]string{"pair": reason, "big": reason, "plain": reason, "unknown": reason}
 			}(),
 		},
@@ -349,28 +349,28 @@ func TestFilterAnswersForNodesItIsGivenInFull(t *testing.T) {
 		{
 			name: "by memory", wantFits: []string{"annotated", "labelled", "other"},
 			wantUnresolvable: map[string]string{
-				"pair":   "needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
-				"split":  "needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
-				"broken": `label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
+				"pair":   "node(s) unfit: the pod needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+				"split":  "node(s) unfit: the pod needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+				"broken": `node(s) unfit: label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
 				"bare":   noGPU,
 			},
 		},
 		{
 			name: "by model", wantFits: []string{"labelled"}, annotations: map[string]string{"gpumem.dev/gpu-model": "L4"},
 			wantUnresolvable: map[string]string{
-				"annotated": "wants a GPU that matches L4; this node has a GPU of unknown model: change gpu-model",
-				"other":     "wants a GPU that matches L4; this node has NVIDIA A10: change gpu-model",
-				"pair":      "wants a GPU that matches L4; this node has a GPU of unknown model: change gpu-model",
-				"split":     "needs 20 GiB on one GPU that matches L4; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
-				"broken":    `label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
+				"annotated": "node(s) unfit: the pod wants a GPU that matches L4; this node has a GPU of unknown model: change gpu-model",
+				"other":     "node(s) unfit: the pod wants a GPU that matches L4; this node has NVIDIA A10: change gpu-model",
+				"pair":      "node(s) unfit: the pod wants a GPU that matches L4; this node has a GPU of unknown model: change gpu-model",
+				"split":     "node(s) unfit: the pod needs 20 GiB on one GPU that matches L4; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+				"broken":    `node(s) unfit: label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
 				"bare":      noGPU,
 			},
 		},
 		{
 			name: "by count", wantFits: []string{"labelled", "other", "pair", "split"}, annotations: map[string]string{"gpumem.dev/gpu-count": "2"},
 			wantUnresolvable: map[string]string{
-				"annotated": "needs 10 GiB on each of 2 GPUs; large enough here: 1: ask for fewer GPUs, or for less on each",
-				"broken":    `label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
+				"annotated": "node(s) unfit: the pod needs 10 GiB on each of 2 GPUs; large enough here: 1: ask for fewer GPUs, or for less on each",
+				"broken":    `node(s) unfit: label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
 				"bare":      noGPU,
 			},
 		},
@@ -406,7 +406,7 @@ func TestTheSampleOfATemplateNode(t *testing.T) {
 	w := newWorld(t)
 	for units, want := range map[string]string{
 		"22": "",
-		"23": "needs 23 GiB on one GPU; the largest that qualifies here has 22 GiB: ask for less, or for more GPUs",
+		"23": "node(s) unfit: the pod needs 23 GiB on one GPU; the largest that qualifies here has 22 GiB: ask for less, or for more GPUs",
 	} {
 		got := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("pod", units), Nodes: &v1.NodeList{Items: []v1.Node{template}}})
 		if reason := got.FailedAndUnresolvableNodes[template.Name]; reason != want || len(got.Nodes.Items) != 1 && want == "" {
@@ -526,7 +526,7 @@ func TestAPodWithAnUnknownOutcomeStaysWithItsNode(t *testing.T) {
 	if diff := cmp.Diff(&[]string{"pair"}, got.NodeNames); diff != "" {
 		t.Errorf("fits (-want +got):\n%s", diff)
 	}
-	if got, want := got.FailedNodes["big"], "the outcome of binding the pod to node pair is not known yet"; got != want {
+	if got, want := got.FailedNodes["big"], "node(s) unfit: the outcome of binding the pod to node pair is not known yet"; got != want {
 		t.Errorf("big: %q, want %q", got, want)
 	}
 
@@ -676,7 +676,7 @@ func TestBindRefuses(t *testing.T) {
 		{"an empty request", extenderv1.ExtenderBindingArgs{}, "must name namespace, name and UID"},
 		{"a pod that is gone", extenderv1.ExtenderBindingArgs{PodNamespace: "team", PodName: "gone", PodUID: "x", Node: "pair"}, "pod team/gone is gone"},
 		{"a pod made again under its name", extenderv1.ExtenderBindingArgs{PodNamespace: "team", PodName: "fits", PodUID: "old", Node: "pair"}, "is another one now: it has UID uid-fits, not old"},
-		{"an unknown node", extenderv1.ExtenderBindingArgs{PodNamespace: "team", PodName: "fits", PodUID: fits.UID, Node: "nowhere"}, noGPU},
+		{"an unknown node", extenderv1.ExtenderBindingArgs{PodNamespace: "team", PodName: "fits", PodUID: fits.UID, Node: "nowhere"}, strings.TrimPrefix(noGPU, "node(s) unfit: ")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := w.Bind(context.Background(), &tc.args).Error; !strings.Contains(got, tc.want) {

@@ -52,7 +52,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 		result := fitting(args, []string{})
 		result.FailedAndUnresolvableNodes = make(extenderv1.FailedNodesMap, len(names))
 		for _, name := range names {
-			result.FailedAndUnresolvableNodes[name] = passedOn(unreadable.Message)
+			result.FailedAndUnresolvableNodes[name] = passedOn(reasons.Counted(unreadable, unreadable.Message))
 		}
 		return result
 	case c == nil:
@@ -182,7 +182,7 @@ func explained(c *decider.Cycle, refused []decider.RefusedNode, closest []decisi
 		if node.Unresolvable {
 			to = never
 		} else if described[node.Name] {
-			text = reasons.Refusal(node.Refusal)
+			text = reasons.Counted(node.Refusal, reasons.Refusal(node.Refusal))
 		}
 		to[node.Name] = passedOn(text)
 	}

@@ -239,7 +239,7 @@ func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 		t.Errorf("a small pod fits %v, want nowhere", got)
 	}
 	const want = "needs 5 GiB on one GPU; free: GPU0 4, GPU1 3 (7 in all, fragmented); reserved for pods nominated to this node: 1"
-	if got := w.filter(small).FailedNodes["pair"]; got != want {
+	if got := w.filter(small).FailedNodes["pair"]; got != "node(s) unfit: the pod "+want {
 		t.Errorf("reason %q\nwant   %q", got, want)
 	}
 	if got := w.bind(small, "pair"); got != want {
