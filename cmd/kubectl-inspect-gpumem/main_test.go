@@ -26,8 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// server answers lists in pages, as an API server does. It forgets where it was
-// once when asked to.
+// server serves lists in pages, as an API server does. On request, it lets a page token expire once.
 type server struct {
 	nodes []*v1.Node
 	pods  []*v1.Pod
@@ -125,8 +124,7 @@ func TestErrorsGoToStderr(t *testing.T) {
 	}
 }
 
-// What a user reads on stderr are sentences of this command: client-go has a log,
-// and servers have warnings.
+// stderr has only messages of this command: client-go writes a log, and servers send warnings.
 func TestStderrIsWithoutTheLogOfClientGo(t *testing.T) {
 	starting := clitest.ExtenderPod("gpumem-scheduler-1")
 	deployment, set := clitest.ExtenderSets()

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// BenchmarkLargeCluster is the whole command with 5,000 nodes and 50,000 pods,
-// the JSON of the server included.
+// BenchmarkLargeCluster runs the whole command with 5,000 nodes and 50,000 pods, including the server's
+// JSON.
 func BenchmarkLargeCluster(b *testing.B) {
 	s := &server{}
 	for i := range 5000 {

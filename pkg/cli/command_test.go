@@ -142,7 +142,7 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// Help is about the command; what all commands share has a command of its own.
+// The help of a command describes only its own flags. The command options prints the shared ones.
 func TestHelpFitsAScreen(t *testing.T) {
 	commands := [][]string{{"--help"}, {"options"}}
 	for _, name := range []string{"nodes", "gpus", "pods", "top", "namespaces", "explain", "fit", "cordon", "uncordon", "drain", "defrag", "doctor", "version"} {
@@ -161,7 +161,7 @@ func TestHelpFitsAScreen(t *testing.T) {
 	}
 }
 
-// FuzzRun puts any text into every annotation that the command reads.
+// FuzzRun sets every annotation that the command reads to arbitrary text.
 func FuzzRun(f *testing.F) {
 	f.Add(`{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-1","index":5,"memoryMiB":16384,"units":16,"healthy":true}]}`,
 		`{"v":1,"enforcement":"mps","gpus":[{"uuid":"GPU-1","index":5,"units":3}]}`, "2", int64(3))
@@ -180,8 +180,8 @@ func FuzzRun(f *testing.F) {
 	})
 }
 
-// FuzzArguments gives any arguments: they are carried out or refused with words,
-// and what looks like JSON is.
+// FuzzArguments runs arbitrary arguments: the command succeeds or prints an error, and JSON output is
+// valid.
 func FuzzArguments(f *testing.F) {
 	f.Add("-o wide -d -n a n1 n2")
 	f.Add("-A -l a=b,c!=d --no-headers")
@@ -204,7 +204,7 @@ func TestAMisspeltCommand(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "tops", gpu.Inventory{}))
 	for _, tc := range []struct {
 		args []string
-		want string // empty: nothing of the kind
+		want string // empty: no note
 	}{
 		{[]string{"expain", "ml/waits"}, "There is no node expain: did you mean the command explain?\n"},
 		{[]string{"gpu-b"}, ""},

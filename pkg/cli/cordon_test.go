@@ -47,7 +47,8 @@ func TestCordonAndUncordon(t *testing.T) {
 	}
 }
 
-// What another has cordoned since is not said to have been changed, whatever comes of the next try.
+// If the state after a conflict cannot be read, cordon reports no change, because the cordon may be
+// another user's.
 func TestACordonOfAnotherIsNoChange(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)))
 	gets := 0
@@ -64,14 +65,14 @@ func TestACordonOfAnotherIsNoChange(t *testing.T) {
 	}
 }
 
-// logIn has the API server say who asks; an error is one of its own.
+// logIn makes the API server report a user name, or an error.
 func logIn(client *fake.Clientset, name string, err error) {
 	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: name}}}, err
 	})
 }
 
-// Who has cordoned a GPU and why is written next to that, and shown to Reason for the cordon the cordon.
+// A cordon records its author and reason, and the commands show them to users who find the cordon.
 func TestWhoCordonedAGPU(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80, 80)), kubetest.Pod(t, "ml/waits", "", 40))
 	reasons := func() string {
@@ -86,7 +87,7 @@ func TestWhoCordonedAGPU(t *testing.T) {
 		who    string
 		err    error
 		args   []string
-		listed string // by gpumem 0.1 too
+		listed string // cordoned GPUs, as gpumem 0.1 writes them too
 		want   string
 	}{
 		{"alice", nil, []string{"cordon", "gpu-a", "1", "--reason", "its fan is loud"}, "GPU-gpu-a-1", `{"GPU-gpu-a-1":{"by":"alice","reason":"its fan is loud"}}`},

@@ -26,8 +26,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// fragmented is two nodes with 10 GiB free on three GPUs, on none of them 8, and
-// a pod that wants 8.
+// fragmented is a cluster of two nodes with 10 GiB free on three GPUs, but less than 8 on each, and a
+// pod that requests 8.
 func fragmented(t *testing.T) map[string]runtime.Object {
 	return map[string]runtime.Object{
 		"extender": clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"),
@@ -51,7 +51,7 @@ func clientOf(cluster map[string]runtime.Object) *fake.Clientset {
 	return fake.NewClientset(slices.Collect(maps.Values(cluster))...)
 }
 
-// What the owner of a pod writes of its controller neither steers the terminal nor makes a line of its own.
+// A controller's name in an owner reference must not control the terminal or add a line.
 func TestDefragCleansWhatItPrints(t *testing.T) {
 	cluster := fragmented(t)
 	cluster["x"].(*v1.Pod).OwnerReferences[0].Name = "a\x1b[2J\nml"
@@ -61,14 +61,14 @@ func TestDefragCleansWhatItPrints(t *testing.T) {
 	}
 }
 
-// To force evictions is advised where that makes room, and not because it may.
+// defrag suggests --force only if a plan with --force exists.
 func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
 	cluster := fragmented(t)
 	for _, o := range []struct {
 		name, node string
 		units      int64
 		gpu        int
-	}{{"w", "gpu-a", 3, 0}, {"x", "gpu-a", 3, 0}, {"y", "gpu-a", 5, 1}, {"z", "gpu-b", 14, 0}} { // only one of w and x finds room elsewhere
+	}{{"w", "gpu-a", 3, 0}, {"x", "gpu-a", 3, 0}, {"y", "gpu-a", 5, 1}, {"z", "gpu-b", 14, 0}} { // only one of w and x fits elsewhere
 		cluster[o.name] = kubetest.Pod(t, "ml/"+o.name, o.node, o.units, kubetest.UUID(o.node, o.gpu))
 	}
 	for _, tc := range []struct{ args, want string }{
@@ -83,7 +83,7 @@ func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
 
 func TestDefrag(t *testing.T) {
 	one := int32(1)
-	half := func(c map[string]runtime.Object) { // GPU0 of gpu-a is out of use, and GPU1 free
+	half := func(c map[string]runtime.Object) { // GPU0 of gpu-a is out of use, and GPU1 is free
 		node := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16))
 		clitest.Sicken(t, node, 0)
 		c["gpu-a"] = node
@@ -110,7 +110,7 @@ func TestDefrag(t *testing.T) {
 				"ml          y     Job/owner    5 GiB   gpu-a   gpu-b\n" +
 				"Nothing was evicted: --apply carries out the plan.\n",
 		},
-		"a budget of all pods of the namespace": { // which kube-scheduler does not mind
+		"a budget of all pods of the namespace": { // kube-scheduler ignores such a budget
 			change: func(c map[string]runtime.Object) {
 				c["budget"] = &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "all"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
 			},
@@ -272,8 +272,8 @@ func TestDefrag(t *testing.T) {
 	}
 }
 
-// replace does as a controller, which makes a pod elsewhere for one that is evicted, and as a
-// scheduler, which places one that waits, unless none is named, on gpu-a then.
+// replace acts as a controller, which creates a pod elsewhere for each evicted pod, and as a scheduler,
+// which then places the named waiting pod on gpu-a.
 func replace(t *testing.T, client *fake.Clientset, waits string) clienttesting.ReactionFunc {
 	return func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.GetSubresource() != "eviction" {
@@ -310,8 +310,8 @@ func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
 	}
 }
 
-// The GPUs are reserved before a pod is evicted, and for as long as the command waits. The rest of the
-// pod's status is left alone.
+// The command reserves the GPUs before the first eviction, and for as long as it waits. It does not
+// change the rest of the pod's status.
 func TestDefragReservesAndRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := fragmented(t)
@@ -351,14 +351,14 @@ func TestDefragReservesAndRenews(t *testing.T) {
 	})
 }
 
-// keptFor is a pod that waits, for which defrag keeps GPU0 of gpu-a.
+// keptFor returns a waiting pod with a reservation of GPU0 on gpu-a.
 func keptFor(t *testing.T, name string) *v1.Pod {
 	pod := kubetest.Pod(t, "ml/"+name, "", 8)
 	pod.Status.Conditions = []v1.PodCondition{api.Reservation{Node: "gpu-a", GPUs: []gpu.UUID{kubetest.UUID("gpu-a", 0)}}.Condition(time.Now())}
 	return pod
 }
 
-// What is kept for another pod is no room, and is not made free a second time.
+// Memory that is reserved for another pod is not free, and a plan does not free it again.
 func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
@@ -381,7 +381,7 @@ func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
 	}
 }
 
-// Of a run that was interrupted the evicted pod is ending yet: nobody else goes.
+// After an interrupted run, the evicted pod is still terminating: the next run evicts no other pod.
 func TestDefragWaitsForWhoEndsAlready(t *testing.T) {
 	synctest.Test(t, testWaitsForWhoEndsAlready)
 }
@@ -405,7 +405,7 @@ func testWaitsForWhoEndsAlready(t *testing.T) {
 	}
 }
 
-// loseAnswer has the first patch of a resource written, and its answer lost.
+// loseAnswer applies the first patch of a resource and returns an error for it.
 func loseAnswer(t *testing.T, client *fake.Clientset, resource string) {
 	t.Helper()
 	first := true
@@ -421,7 +421,7 @@ func loseAnswer(t *testing.T, client *fake.Clientset, resource string) {
 	})
 }
 
-// One look that fails is no reason to give the room up.
+// A single failed check does not end the command.
 func TestDefragLooksAgain(t *testing.T) {
 	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", replace(t, client, "waits"))
@@ -447,7 +447,7 @@ func TestDefragEvictsNobodyWhereItMayKeepNoRoom(t *testing.T) {
 	}
 }
 
-// changes are the patches and evictions that a client was asked for.
+// changes returns the patches and evictions that a client received.
 func changes(client *fake.Clientset) (order []string) {
 	for _, a := range client.Actions() {
 		if patch, ok := a.(clienttesting.PatchAction); ok {
@@ -506,7 +506,7 @@ func TestDefragCordonsUntilAllAreElsewhere(t *testing.T) {
 	}
 }
 
-// A cordon whose answer is lost is taken back as well, and no pod is evicted.
+// If the reply to a cordon is lost, the command removes the cordon too, and evicts no pod.
 func TestDefragTakesBackACordonThatItMayHaveWritten(t *testing.T) {
 	client := clientOf(fragmented(t))
 	loseAnswer(t, client, "nodes")
@@ -516,7 +516,7 @@ func TestDefragTakesBackACordonThatItMayHaveWritten(t *testing.T) {
 	}
 }
 
-// What another has cordoned since the plan was made is not uncordoned.
+// The command does not remove a cordon that another user set after the plan.
 func TestDefragLeavesTheCordonOfAnother(t *testing.T) {
 	client := clientOf(fragmented(t))
 	client.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -531,7 +531,7 @@ func TestDefragLeavesTheCordonOfAnother(t *testing.T) {
 	}
 }
 
-// What has gone by itself is out of the way.
+// The command skips pods that are gone already.
 func TestDefragPassesOverAPodThatIsGone(t *testing.T) {
 	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {

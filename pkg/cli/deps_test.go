@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Arrows between the commands and what they share point one way.
+// Imports between the packages of the command line point in one direction.
 func TestWhatCommandsImport(t *testing.T) {
 	const cli = `"github.com/gpumem/gpumem/pkg/cli`
 	command, list := []string{"cluster", "cmdutil"}, []string{"cluster", "cmdutil", "listing"}

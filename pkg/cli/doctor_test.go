@@ -59,7 +59,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// What claims need is looked for in the control plane's own pods.
+// The check of claims reads the feature gates of the control plane's pods.
 func TestDoctorOfClaims(t *testing.T) {
 	client := installed(t, time.Now().Add(-time.Hour))
 	node := kubetest.Node(t, "claims", kubetest.Inventory("claims", 16))
@@ -79,7 +79,7 @@ func TestDoctorOfClaims(t *testing.T) {
 	}
 }
 
-// What is wrong with many nodes is one line to read, and one finding each to programs.
+// The same fault of many nodes is one line for people, and one finding per node for programs.
 func TestDoctorOfManyNodesThatAreDown(t *testing.T) {
 	client := installed(t, time.Now().Add(-time.Hour))
 	for _, name := range []string{"down-a", "down-b", "down-c", "down-d", "down-e"} {
@@ -101,7 +101,7 @@ func TestDoctorOfManyNodesThatAreDown(t *testing.T) {
 	}
 }
 
-// A pod that the kubelet rejected has failed. The CLI lists it all the same, unlike other pods that have ended.
+// The doctor reads pods that the kubelet rejected, unlike other ended pods.
 func TestDoctorListsRejectedPods(t *testing.T) {
 	client := installed(t, time.Now().Add(-time.Hour))
 	client.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -120,7 +120,7 @@ func TestDoctorListsRejectedPods(t *testing.T) {
 	}
 }
 
-// Nothing is wrong with a cluster that nobody has seen, and nothing right.
+// If nothing can be read, the doctor reports neither an error nor success.
 func TestDoctorWithoutACluster(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("get", "version", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -132,7 +132,7 @@ func TestDoctorWithoutACluster(t *testing.T) {
 	}
 }
 
-// installed is a cluster in which gpumem was installed at a time, and is well.
+// installed returns a healthy cluster in which gpumem was installed at the given time.
 func installed(t *testing.T, at time.Time) *fake.Clientset {
 	meta := func(component string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-" + component, CreationTimestamp: metav1.NewTime(at), Labels: map[string]string{
@@ -170,7 +170,7 @@ func installed(t *testing.T, at time.Time) *fake.Clientset {
 	)
 }
 
-// Just after an install nothing can be judged, and nobody is told that all is well.
+// Directly after an installation, the doctor cannot check workloads, and does not report success.
 func TestDoctorJustAfterAnInstall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := installed(t, time.Now().Add(-20*time.Second))

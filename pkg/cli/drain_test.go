@@ -52,7 +52,7 @@ func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
 	}
 }
 
-// A budget may hold a pod for long: who interrupts the command is told what has not gone.
+// A budget may block an eviction for long. After an interrupt, the command lists the remaining pods.
 func TestDrainIsInterrupted(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
 		kubetest.With(kubetest.Pod(t, "ml/held", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("ReplicaSet")), kubetest.With(kubetest.Pod(t, "ml/left", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("ReplicaSet")))
@@ -94,7 +94,7 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 			kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)),
 			kubetest.With(kubetest.Pod(t, "ml/agent", "gpu-a", 1, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("DaemonSet")),
 			kubetest.With(kubetest.Pod(t, "ml/elsewhere", "gpu-a", 1, kubetest.UUID("gpu-a", 1)), kubetest.OwnedBy("DaemonSet")),
-			clitest.PluginPod("gpu-a"), // without GPU memory: nobody's concern
+			clitest.PluginPod("gpu-a"), // without GPU memory, so drain ignores it
 		}
 	}
 	client := fake.NewClientset(objects()...)
@@ -110,8 +110,8 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	}
 }
 
-// What is written of a pod its owner can change. What the kubelet has given it shows as well, by
-// claims too. Where neither says anything, the user gets a warning.
+// A pod's owner can change its annotation. The kubelet's allocation, also by claims, counts too. If
+// neither names a GPU, the command prints a warning.
 func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
 	here, there := kubetest.UUID("gpu-a", 0), kubetest.UUID("gpu-a", 1)
 	inv := kubetest.Inventory("gpu-a", 16, 16)
@@ -138,7 +138,7 @@ func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
 	}
 }
 
-// To evict the pod that mirrors a static one ends nothing: the kubelet makes it again.
+// An eviction of a static pod's mirror has no effect: the kubelet creates it again.
 func TestDrainLeavesStaticPods(t *testing.T) {
 	pod := kubetest.With(kubetest.Pod(t, "ml/static", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("Node"))
 	pod.Annotations[v1.MirrorPodAnnotationKey] = "hash"
@@ -150,8 +150,7 @@ func TestDrainLeavesStaticPods(t *testing.T) {
 	}
 }
 
-// A budget that allows no eviction now may allow one later. What is said of that is what kubectl
-// drain says.
+// A budget that refuses an eviction may allow it later. The messages are kubectl drain's.
 func TestDrainAsksAgain(t *testing.T) {
 	const (
 		asks   = "evicting pod ml/kept\n"
@@ -160,7 +159,7 @@ func TestDrainAsksAgain(t *testing.T) {
 		begins = "gpu/gpu-a/0 cordoned\n"
 	)
 	for name, tc := range map[string]struct {
-		refusals       int // by the budget
+		refusals       int // evictions that the budget refuses first
 		answer         error
 		args           string
 		stdout, stderr string
@@ -197,7 +196,7 @@ func TestDrainAsksAgain(t *testing.T) {
 	}
 }
 
-// TestDrainEvictsAPodThatCameMeanwhile: its binding was under way when the GPU was cordoned.
+// The binding of this pod was in progress when the GPU was cordoned.
 func TestDrainEvictsAPodThatCameMeanwhile(t *testing.T) {
 	here := kubetest.UUID("gpu-a", 0)
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
@@ -218,7 +217,7 @@ func TestDrainEvictsAPodThatCameMeanwhile(t *testing.T) {
 	}
 }
 
-// TestDrainWarnsOfTheNeighbours where they are clients of the same MPS server.
+// drain warns about the other clients of the same MPS server.
 func TestDrainWarnsOfTheNeighbours(t *testing.T) {
 	for _, served := range []bool{false, true} {
 		inv := kubetest.Inventory("gpu-a", 16)

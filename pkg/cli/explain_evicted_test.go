@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// preempted is what kube-scheduler writes on a pod that it evicts for another.
+// preempted returns the Event that kube-scheduler records on a pod that it evicts for another pod.
 func preempted(victim, reason string, by types.UID, ago time.Duration) *v1.Event {
 	namespace, name, _ := strings.Cut(victim, "/")
 	return &v1.Event{
@@ -29,7 +29,7 @@ func preempted(victim, reason string, by types.UID, ago time.Duration) *v1.Event
 	}
 }
 
-// Whom preemption evicted for a pod is said from the Events on them that the user may read.
+// explain names the pods that preemption evicted, from the Events that the user may read.
 func TestExplainNamesWhomPreemptionEvicted(t *testing.T) {
 	const unseen = "pods of other namespaces, if any, are not shown: you may not read Events there"
 	vip := kubetest.Pod(t, "ml/vip", "", 8)
@@ -41,7 +41,7 @@ func TestExplainNamesWhomPreemptionEvicted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		events    []runtime.Object
 		nominated bool
-		forbidden []string // namespaces; "" is all
+		forbidden []string // namespaces; "" means all
 		want      string
 	}{
 		"none":                        {want: ""},

@@ -24,7 +24,7 @@ func TestExplainWhereNothingIsOffered(t *testing.T) {
 	}
 }
 
-// Nobody refuses an annotation that is misspelt: it is another annotation.
+// The API server accepts a misspelt annotation, so explain warns about it.
 func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
 	pod := kubetest.With(kubetest.Pod(t, "ml/waits", "", 2), func(p *v1.Pod) {
 		p.Annotations = map[string]string{"gpumem.dev/gpu-core": "50", "gpumem.dev/gpu-cuont": "2", "gpumem.dev/policy": "spread", "example.com/gpu-cuont": "2"}
@@ -59,7 +59,7 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	}
 }
 
-// Where a pod is does not say that it runs.
+// A pod with a node need not run: explain shows the state of its containers.
 func TestExplainSaysWhatKeepsAPodFromRunning(t *testing.T) {
 	waiting := func(reason, message string) v1.ContainerState {
 		return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason, Message: message}}
@@ -70,7 +70,7 @@ func TestExplainSaysWhatKeepsAPodFromRunning(t *testing.T) {
 	running := v1.ContainerStatus{Name: "side", Ready: true, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
 	for name, tc := range map[string]struct {
 		status v1.PodStatus
-		want   string // empty: nothing
+		want   string // empty: no line
 	}{
 		"runs": {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{running}}, ""},
 		"is being made": {v1.PodStatus{
@@ -122,7 +122,7 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 		})
 	}
 	offers := kubetest.Node(t, "cpu-1", gpu.Inventory{})
-	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")} // somebody else's
+	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")} // another vendor's resource
 	client := fake.NewClientset(offers, kubetest.Pod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/offered", "gpumem.dev/gpu-memory"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
 	for arg, want := range map[string]string{
 		"web/zero":            "pod web/zero asks for no gpumem.dev/gpu-mem: it asks for 0 of it",
@@ -153,7 +153,7 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 	}
 }
 
-// What a pod likes best it may not have got, and nothing else tells why.
+// explain shows why a placed pod did not get a model that it prefers.
 func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 	const t4, a100, h100 = "Tesla T4", "NVIDIA A100", "NVIDIA H100"
 	node := func(name string, models ...string) *v1.Node {
@@ -217,7 +217,7 @@ func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 	}
 }
 
-// A pod runs on where its GPU has failed, as far as anybody but the GPU's health can tell.
+// A pod keeps running on a failed GPU, so explain shows the GPU's health.
 func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status gpu.Status
@@ -244,7 +244,7 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 	}
 }
 
-// The GPU that has its index now is another.
+// Another GPU may have the index of a removed one.
 func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
 	pod := kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
 	stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), "explain", "ml/p")
@@ -254,7 +254,7 @@ func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
 	}
 }
 
-// Without the pods, all GPUs would look empty.
+// If the pods cannot be listed, explain must not show all GPUs as empty.
 func TestExplainOfAPlacedPodWhereNotAllPodsMayBeRead(t *testing.T) {
 	pod := kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 3, kubetest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model-preference"] = "fastest" })
 	quick := kubetest.Inventory("gpu-b", 80)
@@ -267,7 +267,7 @@ func TestExplainOfAPlacedPodWhereNotAllPodsMayBeRead(t *testing.T) {
 	}
 }
 
-// byNode has the device plugin choose the GPU of a pod.
+// byNode marks a pod as placed by the device plugin.
 func byNode(p *v1.Pod) {
 	const key = "gpumem.dev/assignment"
 	p.Annotations[key] = strings.Replace(p.Annotations[key], `{`, `{"byNode":true,`, 1)
@@ -402,7 +402,7 @@ func TestAPodWhoseNodeIsGone(t *testing.T) {
 	}
 }
 
-// Without knowing what pods hold, nothing fits for certain.
+// If the pods cannot be listed, explain does not claim that a pod fits.
 func TestExplainWithoutTheOtherPods(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/waits", "", 3))
 	clitest.Forbid(client, "pods")

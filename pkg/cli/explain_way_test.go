@@ -30,8 +30,8 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 	const hint = "They belong to the previous revision of Deployment web, which deletes them only when the new pod runs: with spec.strategy.rollingUpdate.maxSurge: 0"
 	for name, tc := range map[string]struct {
 		asks   int64
-		change []func(*v1.Pod) // of the pod of 10 GiB that is there
-		want   []string        // empty: nothing
+		change []func(*v1.Pod) // changes to the pod of 10 GiB on the node
+		want   []string        // empty: no advice
 	}{
 		"the revision before":            {12, []func(*v1.Pod){of("web-1", "1")}, []string{"Replaces:  ml/there on gpu-a: 10 GiB; the pod fits once they are gone. " + hint}},
 		"is not enough":                  {17, []func(*v1.Pod){of("web-1", "1")}, []string{"Replaces:  ml/there on gpu-a: 10 GiB, which is not enough. " + hint}},
@@ -69,7 +69,7 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 
 func TestExplainOfWhatIsFragmented(t *testing.T) {
 	const todo = "To do:     kubectl inspect gpumem defrag ml/waits plans which pods to move: a node has enough free memory in all\n"
-	for asks, want := range map[int64]bool{3: false, 6: true, 7: false} { // 3 are free on each of two GPUs
+	for asks, want := range map[int64]bool{3: false, 6: true, 7: false} { // each of two GPUs has 3 free
 		client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 8, 8)),
 			kubetest.Pod(t, "ml/a", "gpu-a", 5, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/b", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), kubetest.Pod(t, "ml/waits", "", asks))
 		if stdout, _, err := clirun.Inspect(client, "explain", "ml/waits"); err != nil || strings.Contains(stdout, todo) != want {

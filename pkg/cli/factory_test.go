@@ -38,8 +38,8 @@ func TestNamespaceOfFlag(t *testing.T) {
 	}
 }
 
-// Each command counts a nominated pod on the GPU on which the extender counts it, which depends
-// on the cluster's policy.
+// All commands count a nominated pod on the same GPU as the extender. That GPU depends on the cluster's
+// policy.
 func TestCommandsAskByTheClustersPolicy(t *testing.T) {
 	a := kubetest.Inventory("gpu-a", 14, 14)
 	there := kubetest.With(kubetest.Pod(t, "ml/there", "gpu-a", 4, a.Devices[1].UUID), kubetest.OwnedBy("ReplicaSet"))

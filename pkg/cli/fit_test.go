@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// A pod writes a whole number of units, and misreads what people write elsewhere.
+// A pod requests a whole number of units, so fit prints that number if it differs from the flag.
 func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 	small := kubetest.Inventory("gpu-b", 64)
 	small.UnitMiB = 256
@@ -40,7 +40,7 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 	}
 }
 
-// A mistake in the flags is reported in one sentence.
+// An error in the flags is one sentence.
 func TestFlagsOfFit(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)))
 	for want, args := range map[string][]string{
@@ -52,12 +52,12 @@ func TestFlagsOfFit(t *testing.T) {
 	}
 }
 
-// Quotas of the namespace count for a user who sees all nodes, too.
+// fit checks quotas also for a user who may list all nodes.
 func TestFitSaysWhatTheQuotasLeave(t *testing.T) {
 	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "gpus"}, Status: v1.ResourceQuotaStatus{
 		Hard: v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("12")},
 	}}
-	scoped := quota.DeepCopy() // it limits only some pods
+	scoped := quota.DeepCopy() // limits only some pods
 	scoped.Name, scoped.Spec.Scopes = "scoped", []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
 	scoped.Status.Hard = v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("1")}
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), quota, scoped)
@@ -90,7 +90,7 @@ func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
 	}
 }
 
-// Nodes of both kinds are asked in what they offer.
+// Each node is evaluated in the resource that it offers.
 func TestFitInShares(t *testing.T) {
 	sharing := kubetest.Inventory("gpu-b", 10, 10)
 	sharing.UnitMiB = 0

@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// Every verb that shows something has kubectl's formats, for one shape of object.
+// Every command with output supports kubectl's formats, on the same kind of object.
 func TestFormatsOfKubectl(t *testing.T) {
 	dir := t.TempDir()
 	path, template := filepath.Join(dir, "path"), filepath.Join(dir, "template")
@@ -56,7 +56,7 @@ func TestFormatsOfKubectl(t *testing.T) {
 	}
 }
 
-// Numbers are printed as they are, however large.
+// Numbers print exactly, however large they are.
 func TestLargeNumbersInTemplates(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 8000)))
 	for _, format := range []string{"jsonpath={.total.capacityMiB}", "go-template={{.total.capacityMiB}}"} {
@@ -74,7 +74,7 @@ func TestCustomColumns(t *testing.T) {
 		"pods -n ml --no-headers -o custom-columns=:.name":                                          "huge\nleaving\npair\ntrain\n",
 		"pods -n ml --sort-by=.granted.MiB --no-headers -o custom-columns=:.name":                   "huge\npair\ntrain\nleaving\n",
 	} {
-		stdout, _, _ := clirun.Inspect(client(), strings.Fields(line)...) // of the odd cluster not everything can be read
+		stdout, _, _ := clirun.Inspect(client(), strings.Fields(line)...) // the odd cluster has unreadable objects, so the error is set
 		if diff := cmp.Diff(strings.Fields(want), strings.Fields(stdout)); diff != "" {
 			t.Errorf("%s: (-want +got):\n%s\n%s", line, diff, stdout)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// The pods of a template are looked at once.
+// The constraints of a template's pods are evaluated once.
 func TestPodsThatSayTheSameOfNodesShareTheAnswer(t *testing.T) {
 	where := cluster.NewPlaces()
 	inv := kubetest.Inventory("gpu-a", 16)

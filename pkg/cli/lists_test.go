@@ -19,8 +19,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
-// Anybody may give a pod the labels of a device plugin, and have it tell of others' pods; and who
-// has taken a node has its plugin's words.
+// The usage of a node comes only from its own device plugin: anybody may create a pod with a plugin's
+// labels and false metrics, and a compromised node may report false usage for other nodes.
 func TestWhatIsUsedIsToldByTheNodesOwnPlugin(t *testing.T) {
 	const tells = `
 # TYPE gpumem_device_plugin_gpu_memory_used_bytes gauge
@@ -36,7 +36,7 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",cont
 	for name, tc := range map[string]struct {
 		plugin *v1.Pod
 		tells  string
-		want   string // in place of what is used
+		want   string // instead of the usage
 		warns  string
 	}{
 		"its own plugin": {clitest.PluginPod("gpu-a"), tells, "85830", ""},
@@ -88,7 +88,7 @@ func TestListsShowCoresWhereTheyAreOffered(t *testing.T) {
 	}
 }
 
-// What a pod waits for is nothing that it was granted.
+// A waiting pod's request does not count as granted.
 func TestAPodThatWaitsIsGrantedNothing(t *testing.T) {
 	stdout, _, _ := clirun.Inspect(clitest.Measured(t), "pods", "huge", "train", "-o", "json", "--sort-by", ".waitsFor.MiB")
 	type amount struct{ Units, MiB int }
@@ -107,7 +107,7 @@ func TestAPodThatWaitsIsGrantedNothing(t *testing.T) {
 	}
 }
 
-// What is not known of any row yet is no mistake to sort by.
+// --sort-by accepts a field that no row has yet, if the help names it.
 func TestSortingByWhatIsNotKnown(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/p", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	if stdout, _, err := clirun.Inspect(client, "top", "--sort-by=.usage.usedMiB"); err != nil || !strings.Contains(stdout, "ml ") {
@@ -126,7 +126,7 @@ func TestWhereNothingWasFound(t *testing.T) {
 	}
 }
 
-// A pod that is asked for by name, and is in another namespace alone, is missing: as one that is nowhere.
+// A named pod that exists only in another namespace counts as missing.
 func TestAPodOfAnotherNamespaceIsMissing(t *testing.T) {
 	client := fake.NewClientset(clitest.OddCluster(t)...)
 	for _, args := range []string{"pods train -n web", "pods ml/train -n web", "top train -n web", "pods absent -n ml"} {
@@ -157,7 +157,7 @@ func TestListsAreJSON(t *testing.T) {
 	}
 }
 
-// A pod that has its memory by a claim is listed as any other.
+// Lists include pods that have memory by a claim.
 func TestPodsWithClaims(t *testing.T) {
 	inv := kubetest.Inventory("gpu-c", 16)
 	inv.Devices[0].Status.ByClaims = true
@@ -172,7 +172,7 @@ func TestPodsWithClaims(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-c", inv), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), claims, other)
 	for name, tc := range map[string]struct {
 		args []string
-		want int // rows
+		want int // number of rows
 	}{
 		"all": {[]string{"pods"}, 1}, "by name": {[]string{"pods", "-n", "ml", "claims"}, 1}, "by label": {[]string{"pods", "-l", "app=web"}, 1},
 		"by another": {[]string{"pods", "-l", "app=db"}, 0}, "top": {[]string{"top", "claims", "-n", "ml"}, 1},

@@ -89,7 +89,7 @@ func TestManyProblemsAreToldInShort(t *testing.T) {
 	}
 }
 
-// Much that changes on nodes and pods is not shown.
+// A watch ignores changes of nodes and pods that the overview does not show.
 func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
 	var out bytes.Buffer
 	o := &overview.Options{Flags: listing.Flags{Factory: cmdutil.NewFactory(genericiooptions.IOStreams{Out: &out, ErrOut: &out}, "dev")}}
@@ -121,7 +121,7 @@ func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
 	}
 }
 
-// While the plugin of a node is not registered, its kubelet offers nothing.
+// Before the plugin of a node registers, the kubelet offers no GPU memory.
 func TestANodeWhoseKubeletOffersNothingIsMarked(t *testing.T) {
 	node := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 14, 14))
 	node.Status.Allocatable[kubetest.Names(t).GPUMem()] = resource.MustParse("0")
@@ -142,7 +142,7 @@ func TestANodeWhoseKubeletOffersNothingIsMarked(t *testing.T) {
 	}
 }
 
-// What cannot be read, an annotation that a user broke for example, ends no watch.
+// An unreadable object, for example an annotation that a user broke, does not end a watch.
 func TestAWatchGoesOnWhereSomethingCannotBeRead(t *testing.T) {
 	client := fake.NewClientset(clitest.OddCluster(t)...)
 	out, stop := clirun.Watch(t, client, "nodes", "-w", "--no-headers")
@@ -154,7 +154,7 @@ func TestAWatchGoesOnWhereSomethingCannotBeRead(t *testing.T) {
 	stop()
 }
 
-// Without an API server there is no node of any name, and no command is suggested.
+// If no API server answers, the command suggests no similar command.
 func TestNoAPIServerAnswers(t *testing.T) {
 	for _, args := range [][]string{nil, {"explian"}} {
 		client := fake.NewClientset()

@@ -41,7 +41,7 @@ func lineOf(table, word string) string {
 	return ""
 }
 
-// A pod does not fit where it cannot go, however much is free there.
+// A pod does not fit a node that it may not go to, however much is free there.
 func TestNodesThatAPodCannotGoTo(t *testing.T) {
 	names := kubetest.Names(t)
 	withhold := func(n *v1.Node) { n.Status.Allocatable[names.GPUMem()] = resource.MustParse("0") }
@@ -77,15 +77,15 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		full      = "needs 3 GiB on one GPU; free: GPU0 1 (1 GiB in all)"
 		none1     = "it fits on none of "
 	)
-	type verdicts map[string]string // by node, in part
+	type verdicts map[string]string // verdicts of some nodes, by name
 	for name, tc := range map[string]struct {
-		a, b    func(*v1.Node) // nil: as it comes
+		a, b    func(*v1.Node) // changes to the nodes; nil for none
 		pod     func(*v1.Pod)
-		full    bool // gpu-b
+		full    bool // gpu-b is full
 		explain string
-		waits   string // of the list of pods that wait; that it fits on gpu-b when empty
+		waits   string // reason in the list of waiting pods; empty: the pod fits on gpu-b
 		verdicts
-		first string // node of the table; gpu-b when empty
+		first string // first node of the table; empty: gpu-b
 	}{
 		"withheld": {a: withhold, pod: none, explain: "it fits on 1 of 2 nodes: ",
 			verdicts: verdicts{"gpu-a": "would fit, but the node's kubelet offers no GPU memory", "gpu-b": "fits"}},
@@ -134,7 +134,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			}
 			client := fake.NewClientset(objects...)
 
-			// The page says the same of the pod as this program.
+			// The page has the same reason as the commands.
 			stdout, _, err := clirun.Inspect(fake.NewClientset(objects...), "pods", "--waiting", "-o", "wide")
 			if reason := pageReason(t, objects, "ml", "waits"); err != nil || !strings.HasSuffix(lineOf(stdout, "ml"), "  "+reason) {
 				t.Errorf("error %v, the page says of the pod\n%s\nand the list of pods\n%s", err, reason, stdout)
@@ -163,8 +163,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 	}
 }
 
-// pageReason returns what the page says of a pod that waits, where the extender's watch has
-// these objects.
+// pageReason returns the page's reason for a waiting pod, with these objects in the extender's watch.
 func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) (reason string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +190,7 @@ func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) 
 	return reason
 }
 
-// What a node has whose kubelet is not well is for nobody, and what its pods do is old news.
+// Nobody can use the memory of a node that is NotReady, and the state of its pods is out of date.
 func TestANodeThatIsNotReady(t *testing.T) {
 	a := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16))
 	a.Status.Conditions[0].Status = v1.ConditionUnknown
@@ -211,8 +210,8 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
-// A GPU that is out of use is what keeps a pod waiting where its node would do but
-// for that, and not what is wrong with nodes that are full.
+// A GPU that is out of use is the reason of a waiting pod if it is the only obstacle on its node. Full
+// nodes do not hide it.
 func TestGPUsThatAreOutOfUse(t *testing.T) {
 	out := func(s gpu.Status, indexes ...int) func([]gpu.Device) {
 		return func(devices []gpu.Device) {
@@ -223,12 +222,12 @@ func TestGPUsThatAreOutOfUse(t *testing.T) {
 	}
 	const full = "gpu-a: needs 9 GiB on one GPU; free: GPU0 1, GPU1 8 (9 in all, fragmented)"
 	for name, tc := range map[string]struct {
-		gpus     []int // of gpu-b, GiB
+		gpus     []int // sizes of gpu-b's GPUs in GiB
 		out      []func([]gpu.Device)
 		units    int64
 		count    string
 		node     func(*v1.Node)
-		want     string // node and reason
+		want     string // closest node and reason
 		verdicts []string
 	}{
 		"the plugin is stopped": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Status{Stopped: true}, 0)}, units: 9,

@@ -30,7 +30,7 @@ func quota(name, used, hard string, resources ...v1.ResourceName) *v1.ResourceQu
 	return q
 }
 
-// limited is a cluster whose namespaces ml and web have pods, and ml quotas.
+// limited returns a cluster with pods in the namespaces ml and web, and quotas in ml.
 func limited(t *testing.T, quotas ...*v1.ResourceQuota) *fake.Clientset {
 	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)),
 		kubetest.Pod(t, "web/one", "gpu-a", 2, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/a", "gpu-a", 4, kubetest.UUID("gpu-a", 0)))
@@ -50,7 +50,7 @@ func TestQuotasOfNamespaces(t *testing.T) {
 	selected.Spec.ScopeSelector = &v1.ScopeSelector{}
 	for name, tc := range map[string]struct {
 		quotas []*v1.ResourceQuota
-		column string // its header and cells; empty: there is none
+		column string // header and cells; empty: no column
 		legend string
 	}{
 		"none":               {},

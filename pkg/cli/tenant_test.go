@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// tenants is a cluster of two namespaces, of which the user may read ml.
+// tenants returns a cluster with two namespaces. The user may read only ml.
 func tenants(t *testing.T) *fake.Clientset {
 	t.Helper()
 	waits := kubetest.With(kubetest.Pod(t, "ml/waits", "", 30), func(p *v1.Pod) {
@@ -42,7 +42,7 @@ func tenants(t *testing.T) *fake.Clientset {
 	return client
 }
 
-// Who may read one namespace alone is answered from that, and told what was not seen.
+// A user who may read only one namespace gets an answer from that, with a note about the missing parts.
 func TestOneNamespaceIsEnough(t *testing.T) {
 	const unseen = "note: not shown, because you lack the right: nodes and their free memory, pods outside namespace ml"
 	for name, tc := range map[string]struct {
@@ -100,7 +100,7 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 	}
 }
 
-// A tenant sees the use that the node's device plugin records on a pod, without asking the plugin.
+// A tenant sees the usage that the device plugin recorded on the pod, without access to the plugin.
 func TestTheUseOfATenantsPods(t *testing.T) {
 	client := tenants(t)
 	pod, err := client.CoreV1().Pods("ml").Get(t.Context(), "runs", metav1.GetOptions{})
@@ -117,7 +117,7 @@ func TestTheUseOfATenantsPods(t *testing.T) {
 	}
 }
 
-// Who may watch one namespace alone sees what changes there.
+// A user who may watch only one namespace sees its changes.
 func TestAWatchOfOneNamespace(t *testing.T) {
 	client := tenants(t)
 	out, stop := clirun.Watch(t, client, "pods", "-n", "ml", "-w", "--no-headers")
@@ -142,8 +142,8 @@ func TestAWatchOfOneNamespace(t *testing.T) {
 	}
 }
 
-// The old pods of a rolling update are named where nodes are not seen, too, and ending them first is
-// proposed where they have enough.
+// explain names the old pods of a rolling update also if the user may not list nodes, and suggests to
+// delete them first if they have enough memory.
 func TestWhatIsInTheWayOfATenant(t *testing.T) {
 	of := func(pod *v1.Pod, hash string) *v1.Pod {
 		pod.Labels = map[string]string{"pod-template-hash": hash}
@@ -175,12 +175,12 @@ func TestWhatIsInTheWayOfATenant(t *testing.T) {
 	}
 }
 
-// What a user may not do is said with what they may do instead.
+// An error about a missing right names an alternative.
 func TestWhatATenantMayDoInstead(t *testing.T) {
 	const instead = "; the ClusterRole gpumem-viewer lets you list nodes; explain, pods and top work for one namespace (-n) without it"
 	for name, tc := range map[string]struct {
 		args []string
-		want string // of the output or the error
+		want string // part of the output or of the error
 		not  string
 	}{
 		"nodes":                     {args: []string{"nodes"}, want: instead},
@@ -203,7 +203,7 @@ func TestWhatATenantMayDoInstead(t *testing.T) {
 	}
 }
 
-// A quota that is younger than the pods has less than nothing left.
+// If a quota is younger than the pods, its free amount may be negative.
 func TestAQuotaThatIsExceeded(t *testing.T) {
 	client := tenants(t)
 	quota, err := client.CoreV1().ResourceQuotas("ml").Get(t.Context(), "gpus", metav1.GetOptions{})
@@ -220,7 +220,7 @@ func TestAQuotaThatIsExceeded(t *testing.T) {
 	}
 }
 
-// A tenant gets the check of the pods in their own namespace, and one line about the others.
+// For a tenant, doctor checks the pods in the tenant's namespace, and one line lists the missing checks.
 func TestDoctorOfOneNamespace(t *testing.T) {
 	client := tenants(t)
 	pod := kubetest.With(kubetest.Pod(t, "ml/past", "gpu-a", 2, kubetest.UUID("gpu-a", 1)), func(p *v1.Pod) {
@@ -242,7 +242,7 @@ func TestDoctorOfOneNamespace(t *testing.T) {
 	}
 }
 
-// Pods of one Job that wait for the same are one row.
+// Waiting pods of one Job with the same request share a row.
 func TestPodsThatWaitAlikeAreOneRow(t *testing.T) {
 	objects := []runtime.Object{kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16))}
 	for i := range 40 {
@@ -262,7 +262,7 @@ func TestPodsThatWaitAlikeAreOneRow(t *testing.T) {
 	}
 }
 
-// Several GPUs of a node are drained by one command, which can also only say what it would do.
+// One command can drain several GPUs of a node, and --dry-run prints the plan for them.
 func TestDrainOfSeveralGPUs(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)),
 		kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), kubetest.OwnedBy("ReplicaSet")))

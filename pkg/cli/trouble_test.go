@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// A rack that is down is one row, among hundreds of nodes that have no trouble.
+// The nodes of a failed rack share one row, and hundreds of healthy nodes are left out.
 func TestTrouble(t *testing.T) {
 	objects := []runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack")}
 	for i := range 30 {

@@ -22,8 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
-// The API server says in JSON that a proxied request is forbidden, which the client does not
-// read.
+// The API server reports a forbidden proxy request in JSON, which client-go does not decode.
 func TestMetricsThatMayNotBeRead(t *testing.T) {
 	const namespace = "/namespaces/gpumem-system/"
 	lists := map[string]any{

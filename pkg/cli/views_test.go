@@ -46,7 +46,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// What is kept for a pod that waits until others have left is in every view.
+// Every view shows the memory that is reserved for a nominated pod.
 func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
 	a := kubetest.Inventory("gpu-a", 14, 14)
 	now := metav1.NewTime(time.Unix(1700000000, 0))
@@ -71,7 +71,7 @@ func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
 	}
 }
 
-// A GPU that a pod holds alone is free for nobody, and says so in every view.
+// Every view shows that a GPU with an exclusive pod has no free memory.
 func TestAGPUThatIsHeldAlone(t *testing.T) {
 	a := kubetest.Inventory("gpu-a", 14, 14)
 	alone := kubetest.With(kubetest.Pod(t, "ml/alone", "gpu-a", 4, a.Devices[0].UUID), func(p *v1.Pod) { p.Annotations[kubetest.Names(t).Policy()] = "exclusive" })
@@ -86,11 +86,11 @@ func TestAGPUThatIsHeldAlone(t *testing.T) {
 	}
 }
 
-// What the help names as a field to sort by is one.
+// --sort-by accepts every field that the help names.
 func TestHelpNamesFieldsThatThereAre(t *testing.T) {
 	for _, list := range [][]string{{"gpus"}, {"pods"}, {"top"}, {"fit", "--mem", "1"}} {
 		help, _, err := clirun.Inspect(clitest.Measured(t), list[0], "--help")
-		_, fields, found := strings.Cut(strings.Join(strings.Fields(help), " "), "as a JSONPath: ") // help is wrapped
+		_, fields, found := strings.Cut(strings.Join(strings.Fields(help), " "), "as a JSONPath: ") // the help is wrapped
 		if err != nil || !found {
 			t.Fatalf("%s: error %v, help:\n%s", list, err, help)
 		}
@@ -128,14 +128,14 @@ func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 	}
 }
 
-// A pod that no scheduler of gpumem will ever look at has no event that says so.
+// A pod that no scheduler of gpumem considers has no Event with a reason.
 func TestSchedulerThatNobodyAsks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		scheduler string
 		seen      bool
 		units     int64
 		gated     bool
-		unread    bool // the configuration may not be read
+		unread    bool // the user may not read the schedulers' configuration
 		want      string
 	}{
 		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events show the other reasons"},
@@ -174,8 +174,8 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 	}
 }
 
-// A pod that asks for cores alone, or for what nobody offers, waits as others do, and every
-// view says why.
+// A pod that requests only cores, or a resource that no node offers, is listed as waiting, and every
+// view shows the reason.
 func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
 	for resourceName, why := range map[v1.ResourceName]string{
 		"gpumem.dev/gpu-core":   `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem too`,
@@ -193,7 +193,7 @@ func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
 	}
 }
 
-// What else a pod asks for does not hide how much memory it does.
+// Other requests of a pod do not hide its request of GPU memory.
 func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 	pod := kubetest.With(kubetest.Pod(t, "ml/odd", "", 5), func(p *v1.Pod) {
 		p.Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("30")
@@ -220,8 +220,8 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 	}
 }
 
-// A pod that the kubelet could take for another fits nowhere until that is admitted, and each
-// command says so.
+// A pod that the kubelet could confuse with an unadmitted one fits no node until then, and every command
+// shows that.
 func TestCommandsSayForWhichPodOneWaits(t *testing.T) {
 	a := kubetest.Inventory("gpu-a", 14, 14)
 	first := kubetest.Pod(t, "ml/first", "gpu-a", 4, a.Devices[1].UUID)

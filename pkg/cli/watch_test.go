@@ -46,7 +46,7 @@ func TestWatchHeadsTheFirstRows(t *testing.T) {
 	}
 }
 
-// Who watches pods sees them go, and what is made anew under their name.
+// A watch shows pods that end, and new pods with the same name.
 func TestWatchPrintsPodsThatEnd(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
 		kubetest.Pod(t, "ml/goes", "gpu-a", 5, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/stays", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
@@ -74,7 +74,7 @@ func TestWatchPrintsPodsThatEnd(t *testing.T) {
 	}
 }
 
-// That the pods cannot be read does not mean that they are gone.
+// If the pods cannot be read, a watch does not report them as ended.
 func TestWatchTellsWhatCannotBeRead(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/stays", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	var broken atomic.Bool
@@ -94,7 +94,7 @@ func TestWatchTellsWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Rows that are printed later are in the columns of the first.
+// Later rows line up with the first ones.
 func TestWatchKeepsItsColumns(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/a-long-name-of-a-pod", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	out, stop := clirun.Watch(t, client, "pods", "-w")

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// slow answers with the beginning of metrics, and then with nothing.
+// slow sends the beginning of metrics and then blocks.
 type slow struct{}
 
 func (slow) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -33,7 +33,7 @@ type unending struct {
 func (u *unending) Read([]byte) (int, error) { <-u.done; return 0, u.err() }
 func (u *unending) Close() error             { return nil }
 
-// TestAPluginThatSendsNoMoreHoldsUpNobody: the API server has no time limit for an answer that it passes on.
+// A plugin that stops sending must not block the command: the API server's proxy has no time limit.
 func TestAPluginThatSendsNoMoreHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: slow{}})

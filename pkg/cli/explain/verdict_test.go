@@ -46,7 +46,7 @@ func TestWhatWasDecided(t *testing.T) {
 	}
 }
 
-// What is said of a GPU is said in words, whatever the code is that it has.
+// Every reason has a verdict in words, also an unknown one.
 func TestVerdict(t *testing.T) {
 	for _, tc := range []struct {
 		gpu  decisions.GPU
