@@ -40,7 +40,7 @@ func TestLogKeepsTheLastOfEachVerb(t *testing.T) {
 	}
 }
 
-// Where kube-scheduler has ruled out all nodes itself it asks about evictions alone.
+// If kube-scheduler itself has rejected all nodes, it calls only preempt.
 func TestATryMayBeAboutEvictionsAlone(t *testing.T) {
 	for _, tc := range []struct {
 		verbs []string
@@ -120,8 +120,7 @@ func TestLogIsUsedByManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestClosestIsASort: what is kept of many verdicts is what comes first when all
-// of them are sorted.
+// Closest has the same verdicts as the beginning of a full sort.
 func TestClosestIsASort(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {

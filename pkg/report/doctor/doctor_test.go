@@ -54,7 +54,7 @@ func selects(component string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/component": component}}
 }
 
-// inventory is that of a node with two GPUs of 14 units.
+// inventory returns the inventory of a node with two GPUs of 14 units.
 func inventory() gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory}
 	for i := range 2 {
@@ -65,7 +65,7 @@ func inventory() gpu.Inventory {
 	return inv
 }
 
-// userPod is a pod of somebody who asks for two units.
+// userPod returns a user's pod that requests two units.
 func userPod(t testing.TB, name, node string) v1.Pod {
 	t.Helper()
 	pod := v1.Pod{
@@ -88,14 +88,14 @@ func userPod(t testing.TB, name, node string) v1.Pod {
 	return pod
 }
 
-// publishes is a slice with one GPU.
+// publishes returns a ResourceSlice with one GPU.
 func publishes(driver, node, uuid string) resourceapi.ResourceSlice {
 	return resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Driver: driver, NodeName: &node, Devices: []resourceapi.Device{{
 		Name: "gpu", AllowMultipleAllocations: new(true), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: &uuid}},
 	}}}}
 }
 
-// byClaims has the node with GPUs hand them out by claims.
+// byClaims makes the node offer its GPUs by claims.
 func byClaims(t testing.TB) func(*State) {
 	return func(s *State) {
 		inv := inventory()
@@ -109,7 +109,7 @@ func byClaims(t testing.TB) func(*State) {
 	}
 }
 
-// healthy is a cluster with nothing to complain of: two nodes, one with GPUs.
+// healthy returns a cluster without findings: two nodes, one with GPUs.
 func healthy(t testing.TB) *State {
 	node := v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "gpu-a", Labels: map[string]string{gpuPresent: "true"}, CreationTimestamp: metav1.NewTime(now().Add(-time.Hour))},
@@ -155,7 +155,7 @@ func healthy(t testing.TB) *State {
 	}
 }
 
-// offerShares has the node with GPUs offer them in shares, and its pod hold some.
+// offerShares makes the node offer its GPUs in shares, and gives its pod some.
 func offerShares(t testing.TB, s *State) {
 	inv := inventory()
 	inv.UnitMiB = 0
@@ -192,14 +192,14 @@ func ended(reason string, code int32, message string) v1.ContainerState {
 	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reason, ExitCode: code, Message: message}}
 }
 
-// crashing is a container that is started anew time and again.
+// crashing returns the status of a container that keeps restarting.
 func crashing(container string, last v1.ContainerState) v1.ContainerStatus {
 	c := waiting(container, "CrashLoopBackOff", "back-off 5m0s restarting failed container")
 	c.LastTerminationState = last
 	return c
 }
 
-// existing turns a state into one where the cluster's own kube-scheduler asks.
+// existing changes a state to one where the cluster's own kube-scheduler calls the extender.
 func existing(t testing.TB, ends time.Time) func(*State) {
 	return func(s *State) {
 		d := &s.Deployments[0]
@@ -228,12 +228,12 @@ func certificate(t testing.TB, ends time.Time) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// TestExamine changes one thing at a time in a cluster that is well.
+// TestExamine changes one property of a healthy cluster at a time.
 func TestExamine(t *testing.T) {
 	long, soon := now().AddDate(1, 0, 0), now().AddDate(0, 0, 10)
 	for name, tc := range map[string]struct {
 		change func(*State)
-		want   []string // severity, object, what is wrong and how to fix it: the beginning
+		want   []string // the beginning of each finding: severity, object, fault and remedy
 	}{
 		"all is well": {func(*State) {}, nil},
 		"all is well, with the cluster's own kube-scheduler": {existing(t, long), nil},
@@ -575,7 +575,7 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// A GPU offers less than its pods hold where the plugin was told to reserve more.
+// A GPU offers less than its pods hold after the reserve was raised.
 func TestAGPUIsOverCommitted(t *testing.T) {
 	for _, cordoned := range []bool{false, true} {
 		testOverCommitted(t, cordoned)
@@ -624,7 +624,7 @@ func TestAGPUIsOverCommittedByTheKubelet(t *testing.T) {
 	}
 }
 
-// A pod that is on its way to another GPU counts there.
+// A pod that moves to another GPU counts there.
 func TestAPodThatLeavesAGPUDoesNotFillIt(t *testing.T) {
 	s := healthy(t)
 	inv := inventory()
@@ -648,8 +648,8 @@ func TestAPodThatLeavesAGPUDoesNotFillIt(t *testing.T) {
 	}
 }
 
-// Where no node offers anything, the log to read is that of a node that may have a
-// GPU: of a DaemonSet, kubectl shows that of any.
+// If no node offers GPU memory, the finding names the log of a node that may have a GPU. For a
+// DaemonSet, kubectl prints the log of any pod.
 func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
 	for want, labels := range map[string]map[string]string{
 		"logs plugin-b shows the reason":                       {gpuPresent: "true"},
@@ -666,7 +666,7 @@ func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
 	}
 }
 
-// What is too young to be judged is named, and nothing of others.
+// The notes list workloads that are too young for the checks, and no others.
 func TestYoung(t *testing.T) {
 	s := healthy(t)
 	if got, left := s.Young(); len(got) > 0 || left > 0 {
@@ -681,7 +681,7 @@ func TestYoung(t *testing.T) {
 	}
 }
 
-// Whatever cannot be read, nothing is made up of what is not there.
+// An unreadable kind of object causes no false finding.
 func TestUnreadIsNotEmpty(t *testing.T) {
 	kinds := map[string]func(*State){
 		"nodes":                             func(s *State) { s.Nodes = nil },
@@ -707,7 +707,7 @@ func TestUnreadIsNotEmpty(t *testing.T) {
 	}
 }
 
-// byNode has the device plugin choose the GPU of a pod.
+// byNode marks a pod as placed by the device plugin.
 func byNode(s *State, pod *v1.Pod) {
 	key := s.Names.Assignment()
 	pod.Annotations[key] = strings.Replace(pod.Annotations[key], "{", `{"byNode":true,`, 1)

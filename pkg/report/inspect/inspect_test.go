@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// The words that tables are written in.
+// Builders for the test tables.
 var (
 	device, sick, cordoned, inventory, node = placementtest.Device, placementtest.Sick, placementtest.Cordoned, placementtest.Inventory, placementtest.Node
 	hold, ask, cores, count                 = placementtest.Hold, placementtest.Ask, placementtest.Cores, placementtest.Count
@@ -27,7 +27,7 @@ func named(name string, n placement.Node) placement.Node {
 	return n
 }
 
-// What a pod has of nodes, the best first, and what is said of each.
+// Chances sort best first, and each describes its obstacle.
 func TestChances(t *testing.T) {
 	req := ask(8)
 	free := inventory(device(0, 16))
@@ -90,8 +90,8 @@ func TestChances(t *testing.T) {
 	}
 }
 
-// kube-scheduler knows the sums of a node alone: what pods hold of a GPU beyond what the kubelet
-// is offered of it is lacking on the others.
+// kube-scheduler compares only a node's sums. Memory that pods hold on a GPU beyond the amount offered
+// to the kubelet reduces the sum for the other GPUs.
 func TestOverdraws(t *testing.T) {
 	const against = " against the node's other GPUs: kubectl inspect gpumem drain n "
 	shrunk := []placement.Holding{hold("ml/big", ask(14, cores(60)), 0)}
@@ -118,7 +118,7 @@ func TestOverdraws(t *testing.T) {
 	}
 }
 
-// Those who end leave for the nominated, who count once they are there.
+// Terminating pods make room for nominated pods, which count after their arrival.
 func TestOverdrawsCountsNominatedPods(t *testing.T) {
 	ends := placementtest.Terminating(hold("ml/ends", ask(9), 1))
 	for name, tc := range map[string]struct {
@@ -144,7 +144,7 @@ func TestOverdrawsCountsNominatedPods(t *testing.T) {
 	}
 }
 
-// A GPU that is out of use is not what a pod waits for, where it would not do either.
+// A GPU that is out of use is not the reason of a waiting pod if the pod would not fit on it anyway.
 func TestOutOfUseIsSaidWhereItMatters(t *testing.T) {
 	for name, tc := range map[string]struct {
 		req  placement.Request
@@ -170,8 +170,8 @@ func TestOutOfUseIsSaidWhereItMatters(t *testing.T) {
 	}
 }
 
-// What is kept for a nominated pod is not there for others of its priority, and for
-// itself it is.
+// Memory that is reserved for a nominated pod is not free for other pods of its priority, but is free
+// for the pod itself.
 func TestChancesOfNominatedPods(t *testing.T) {
 	books := cache.New()
 	books.SetNode("n", inventory(device(0, 16)))
@@ -224,7 +224,7 @@ func TestUnserved(t *testing.T) {
 	}
 }
 
-// A report of the pods that wait says where each would go, or comes closest.
+// A report names, for each waiting pod, a node that it fits or the closest node.
 func TestWaiting(t *testing.T) {
 	nodes := []placement.Node{named("a", node(inventory(device(0, 8)))), named("b", node(inventory(device(0, 16)))), named("cpu", placement.Node{})}
 	wait := func(name string, req placement.Request) inspect.WaitFacts {
@@ -253,7 +253,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// A problem is of a namespace by that field, not by what its object is called.
+// The namespace of a problem is its field Namespace, and not a part of the object's name.
 func TestProblemsOfANamespace(t *testing.T) {
 	mine := []inspect.Problem{{Object: "pods"}, {Object: "pod without a namespace"}, {Object: "pod ml/a", Namespace: "ml"}}
 	report := inspect.Report{Problems: append(slices.Clone(mine), inspect.Problem{Object: "pod web/b", Namespace: "web"}, inspect.Problem{Object: "claim ml/c", Namespace: "web"})}

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// As many pods fit as could be bound, one after the other.
+// CountFits equals the number of pods that can be bound one after the other.
 func TestFitCountsWhatCouldBeBound(t *testing.T) {
 	most := 0
 	for seed := range uint64(2000) {

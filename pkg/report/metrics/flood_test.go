@@ -25,7 +25,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 )
 
-// fleetOf returns nodes of eight GPUs.
+// fleetOf returns nodes with eight GPUs each.
 func fleetOf(nodes int) []placement.Node {
 	var out []placement.Node
 	for i := range nodes {
@@ -40,7 +40,7 @@ func fleetOf(nodes int) []placement.Node {
 	return out
 }
 
-// start serves probes and metrics of a fleet until the test ends, and returns the address.
+// start serves probes and metrics of a fleet until the test ends. It returns the address.
 func start(t *testing.T, nodes []placement.Node) string {
 	t.Helper()
 	registry := metrics.NewRegistry("dev")
@@ -66,7 +66,7 @@ func start(t *testing.T, nodes []placement.Node) string {
 	return "http://" + listener.Addr().String()
 }
 
-// get reads an answer to its end.
+// get reads a whole response.
 func get(ctx context.Context, client *http.Client, url string) (status int, size int64, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -81,12 +81,12 @@ func get(ctx context.Context, client *http.Client, url string) (status int, size
 	return answer.StatusCode, size, err
 }
 
-// Who scrapes without end costs next to nothing, however large the fleet is, and the kubelet's
-// probes are answered meanwhile.
+// Scrapes without a pause cost little even for a large fleet, and the kubelet's probes are still
+// answered.
 func TestAFloodOfScrapes(t *testing.T) {
 	const (
 		scrapers  = 512
-		mostBytes = 128 << 20 // of heap, with what the scrapers take of it
+		mostBytes = 128 << 20 // heap, including the scrapers' part
 		seconds   = 3
 	)
 	url := start(t, fleetOf(1000))
@@ -114,7 +114,7 @@ func TestAFloodOfScrapes(t *testing.T) {
 		group.Go(func() {
 			for ctx.Err() == nil {
 				switch status, size, err := get(ctx, client, url+"/metrics"); {
-				case err == nil && status == http.StatusOK && size >= whole-10_000: // Go's own metrics change
+				case err == nil && status == http.StatusOK && size >= whole-10_000: // the size of Go's own metrics varies
 					served.Add(1)
 				case err == nil && status == http.StatusServiceUnavailable:
 					refused.Add(1)
@@ -124,7 +124,7 @@ func TestAFloodOfScrapes(t *testing.T) {
 			}
 		})
 	}
-	// The kubelet opens a connection for each probe. Here it shares processors with the flood.
+	// The kubelet opens a connection for each probe. In this test it shares the processors with the flood.
 	kubelet := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	probes := 0
 	for ctx.Err() == nil {
@@ -146,14 +146,14 @@ func TestAFloodOfScrapes(t *testing.T) {
 	}
 }
 
-// Of those that ask at once, sixteen are answered in a second, and the others after it or not
-// at all.
+// Of many concurrent scrapes, sixteen are served in the first second, and the others later or not at
+// all.
 func TestScrapesWaitForTheirTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := metrics.Handler(metrics.NewRegistry("dev"))
 		began := time.Now()
 		var mu sync.Mutex
-		took := make(map[string]int) // how many, by status and time
+		took := make(map[string]int) // number of scrapes by status and time
 		for range 40 {
 			go func() {
 				recorder := httptest.NewRecorder()
@@ -177,7 +177,7 @@ func TestScrapesWaitForTheirTurn(t *testing.T) {
 	})
 }
 
-// Prometheus asks for gzip, and people with curl do not.
+// Prometheus accepts gzip, and curl by default does not.
 func TestOneScrapeInTwoForms(t *testing.T) {
 	url := start(t, fleetOf(2)) + "/metrics"
 	bodies := make(map[string]string)

@@ -34,8 +34,8 @@ var (
 	_ grants.Metrics   = (*DevicePlugin)(nil)
 )
 
-// newRegistry keeps the rules of Prometheus too: names, help texts, no value
-// twice.
+// newRegistry returns a registry that also checks Prometheus' rules: names, help texts, and no duplicate
+// values.
 func newRegistry(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -48,7 +48,7 @@ func newRegistry(t *testing.T) *prometheus.Registry {
 	return registry
 }
 
-// with returns what a registry has and the series, as they are read by one who scrapes.
+// with returns the metrics of a registry and of series, as a scrape reads them.
 func with(t *testing.T, registry *prometheus.Registry, series Series) prometheus.Gatherer {
 	t.Helper()
 	all := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
@@ -71,7 +71,7 @@ func with(t *testing.T, registry *prometheus.Registry, series Series) prometheus
 	return prometheus.Gatherers{all} // in order
 }
 
-// want compares the metrics of these names, all of them when none is named.
+// want compares the metrics with these names, or all metrics.
 func want(t *testing.T, registry prometheus.Gatherer, names []string, text string) {
 	t.Helper()
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(text), names...); err != nil {
@@ -79,7 +79,7 @@ func want(t *testing.T, registry prometheus.Gatherer, names []string, text strin
 	}
 }
 
-// series counts those of a metric.
+// series returns the number of series of a metric.
 func series(t *testing.T, registry prometheus.Gatherer, name string) int {
 	t.Helper()
 	n, err := testutil.GatherAndCount(registry, name)
@@ -156,8 +156,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// Each pod has a series where that is on: one of two GPUs its sum, one that is made again while the
-// one before it ends the sum of both, and one that holds nothing none.
+// With series for pods, a pod on two GPUs has their sum. A recreated pod and its terminating predecessor
+// share a series. A pod without GPU memory has none.
 func TestPodsAreToldWhereThatIsOn(t *testing.T) {
 	books := cache.New()
 	books.SetNode("a", gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Allocatable: 20}, {UUID: "GPU-2", Index: 1, Allocatable: 20}}})
@@ -193,7 +193,7 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="unknown"} 5.368
 	}
 }
 
-// TestSharesAreBytes: a share counts as what it is on its GPU, for a pod as for the node.
+// A share has the size that it has on its GPU, in metrics of pods and of nodes.
 func TestSharesAreBytes(t *testing.T) {
 	books := cache.New()
 	books.SetNode("a", gpu.Inventory{Devices: []gpu.Device{
@@ -220,9 +220,8 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="two"} 1.6106127
 `)
 }
 
-// TestFleet has a node with an empty GPU, one in part use and one that has
-// failed, a node without free CPU, one whose only GPU a pod holds alone, one that takes
-// no new pods, and one with a taint.
+// TestFleet has a node with an empty, a partly allocated and a failed GPU, a node without free CPU, a
+// node with an exclusive pod, a node that takes no new pods, and a node with a taint.
 func TestFleet(t *testing.T) {
 	registry := newRegistry(t)
 	books := cache.New()
@@ -317,7 +316,7 @@ gpumem_extender_assumed_pods 1
 `)
 }
 
-// gpus are those of a node that a test says.
+// gpus is a node's GPUs as a test sets them.
 type gpus struct{ inv gpu.Inventory }
 
 func (g *gpus) Inventory() (gpu.Inventory, string, <-chan struct{}) { return g.inv, "", nil }
@@ -392,7 +391,7 @@ gpumem_device_plugin_mps_server_memory_bytes{uuid="GPU-1"} 11
 `)
 }
 
-// However many namespaces there are, their series are bounded, and their sum is that of all.
+// The number of namespaces' series is bounded, and their sum includes all namespaces.
 func TestNamespacesAreBounded(t *testing.T) {
 	registry := newRegistry(t)
 	books := cache.New()
@@ -434,7 +433,8 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
-// waiting returns pods of the namespace team: pod-0 has waited an hour, pod-1 a second less, and so on.
+// waiting returns pods of the namespace team. pod-0 has waited for an hour, and each next pod for a
+// second less.
 func waiting(n int) (out []WaitingPod) {
 	created := time.Now().Add(-time.Hour)
 	for i := range n {

@@ -22,7 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
 )
 
-// world is a pagetest.World and a clock.
+// world is a pagetest.World with a clock.
 type world struct {
 	*pagetest.World
 	now time.Time
@@ -51,7 +51,7 @@ func ask(h http.Handler, method, path string, headers ...string) *httptest.Respo
 	return recorder
 }
 
-// fleetOf returns what the page is sent.
+// fleetOf returns the page's fleet.
 func fleetOf(t *testing.T, h http.Handler) (fleet Fleet) {
 	t.Helper()
 	zipped, err := gzip.NewReader(ask(h, "GET", "/fleet", "Accept-Encoding", "gzip").Body)
@@ -64,7 +64,7 @@ func fleetOf(t *testing.T, h http.Handler) (fleet Fleet) {
 	return fleet
 }
 
-// linesOf returns the GPUs and the pods of a fleet, as the page reads them.
+// linesOf returns the GPUs and pods of a fleet as lines.
 func linesOf(fleet Fleet) (lines []string) {
 	pods := func(of []inspect.Pod) (text string) {
 		for _, p := range of {
@@ -105,7 +105,7 @@ func TestFleetIsWhatTheCacheSays(t *testing.T) {
 	}
 }
 
-// A node says why it takes no new pods, and for whom what is free there is.
+// A node has the reason why it takes no new pods, and the taint that pods must tolerate.
 func TestNodesThatTakeNoNewPods(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14)
@@ -125,7 +125,7 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 	}
 }
 
-// Each GPU has its own size of a share.
+// The size of a share differs by GPU.
 func TestSharesAreSentInMiB(t *testing.T) {
 	w := newWorld()
 	w.SetNode("a", gpu.Inventory{Devices: []gpu.Device{
@@ -141,7 +141,7 @@ func TestSharesAreSentInMiB(t *testing.T) {
 	}
 }
 
-// Pods of one controller that wait alike are one line, since the oldest of them.
+// Pods of one controller that wait alike share a line, with the age of the oldest.
 func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14)
@@ -161,7 +161,7 @@ func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 	}
 }
 
-// Pods on no known GPU are sent with their namespace: they count in its sum.
+// The fleet includes pods on unknown GPUs, because they count in the sums of their namespaces.
 func TestPodsOnNoKnownGPUAreSent(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14)
@@ -172,7 +172,7 @@ func TestPodsOnNoKnownGPUAreSent(t *testing.T) {
 	}
 }
 
-// A proxy in front that passes on its own address as Host is served; what it was called by is not.
+// The server accepts a proxy that sends its own address as Host, but no other name.
 func TestThroughAProxy(t *testing.T) {
 	page := httptest.NewServer(newWorld().handler())
 	defer page.Close()
@@ -257,11 +257,11 @@ func TestWithoutAPageTheRestIsServed(t *testing.T) {
 	}
 }
 
-// Nothing of the page names another host.
+// The files of the page name no other host.
 func TestPageAsksNobodyElse(t *testing.T) {
 	for _, path := range []string{"/", "/page.js", "/page.css"} {
 		text := ask(newWorld().handler(), "GET", path).Body.String()
-		text = strings.ReplaceAll(text, "http://www.w3.org/", "") // names of XML
+		text = strings.ReplaceAll(text, "http://www.w3.org/", "") // XML namespaces
 		if strings.Contains(text, "http://") || strings.Contains(text, "https://") {
 			t.Errorf("%s names another host", path)
 		}

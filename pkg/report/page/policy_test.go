@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
 )
 
-// A pod that others leave for is counted where the extender counts it, by its policy.
+// The page counts a nominated pod on the same GPU as the extender, by the extender's policy.
 func TestThePageAsksByTheExtendersPolicy(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14, 14)

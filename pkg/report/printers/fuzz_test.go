@@ -16,14 +16,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// odd draws a number from small ones and those at which sums overflow.
+// odd returns a small number, or one at which sums overflow.
 func odd(random *rand.Rand) int64 {
 	return []int64{0, 1, 3, 16, 80, -1, 1 << 40, math.MaxInt64}[random.IntN(8)]
 }
 
-// FuzzReport: of nodes and pods with any numbers and names, each format can be
-// printed, tables have no signs that a terminal obeys, JSON is JSON, and a view
-// of one namespace has the sums of the whole.
+// FuzzReport prints reports with arbitrary numbers and names. Every format must print, tables must have
+// no control characters, JSON must be valid, and a view of one namespace must have the sums of the whole
+// report.
 func FuzzReport(f *testing.F) {
 	for seed := range uint64(60) {
 		f.Add(seed, "NVIDIA A100", "team-a", "waits for a node")

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Rows of every scene print and have each GPU and each pod once.
+// The lists of every scene print, and have each GPU and each pod once.
 func TestRows(t *testing.T) {
 	for scene, r := range scenes() {
 		gpus, pods := GPURows(r, nil), PodRows(r, nil)

@@ -44,7 +44,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// inventory makes GPUs of these sizes in GiB, with a unit of 1 GiB.
+// inventory returns GPUs of these sizes in GiB, with a unit of 1 GiB.
 func inventory(node string, gib ...int) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024, DriverVersion: "570.86.15", Enforcement: gpu.EnforcementMPS}
 	models := map[int]string{15: "Tesla T4", 16: "Tesla V100-SXM2-16GB", 80: "NVIDIA A100-SXM4-80GB"}
@@ -61,7 +61,7 @@ func uuid(node string, i int) gpu.UUID {
 	return gpu.UUID(fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000%d", []byte(node[max(0, len(node)-4):]), i))
 }
 
-// sharing is a node with a T4 and an A100 in shares.
+// sharing returns a node that offers a T4 and an A100 in shares.
 func sharing() node {
 	inv := inventory("tenth", 15, 80)
 	inv.UnitMiB = 0
@@ -92,7 +92,7 @@ func holding(name string, req placement.Request, on ...gpu.UUID) placement.Holdi
 	return h
 }
 
-// ref reads "namespace/name"; the namespace is default when absent.
+// ref parses "namespace/name"; the namespace defaults to default.
 func ref(name string) placement.PodRef {
 	namespace, rest, ok := strings.Cut(name, "/")
 	if !ok {
@@ -101,14 +101,14 @@ func ref(name string) placement.PodRef {
 	return placement.PodRef{Namespace: namespace, Name: rest, UID: "uid-" + name}
 }
 
-// node is what a case says of one node.
+// node is one node of a test case.
 type node struct {
 	name string
 	inv  gpu.Inventory
 	pods []placement.Holding
 }
 
-// report goes the way of the command: through the cache.
+// report builds a report through the cache, as the command does.
 func report(facts inspect.Facts, nodes ...node) inspect.Report {
 	c := cache.New()
 	if facts.Nodes == nil {
@@ -151,7 +151,7 @@ func podFacts(h placement.Holding) inspect.PodFacts {
 	return f
 }
 
-// scenes are the situations that a reader meets.
+// scenes are clusters in the states that users meet.
 func scenes() map[string]inspect.Report {
 	demo := []node{
 		{"gpu-a", inventory("gpu-a", 15, 15), []placement.Holding{
@@ -395,7 +395,7 @@ func TestInNamespaceLeavesTheReportAsItWas(t *testing.T) {
 	}
 }
 
-// Nobody checks these values on the way: a Report may be read from a file.
+// These values reach the printers unchecked, because a Report may come from a file.
 func TestOddReportsPrint(t *testing.T) {
 	minus := int64(-1 << 62)
 	for _, r := range []inspect.Report{
@@ -432,7 +432,7 @@ func BenchmarkNewAndTable(b *testing.B) {
 	}
 }
 
-// What a driver says ails a GPU is for people: it cordons nothing.
+// The driver's description of a fault is for people, and does not mark a GPU as cordoned.
 func TestAReasonThatEndsInCordonedCordonsNothing(t *testing.T) {
 	for _, reason := range []string{"cordoned", "XID 79; cordoned"} {
 		inv := inventory("gpu-a", 14, 14)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestColumnsLineUpWithWideCharacters: a terminal gives a Chinese character two columns, and a combining accent none.
+// A Chinese character has two columns on a terminal, and a combining accent none.
 func TestColumnsLineUpWithWideCharacters(t *testing.T) {
 	for text, want := range map[string]int{"机房维护": 8, "abc": 3, "e\u0301": 1, "\u200d": 0, "ｗ": 2, "█░": 2, "": 0} {
 		if got := Width(text); got != want {
