@@ -81,7 +81,7 @@ func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Re
 }
 
 // own reports whether only the cache knows of a nomination, and the API server does not.
-func (p *Pod) own() bool { return p.expected || !p.Waits.IsZero() }
+func (p *Pod) own() bool { return !p.Waits.IsZero() }
 
 func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) {
 	var to *Pod
@@ -95,7 +95,21 @@ func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) 
 func (c *Cache) Expire(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.expire(now)
+	if c.ends.IsZero() || c.ends.After(now) {
+		return
+	}
+	c.ends = time.Time{}
+	for _, as := range []role{coming, expected} {
+		for uid, p := range c.pods[as] {
+			switch {
+			case p.until.IsZero():
+			case !p.until.After(now):
+				c.set(as, uid, nil)
+			case c.ends.IsZero() || p.until.Before(c.ends):
+				c.ends = p.until
+			}
+		}
+	}
 }
 
 // RemovePod forgets a pod that is terminal or gone. A pod that is not known is
@@ -169,7 +183,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	if !ok || n.inventory == nil {
 		return placement.Assignment{}, Question{Pod: ref, Request: req, Fallback: fallback}.Ask(placement.Node{Name: nodeName})
 	}
-	c.unexpect(ref.UID)
+	c.set(expected, ref.UID, nil)
 	chosen, refusal := n.decide(ref, req, fallback)
 	if refusal != nil {
 		return placement.Assignment{}, refusal

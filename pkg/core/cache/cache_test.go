@@ -828,7 +828,7 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 		func() { enter(c, bound("r", ask(1), 0), start) },
 		func() { c.RemovePod("r") },
 		func() { c.Expect(ref("s"), "m", ask(1), placement.Binpack, start) },
-		func() { c.Unexpect("s", start) },
+		func() { c.Unexpect("s") },
 		func() { c.Where("p") },
 		func() { c.Heard("p") },
 		func() { c.Changed() },
@@ -889,6 +889,7 @@ type twin struct {
 	objects   []object
 	assumed   []object
 	nominated []object
+	expected  []object
 }
 
 type object struct {
@@ -897,8 +898,7 @@ type object struct {
 	bindings int  // of an assumed pod: those that may still land
 	read     bool // of an assumed pod
 
-	until    time.Time // of a nominated pod
-	expected bool      // of a nominated pod
+	until time.Time // of a nominated or expected pod
 }
 
 func (w *twin) drop(from *[]object, uid string) {
@@ -907,7 +907,7 @@ func (w *twin) drop(from *[]object, uid string) {
 
 // remove drops a pod in all its roles.
 func (w *twin) remove(uid string) {
-	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated} {
+	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated, &w.expected} {
 		w.drop(from, uid)
 	}
 }
@@ -920,14 +920,9 @@ func (w *twin) nominate(node string, h placement.Holding, until time.Time) {
 	}
 }
 
-// unexpect ends the nomination of a pod that kube-scheduler was about to bind.
-func (w *twin) unexpect(uid string) {
-	w.nominated = slices.DeleteFunc(w.nominated, func(o object) bool { return o.expected && o.Pod.UID == uid })
-}
-
 // isOwn reports whether only the cache knows of a pod's nomination.
 func (w *twin) isOwn(uid string) bool {
-	return slices.ContainsFunc(w.nominated, func(o object) bool { return o.Pod.UID == uid && (o.expected || !o.Waits.IsZero()) })
+	return slices.ContainsFunc(w.nominated, func(o object) bool { return o.Pod.UID == uid && !o.Waits.IsZero() })
 }
 
 // likely is the view with the pods that are expected on the node.
@@ -970,12 +965,14 @@ func (w *twin) view(name string) (placement.Node, bool) {
 	}
 	var nominated, expected []placement.Holding
 	for _, o := range w.nominated {
-		switch {
-		case o.node != name || w.has(w.assumed, o.Pod.UID):
-		case o.expected:
-			expected = append(expected, o.Holding)
-		default:
+		if o.node == name && !w.has(w.assumed, o.Pod.UID) {
 			nominated = append(nominated, o.Holding)
+		}
+	}
+	for _, o := range w.expected {
+		here := func(p object) bool { return p.node == name && p.Pod.UID == o.Pod.UID }
+		if o.node == name && !slices.ContainsFunc(w.nominated, here) {
+			expected = append(expected, o.Holding)
 		}
 	}
 	slices.SortFunc(expected, func(a, b placement.Holding) int { return a.Pod.Compare(b.Pod) })
@@ -1034,21 +1031,23 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		w.nominate(node, placement.Holding{Pod: ref(uid), Request: req, Waits: since}, since.Add(Moment))
 	case 12, 13:
 		c.Expect(ref(uid), node, req, placement.Binpack, now)
-		w.unexpect(uid)
-		if _, ok := w.nodes[node]; !ok || w.has(w.objects, uid) || w.has(w.assumed, uid) || w.has(w.nominated, uid) {
+		w.drop(&w.expected, uid)
+		if _, ok := w.nodes[node]; !ok || w.has(w.objects, uid) || w.has(w.assumed, uid) {
 			break
 		}
 		if a, ok := w.decide(node, uid, req); ok {
 			h := placement.Holding{Pod: ref(uid), Request: req, Assignment: a}
-			w.nominated = append(w.nominated, object{node: node, Holding: h, until: now.Add(Moment), expected: true})
+			w.expected = append(w.expected, object{node: node, Holding: h, until: now.Add(Moment)})
 		}
 	case 14:
-		some := c.Unexpect(uid, now)
-		w.unexpect(uid)
+		c.Expire(now)
 		over := func(o object) bool { return !o.until.IsZero() && !o.until.After(now) }
 		w.nominated = slices.DeleteFunc(w.nominated, over)
-		if some != slices.ContainsFunc(w.nominated, func(o object) bool { return o.expected }) {
-			t.Errorf("Unexpect says that some are left: %t; nominated are %v", some, w.nominated)
+		w.expected = slices.DeleteFunc(w.expected, over)
+		others := c.Unexpect(uid)
+		w.drop(&w.expected, uid)
+		if others != (len(w.expected) > 0) {
+			t.Errorf("Unexpect reports other expected pods: %t; expected are %v", others, w.expected)
 		}
 	case 0:
 		inv := inventory(gpu.Units(random.IntN(9)), gpu.Units(random.IntN(9)))
@@ -1075,7 +1074,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		read.Enter(node, holding, start.Add(time.Minute))
 		if !slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid }) {
 			w.drop(&w.assumed, uid)
-			w.unexpect(uid)
+			w.drop(&w.expected, uid)
 			w.assumed = append(w.assumed, object{node: node, Holding: holding, read: true})
 		}
 	case 4:
@@ -1113,7 +1112,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		before, offered := w.view(node)
 		a, err := assume(c, uid, node, req)
 		if offered && !w.has(w.objects, uid) && !w.has(w.assumed, uid) {
-			w.unexpect(uid)
+			w.drop(&w.expected, uid)
 			if want, fits := w.decide(node, uid, req); fits != (err == nil) || fits && !cmp.Equal(want, a) {
 				t.Errorf("AssumePod(%s) on %s: %v, %v; want %v, %t", uid, node, a, err, want, fits)
 			}
@@ -1243,7 +1242,7 @@ func TestChanges(t *testing.T) {
 		if after, nodes := c.Changes(); after != now || nodes != step.nodes || !slices.Equal(changed, step.changed) {
 			t.Errorf("%s: %d nodes, %v of them changed, want %d and %v", step.name, nodes, changed, step.nodes, step.changed)
 		}
-		if c.Unexpect("", start) {
+		if c.Unexpect("") {
 			t.Errorf("%s: a pod is expected", step.name)
 		}
 	}

@@ -17,7 +17,7 @@ func (w *twin) fromScratch() *Cache {
 		c.AddPod(o.node, o.Holding)
 	}
 	for _, o := range w.nominated {
-		if !o.expected && o.Waits.IsZero() {
+		if o.Waits.IsZero() {
 			c.NominatePod(o.node, o.Pod, o.Request, o.Assignment, o.until)
 		}
 	}
@@ -215,7 +215,8 @@ func FuzzHeal(f *testing.F) {
 			return slices.ContainsFunc(want.objects, func(bound object) bool { return bound.Pod.UID == o.Pod.UID })
 		})
 		// Only the cache knows of expected and queued pods.
-		own := func(o object) bool { return o.expected || !o.Waits.IsZero() }
+		own := func(o object) bool { return !o.Waits.IsZero() }
+		want.expected = slices.DeleteFunc(was.expected, func(o object) bool { return want.has(want.objects, o.Pod.UID) })
 		want.nominated = slices.DeleteFunc(want.nominated, own)
 		for _, o := range was.nominated {
 			if own(o) && !want.has(want.nominated, o.Pod.UID) && !want.has(want.objects, o.Pod.UID) {

@@ -11,35 +11,30 @@ import (
 // it has asked, or not at all.
 const Moment = 3 * time.Second
 
-// Expect nominates a pod to a node, on the GPUs that it would get there now, for kube-scheduler is
-// about to bind it. It reserves nothing: Node.Expected has the pod until it is bound or
-// gone, a Moment has passed or Unexpect takes the nomination back. Any other nomination of the pod
-// remains.
+// Expect records that kube-scheduler is about to bind a pod to a node, on the GPUs that the pod would
+// get there now. It reserves nothing: Node.Expected has the pod until the pod is bound or gone, a
+// Moment has passed, or Unexpect ends it. A nomination of the pod remains, and on the same node it
+// counts instead.
 func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unexpect(ref.UID)
+	c.set(expected, ref.UID, nil)
 	n, ok := c.all[nodeName]
-	if !ok || n.inventory == nil || c.pods[on][ref.UID] != nil || c.pods[coming][ref.UID] != nil {
+	if !ok || n.inventory == nil || c.pods[on][ref.UID] != nil {
 		return
 	}
 	if chosen, refusal := n.decide(ref, req, fallback); refusal == nil {
 		h := placement.Holding{Pod: ref, Request: req, Assignment: chosen}
-		c.set(coming, ref.UID, &Pod{Holding: h, Node: nodeName, until: now.Add(Moment), expected: true})
+		c.set(expected, ref.UID, &Pod{Holding: h, Node: nodeName, until: now.Add(Moment)})
 	}
 }
 
-// Unexpect ends the nomination by Expect, and does what Expire does. It reports whether any pod is
-// still expected.
-func (c *Cache) Unexpect(uid string, now time.Time) (some bool) {
+// Unexpect undoes Expect. It reports whether any other pod is expected on a node.
+func (c *Cache) Unexpect(uid string) (others bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unexpect(uid)
-	c.expire(now)
-	for _, p := range c.pods[coming] {
-		some = some || p.expected
-	}
-	return some
+	c.set(expected, uid, nil)
+	return len(c.pods[expected]) > 0
 }
 
 // decide chooses GPUs for a pod, if possible beside those of the expected pods. If another pod is

@@ -29,8 +29,9 @@ type pods [roles]map[string]*Pod
 type role uint8
 
 const (
-	on     role = iota // reserved or bound: the pod has memory of the node
-	coming             // nominated: the pod has none yet
+	on       role = iota // reserved or bound: the pod has memory of the node
+	coming               // nominated: the pod has none yet
+	expected             // nominated by Expect: pods that fit nowhere else may have the memory
 	roles
 )
 
@@ -64,7 +65,6 @@ type Pod struct {
 
 	bindings []time.Time // of an assumed pod: when those that may still land were decided, or the read
 	until    time.Time   // of a nominated pod: it ends then; zero: no time ends it
-	expected bool        // of a nominated pod: kube-scheduler is about to bind it
 }
 
 // since returns what is the latest of an assumed pod: when a binding was decided
@@ -101,7 +101,7 @@ func (s *state) offer(name string, inv *gpu.Inventory) {
 
 // dropIfEmpty forgets a ghost that no pod keeps.
 func (s *state) dropIfEmpty(n *node) {
-	if n.inventory != nil || len(n.pods[on])+len(n.pods[coming]) > 0 {
+	if n.inventory != nil || len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) > 0 {
 		return
 	}
 	s.lock.Lock()
@@ -114,7 +114,7 @@ func (s *state) dropIfEmpty(n *node) {
 // it is nothing any more.
 func (s *state) set(as role, uid string, p *Pod) {
 	if as == on {
-		s.unexpect(uid)
+		s.set(expected, uid, nil)
 	}
 	if old, ok := s.pods[as][uid]; ok && (p == nil || p.Node != old.Node) {
 		delete(s.pods[as], uid)
@@ -136,30 +136,6 @@ func (s *state) set(as role, uid string, p *Pod) {
 	}
 }
 
-// unexpect ends the nomination of a pod that kube-scheduler was about to bind.
-func (s *state) unexpect(uid string) {
-	if p, ok := s.pods[coming][uid]; ok && p.expected {
-		s.set(coming, uid, nil)
-	}
-}
-
-// expire ends the nominations whose time has passed.
-func (s *state) expire(now time.Time) {
-	if s.ends.IsZero() || s.ends.After(now) {
-		return
-	}
-	s.ends = time.Time{}
-	for uid, p := range s.pods[coming] {
-		switch {
-		case p.until.IsZero():
-		case !p.until.After(now):
-			s.set(coming, uid, nil)
-		case s.ends.IsZero() || p.until.Before(s.ends):
-			s.ends = p.until
-		}
-	}
-}
-
 // publish remakes the state that readers see, after the pods of the node or its inventory have changed.
 func (s *state) publish(n *node) {
 	defer s.tell()
@@ -178,20 +154,20 @@ func (s *state) view(n *node) *placement.Node {
 	for _, p := range n.pods[on] {
 		holdings = append(holdings, p.Holding)
 	}
-	var nominated, expected []placement.Holding
+	var line, soon []placement.Holding
 	for uid, p := range n.pods[coming] {
-		if _, assumed := s.pods[on][uid]; assumed {
-			continue // there or elsewhere
-		}
-		if p.expected {
-			expected = append(expected, p.Holding)
-		} else {
-			nominated = append(nominated, p.Holding)
+		if s.pods[on][uid] == nil { // on no node
+			line = append(line, p.Holding)
 		}
 	}
-	slices.SortFunc(expected, func(a, b placement.Holding) int { return a.Pod.Compare(b.Pod) })
-	state := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
-	state.Expected = expected
+	for uid, p := range n.pods[expected] {
+		if n.pods[coming][uid] == nil {
+			soon = append(soon, p.Holding)
+		}
+	}
+	slices.SortFunc(soon, func(a, b placement.Holding) int { return a.Pod.Compare(b.Pod) })
+	state := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(line)
+	state.Expected = soon
 	return &state
 }
 

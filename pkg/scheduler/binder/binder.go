@@ -142,7 +142,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 	}
 	b.Record(ref, b.bound(ref, before, nodeName, assignment, err))
 	if err != nil {
-		b.Cache.Unexpect(ref.UID, b.Now())
+		b.Cache.Unexpect(ref.UID)
 		log.Info("bind refused", zap.String("reason", reasons.Error(err)))
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
@@ -146,6 +147,37 @@ func TestWhatIsExpectedRefusesNothing(t *testing.T) {
 	third := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("third", "6"), NodeNames: &[]string{"n0"}})
 	if got := third.FailedNodes["n0"]; got != "node(s) unfit: the pod "+want {
 		t.Errorf("reason %q, want %q: without what is expected", got, want)
+	}
+}
+
+// A pod can be nominated to a node, or queued for it, and fit on another one by now. It counts where
+// it goes.
+func TestANominatedPodIsExpectedElsewhere(t *testing.T) {
+	for name, nominate := range map[string]func(w *world, ref placement.PodRef, req placement.Request){
+		"nominated": func(w *world, ref placement.PodRef, req placement.Request) {
+			w.Cache.NominatePod("n3", ref, req, placement.Assignment{}, time.Time{})
+		},
+		"queued": func(w *world, ref placement.PodRef, req placement.Request) {
+			w.Cache.QueuePod("n3", ref, req, w.now, w.now.Add(time.Minute))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := four(t)
+			w.Alone = true
+			first, second := w.pod("first", "6"), w.pod("second", "6")
+			req, err := w.Names.Request(first)
+			if err != nil {
+				t.Fatal(err)
+			}
+			nominate(w, api.Ref(first), req)
+			a, b := w.fits(first, "n0", "n1"), w.fits(second, "n0", "n1")
+			if problem := w.bind(first, a[0]); problem != "" {
+				t.Errorf("the first on %s: %s", a[0], problem)
+			}
+			if problem := w.bind(second, b[0]); problem != "" {
+				t.Errorf("the second on %s: %s", b[0], problem)
+			}
+		})
 	}
 }
 

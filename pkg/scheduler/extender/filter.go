@@ -60,7 +60,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	}
 	_, all := e.Cache.Changes()
 	c.Sampled, c.Templates = e.sampled(len(names), all), templatesOf(args)
-	c.Expecting = e.Cache.Unexpect(c.Pod.UID, e.Now())
+	c.Expecting = e.Cache.Unexpect(c.Pod.UID)
 	fit, refused := e.judge(c, names)
 	if len(fit) == 0 && c.Expecting {
 		// What is expected on a node is no reason to refuse it where that is all there is.
