@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"slices"
 	"unique"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
@@ -68,14 +69,16 @@ func (q Question) View(n *placement.Node) *placement.Node {
 // that ask in more ways than that at the same time drive one another's out. They
 // do not change once made.
 type answers struct {
-	of   *placement.Node
-	kept [8]answer
+	of      *placement.Node
+	expects bool // pods are expected there
+	kept    [8]answer
 }
 
 // answer is one of them; no refusal: it fits.
 type answer struct {
-	key     unique.Handle[asked] // the zero value: none
-	refusal *decide.Refusal
+	key       unique.Handle[asked] // the zero value: none
+	expecting bool                 // pods that are expected on the node count
+	refusal   *decide.Refusal
 }
 
 // refused gives a kept answer about a state, or a new one. Of two that are found at the same
@@ -84,19 +87,24 @@ type answer struct {
 func (n *node) refused(state *placement.Node, q Question) *decide.Refusal {
 	last := n.answers.Load()
 	if last == nil || last.of != state {
-		last = &answers{of: state}
+		last = &answers{of: state, expects: len(state.Expected) > 0}
+	}
+	expecting := q.Expecting && last.expects
+	own := func(h placement.Holding) bool { return h.Pod.UID == q.Pod.UID }
+	if expecting && slices.ContainsFunc(state.Expected, own) {
+		return q.Ask(*state)
 	}
 	for i := range last.kept {
-		if last.kept[i].key == q.key {
-			return last.kept[i].refusal
+		if kept := &last.kept[i]; kept.key == q.key && kept.expecting == expecting {
+			return kept.refusal
 		}
 	}
 	refusal := q.Ask(*state)
-	if len(state.Nominated)+len(state.Expected) > 0 {
+	if len(state.Nominated) > 0 {
 		return refusal // what is left to others depends on who asks
 	}
-	now := &answers{of: state}
-	now.kept[0] = answer{key: q.key, refusal: refusal}
+	now := &answers{of: state, expects: last.expects}
+	now.kept[0] = answer{q.key, expecting, refusal}
 	copy(now.kept[1:], last.kept[:])
 	n.answers.Store(now)
 	return refusal

@@ -1269,6 +1269,32 @@ func TestAnAnswerIsKept(t *testing.T) {
 	}
 }
 
+// An answer that counts expected pods is kept too, and apart from those that do not count them. A pod that is
+// expected on the node itself has another.
+func TestAnswersBesideAnExpectedPodAreKept(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	c.Expect(ref("soon"), "n", ask(6), placement.Binpack, start)
+	ask := func(uid string, expecting bool) *decide.Refusal {
+		q := NewQuestion(ref(uid), ask(6), placement.Binpack)
+		q.Expecting = expecting
+		return c.Refused("n", q)
+	}
+	first := ask("a", true)
+	if first == nil || ask("b", true) != first {
+		t.Errorf("refused with %v, and the second pod that asks for the same gets another answer", first)
+	}
+	for _, own := range []bool{ask("soon", true) == nil, ask("c", false) == nil, ask("b", true) == first, ask("soon", true) == nil} {
+		if !own {
+			t.Error("a pod gets the answer to another question")
+		}
+	}
+	c.Unexpect("soon")
+	if got := ask("d", true); got != nil {
+		t.Errorf("refused with %v for a pod that is not expected any more", got)
+	}
+}
+
 // A set has the nodes that it was made of, and those that came after it.
 func TestNodeSets(t *testing.T) {
 	c := New()

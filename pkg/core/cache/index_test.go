@@ -55,6 +55,9 @@ func TestAnIndexOfACache(t *testing.T) {
 				pods = append(pods, pod.UID)
 			case 2:
 				c.RemoveNode(name())
+			case 5:
+				c.Expect(pod, name(), req, placement.Binpack, start.Add(time.Duration(step)))
+				c.Expire(start.Add(Moment + time.Duration(step-200)))
 			case 3:
 				addFleet(c, 60)
 			case 4:
@@ -76,7 +79,7 @@ func TestAnIndexOfACache(t *testing.T) {
 			})
 			var nodes []*placement.Node
 			for n := range c.All {
-				if len(n.Nominated) > 0 {
+				if len(n.Nominated)+len(n.Expected) > 0 {
 					n = view(n)
 				}
 				nodes = append(nodes, n)

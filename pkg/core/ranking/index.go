@@ -44,8 +44,8 @@ const maxIndexed = 1 << 18
 type Question struct {
 	Request  placement.Request
 	Defaults Policies
-	// View returns a node minus the memory reserved for pods that are nominated to it or expected
-	// there. The reservation depends on the asking pod.
+	// View returns a node with nominated pods minus the memory reserved for these and for expected
+	// pods. The reservation depends on the asking pod, which no node may expect.
 	View func(*placement.Node) *placement.Node
 }
 
@@ -157,11 +157,20 @@ type sequence struct {
 	nodes  int                // number of nodes at the last build, including those on which the request does not fit
 	sorted []*ranked          // the best first, without the nodes apart
 	by     map[string]*ranked // by name; nil before the first build
-	apart  map[string]bool    // nodes with nominated or expected pods
+	apart  map[string]bool    // nodes with nominated pods
 }
 
-// isApart reports whether a node has nominated or expected pods. Its rank then depends on the asking pod.
-func isApart(n *placement.Node) bool { return len(n.Nominated)+len(n.Expected) > 0 }
+// isApart reports whether a node has nominated pods. Its rank then depends on the asking pod.
+func isApart(n *placement.Node) bool { return len(n.Nominated) > 0 }
+
+// soon returns the node as if the pods that it expects were bound.
+func soon(n *placement.Node) *placement.Node {
+	if len(n.Expected) == 0 {
+		return n
+	}
+	bound := n.WithExpected(placement.PodRef{})
+	return &bound
+}
 
 // words returns the size of the request for maxIndexed: a request may list many names.
 func (o *sequence) words() int {
@@ -196,7 +205,7 @@ func (o *sequence) build(source Source) {
 		o.nodes++
 		if isApart(n) {
 			o.apart[n.Name] = true
-		} else if r := o.rank(n); r != nil {
+		} else if r := o.rank(soon(n)); r != nil {
 			o.by[n.Name], o.sorted = r, append(o.sorted, r)
 		}
 		return true
@@ -217,7 +226,7 @@ func (o *sequence) update(name string, n *placement.Node) {
 	case isApart(n):
 		o.apart[name] = true
 	default:
-		is = o.rank(n)
+		is = o.rank(soon(n))
 	}
 	at := func(r *ranked) int {
 		i, _ := slices.BinarySearchFunc(o.sorted, r, (*ranked).before)

@@ -219,7 +219,7 @@ func FuzzIndex(f *testing.F) {
 			if random.IntN(5) == 0 {
 				n = n.WithNominated([]placement.Holding{{Request: req}})
 			} else if random.IntN(5) == 0 {
-				n.Expected = []placement.Holding{{Request: req}}
+				n.Expected = []placement.Holding{{Pod: placement.PodRef{Name: "soon", UID: "soon"}, Request: req}}
 			}
 			source.set(n)
 		}
@@ -273,7 +273,7 @@ func FuzzIndex(f *testing.F) {
 			var nodes []placement.Node
 			among, some := make(map[string]bool), []*placement.Node{}
 			for _, n := range source.nodes {
-				if isApart(&n) {
+				if len(n.Nominated)+len(n.Expected) > 0 {
 					n = *view(&n)
 				}
 				nodes = append(nodes, n)
