@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
@@ -92,7 +93,7 @@ func nodeOf(info fwk.NodeInfo) decider.Node {
 // PreFilter reads what the pod asks for. A pod whose binding may have landed can go to that
 // node alone.
 func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	c, refusal, err := p.decider.Begin(pod, len(nodes))
+	c, refusal, err := p.decider.Begin(decisions.Filter, pod, len(nodes))
 	switch {
 	case err != nil:
 		return nil, fwk.AsStatus(err)

@@ -69,10 +69,10 @@ func (c *Cycle) On() string {
 // Refused returns how many nodes Refuse has refused.
 func (c *Cycle) Refused() int { return int(c.refused.Load()) }
 
-// Begin reads a pod's request; nodes is how many there are. It returns nothing for a pod that
-// requests no GPU memory, a refusal by all nodes where the request cannot be read, and an error
-// where nothing can be decided yet.
-func (d *Decider) Begin(pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error) {
+// Begin reads a pod's request for one of the verbs of package decisions; nodes is how many there are.
+// It returns nothing for a pod that requests no GPU memory, a refusal by all nodes where the request
+// cannot be read, and an error where nothing can be decided yet.
+func (d *Decider) Begin(verb string, pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error) {
 	req, err := d.Names.Request(pod)
 	if err == nil && req.Empty() {
 		return nil, nil, nil
@@ -80,13 +80,13 @@ func (d *Decider) Begin(pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error)
 	d.NoteRequest()
 	ref := api.Ref(pod)
 	if problem := d.NotReady(); problem != "" {
-		d.Record(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Failed, Reason: decisions.Error, Message: problem})
+		d.Record(ref, decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: problem})
 		return nil, nil, errors.New(problem)
 	}
 	d.Cache.Expire(d.Now())
 	if err != nil {
 		d.waiters.remove(ref.UID)
-		d.Record(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error(), Asked: nodes})
+		d.Record(ref, decisions.Decision{Verb: verb, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error(), Asked: nodes})
 		return nil, unreadable(err), nil
 	}
 	c := &Cycle{Question: cache.NewQuestion(ref, req, d.Policies.GPU), asked: nodes}

@@ -142,7 +142,7 @@ func (w *world) node() Node {
 // begin begins the cycle of a pod that asks for units.
 func (w *world) begin(name, units string) *Cycle {
 	w.t.Helper()
-	c, refusal, err := w.Begin(w.pod(name, units), 1)
+	c, refusal, err := w.Begin(decisions.Filter, w.pod(name, units), 1)
 	if c == nil || refusal != nil || err != nil {
 		w.t.Fatalf("begin: %v, %v, %v", c, refusal, err)
 	}
@@ -208,7 +208,7 @@ func TestBegin(t *testing.T) {
 			if tc.count != "" {
 				pod.Annotations[w.Binder.Names.Count()] = tc.count
 			}
-			c, refusal, err := w.Begin(pod, 1)
+			c, refusal, err := w.Begin(decisions.Filter, pod, 1)
 			if diff := cmp.Diff([]bool{tc.asks, tc.refused, tc.failed}, []bool{c != nil, refusal != nil, err != nil}); diff != "" {
 				t.Errorf("asks, refused, failed (-want +got):\n%s", diff)
 			}
@@ -658,7 +658,7 @@ func TestCheaper(t *testing.T) {
 			}
 			preemptor, priority := w.pod("pod", "16"), int32(10)
 			preemptor.Spec.Priority = &priority
-			c, _, err := w.Begin(preemptor, 1)
+			c, _, err := w.Begin(decisions.Filter, preemptor, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -697,7 +697,7 @@ func TestWhy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.Binder.Cache.SetNode("small", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-cccc", Allocatable: 14, MemoryMiB: 14336}}})
-			c, _, err := w.Begin(w.pod("pod", "20"), tc.nodes)
+			c, _, err := w.Begin(decisions.Filter, w.pod("pod", "20"), tc.nodes)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -43,23 +43,23 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	if problem := unanswerable(args); problem != "" {
 		return &extenderv1.ExtenderFilterResult{Error: problem}
 	}
-	names := namesOf(args)
-	c, unreadable, err := e.Begin(args.Pod, len(names))
+	names, templates := namesOf(args), templatesOf(args)
+	c, unreadable, err := e.Begin(decisions.Filter, args.Pod, len(names))
 	switch {
 	case err != nil:
 		return &extenderv1.ExtenderFilterResult{Error: passedOn(err.Error())}
 	case unreadable != nil:
-		result := fitting(args, []string{})
+		result := fitting(templates, []string{})
 		result.FailedAndUnresolvableNodes = make(extenderv1.FailedNodesMap, len(names))
 		for _, name := range names {
 			result.FailedAndUnresolvableNodes[name] = passedOn(reasons.Counted(unreadable, unreadable.Message))
 		}
 		return result
 	case c == nil:
-		return fitting(args, names)
+		return fitting(templates, names)
 	}
 	_, all := e.Cache.Changes()
-	c.Sampled, c.Templates = e.sampled(len(names), all), templatesOf(args)
+	c.Sampled, c.Templates = e.sampled(len(names), all), templates
 	c.Expecting = e.Cache.Unexpect(c.Pod.UID)
 	fit, refused := e.judge(c, names)
 	if len(fit) == 0 && c.Expecting {
@@ -75,7 +75,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	}
 	e.Log.Debug("filter",
 		zap.Stringer("pod", c.Pod), zap.String("uid", c.Pod.UID), zap.Int("asked", len(names)), zap.Int("fit", len(fit)))
-	result := fitting(args, e.choose(c, args.Pod, fit))
+	result := fitting(templates, e.choose(c, args.Pod, fit))
 	if len(fit) == 0 || !e.Alone {
 		result.FailedNodes, result.FailedAndUnresolvableNodes = explained(c, refused, closest)
 	}
@@ -112,7 +112,7 @@ func namesOf(args *extenderv1.ExtenderArgs) (names []string) {
 	return names
 }
 
-// templatesOf returns the nodes that a question has in full, by name.
+// templatesOf returns the nodes that a question has in full, by name; nil: it has names alone.
 func templatesOf(args *extenderv1.ExtenderArgs) map[string]*v1.Node {
 	if args.NodeNames != nil || args.Nodes == nil {
 		return nil
@@ -125,12 +125,11 @@ func templatesOf(args *extenderv1.ExtenderArgs) map[string]*v1.Node {
 }
 
 // fitting answers where the pod fits, in the form of the question.
-func fitting(args *extenderv1.ExtenderArgs, names []string) *extenderv1.ExtenderFilterResult {
-	if args.NodeNames != nil {
+func fitting(templates map[string]*v1.Node, names []string) *extenderv1.ExtenderFilterResult {
+	if templates == nil {
 		return &extenderv1.ExtenderFilterResult{NodeNames: &names}
 	}
 	nodes := &v1.NodeList{}
-	templates := templatesOf(args)
 	for _, name := range names {
 		nodes.Items = append(nodes.Items, *templates[name])
 	}
@@ -219,7 +218,7 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	for i, name := range names {
 		result[i].Host = name
 	}
-	c, _, _ := e.Begin(args.Pod, len(names))
+	c, _, _ := e.Begin(decisions.Prioritize, args.Pod, len(names))
 	if c == nil {
 		return &result
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	v1 "k8s.io/api/core/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -80,14 +81,28 @@ func TestRefusalsAreRememberedWithTheirReason(t *testing.T) {
 			}
 		})
 	}
-	t.Run("not ready", func(t *testing.T) {
-		w.Missing = func() string { return "no pods yet" }
-		ask("1", "")
-		if got := log.Pods("", "")[0].Decisions[0]; got.Result != decisions.Failed || got.Reason != decisions.Error {
-			t.Errorf("%+v", got)
-		}
-		w.Missing = func() string { return "" }
-	})
+	for verb, ask := range map[string]func(*v1.Pod){
+		decisions.Filter:     func(pod *v1.Pod) { w.Filter(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes}) },
+		decisions.Prioritize: func(pod *v1.Pod) { w.Prioritize(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes}) },
+		decisions.Preempt: func(pod *v1.Pod) {
+			w.Preempt(t.Context(), &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToVictims: map[string]*extenderv1.Victims{"big": {}}})
+		},
+	} {
+		t.Run("unanswered "+verb, func(t *testing.T) {
+			pod := w.pod("p", "1")
+			pod.Annotations = map[string]string{w.Names.Count(): "two"}
+			ask(pod)
+			if got := log.Pods("", "")[0].Decisions[0]; got.Verb != verb || got.Result != decisions.Unfit || got.Reason != decisions.Unreadable {
+				t.Errorf("an unreadable pod: %+v", got)
+			}
+			w.Missing = func() string { return "no pods yet" }
+			ask(w.pod("p", "1"))
+			if got := log.Pods("", "")[0].Decisions[0]; got.Verb != verb || got.Result != decisions.Failed || got.Reason != decisions.Error {
+				t.Errorf("not ready: %+v", got)
+			}
+			w.Missing = func() string { return "" }
+		})
+	}
 	t.Run("bind", func(t *testing.T) {
 		pod := w.pod("p", "100")
 		w.Bind(t.Context(), &extenderv1.ExtenderBindingArgs{PodName: "p", PodNamespace: "team", PodUID: pod.UID, Node: "big"})
