@@ -82,7 +82,9 @@ func NewNode(selector Selector, memory string, interval time.Duration, source in
 func (n *Node) Heed(others *Published) { n.others = others }
 
 // Remember records the first index of each GPU for later processes. Call it before Run.
-func (n *Node) Remember(record checkpoint.Store) { n.choice.record = record }
+func (n *Node) Remember(record checkpoint.Store) {
+	n.choice.record = checkpoint.Bounded(record, maxReads)
+}
 
 // Retire withdraws GPUs while they have clients of a retired MPS protocol. Call it before Run.
 func (n *Node) Retire(find Retired) { n.findRetired = find }
@@ -124,9 +126,7 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 // the source has looked, and the kubelet has answered or has let firstPatience pass.
 func (n *Node) Run(ctx context.Context) error {
 	n.Wait(ctx)
-	if err := n.choice.load(n.log); err != nil {
-		return err
-	}
+	n.choice.load(ctx, n.log)
 	if n.others != nil {
 		if err := n.others.watch(ctx); err != nil {
 			n.log.Info("GPUs that other drivers publish are unknown", zap.Error(err))

@@ -428,54 +428,101 @@ func TestAnIndexSelectsTheSameGPUInLaterProcesses(t *testing.T) {
 // disk is a record that fails to be read or written.
 type disk struct {
 	checkpoint.Store
-	read, write error
+	fail func() (read, write error)
 }
 
 func (d *disk) Read() ([]byte, error) {
-	if d.read != nil {
-		return nil, d.read
+	if err, _ := d.fail(); err != nil {
+		return nil, err
 	}
 	return d.Store.Read()
 }
 
 func (d *disk) Write(data []byte) error {
-	if d.write != nil {
-		return d.write
+	if _, err := d.fail(); err != nil {
+		return err
 	}
 	return d.Store.Write(data)
 }
 
-// TestNoGPUIsSelectedWithoutTheRecord: a file that cannot be read may name other GPUs than the indexes do now. One that cannot
-// be decoded is set aside, and one that cannot be written is written later.
-func TestNoGPUIsSelectedWithoutTheRecord(t *testing.T) {
+// TestARecordThatFails: no GPU is selected while the record may name others than the indexes do now. A record that cannot be
+// decoded, or not be read for long, is set aside, and one that cannot be written is written later.
+func TestARecordThatFails(t *testing.T) {
 	file := checkpoint.File(filepath.Join(t.TempDir(), "devices.json"))
-	record := &disk{Store: file, read: errors.New("input/output error")}
+	if got := runOnce(t, "0", file, numbered(0, 1)); !slices.Equal(got, []int{0}) {
+		t.Fatalf("GPUs %v at first", got)
+	}
 	selector, err := ParseSelector("0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	core, logged := observer.New(zap.WarnLevel)
-	n := NewNode(selector, memory, time.Second, prober(machine(2)), &kubelet{}, &events{}, zap.New(core))
-	n.Remember(record)
-	if err := n.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "input/output error") {
-		t.Errorf("it runs without its record: %v", err)
+	broken := errors.New("input/output error")
+	for name, tc := range map[string]struct {
+		recovers time.Duration // 0: never
+		looked   time.Duration
+		want     string
+	}{
+		"it is readable later": {5 * time.Second, 5 * time.Second, "1;"},
+		"it is never readable": {0, (maxReads - 1) * time.Second, "0;"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				copied := checkpoint.File(filepath.Join(t.TempDir(), "devices.json"))
+				data, err := file.Read()
+				if err := errors.Join(err, copied.Write(data)); err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				record := &disk{Store: copied, fail: func() (read, write error) {
+					if tc.recovers == 0 || time.Since(begin) < tc.recovers {
+						return broken, nil
+					}
+					return nil, nil
+				}}
+				n := NewNode(selector, memory, time.Minute, prober(numbered(1, 0)), &kubelet{}, &events{}, zaptest.NewLogger(t))
+				n.Remember(record)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- n.Run(ctx) }()
+				<-n.Looked()
+				if took := time.Since(begin); took != tc.looked {
+					t.Errorf("it looks after %s, want %s", took, tc.looked)
+				}
+				if got := offered(n); got != tc.want {
+					t.Errorf("offered %q, want %q", got, tc.want)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
-	record.read, record.write = nil, errors.New("no space left on device")
+
+	full := true
+	core, logged := observer.New(zap.WarnLevel)
+	n := NewNode(selector, memory, time.Second, prober(numbered(1, 0)), &kubelet{}, &events{}, zap.New(core))
+	n.Remember(&disk{Store: file, fail: func() (read, write error) {
+		if full {
+			return nil, errors.New("no space left on device")
+		}
+		return nil, nil
+	}})
 	for range 3 {
 		n.Update(t.Context(), n.look)
 	}
 	if logged.Len() != 1 || offered(n) != "0;" {
 		t.Errorf("offered %s, logged %v", offered(n), logged.All())
 	}
-	record.write = nil
+	full = false
 	n.Update(t.Context(), n.look)
-	if got := runOnce(t, "0", file, numbered(1, 0)); len(got) != 1 || got[0] != 0 {
+	if got := runOnce(t, "0", file, numbered(0, 1)); !slices.Equal(got, []int{1}) {
 		t.Errorf("GPUs %v after the file could be written", got)
 	}
 	if err := file.Write([]byte("{")); err != nil {
 		t.Fatal(err)
 	}
-	if got := runOnce(t, "0", file, numbered(1, 0)); len(got) != 1 || got[0] != 1 {
+	if got := runOnce(t, "0", file, numbered(0, 1)); !slices.Equal(got, []int{0}) {
 		t.Errorf("GPUs %v without a usable record", got)
 	}
 }

@@ -1,6 +1,7 @@
 package coexist
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -8,8 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
@@ -111,17 +114,23 @@ type choice struct {
 	failed  bool // to write the record
 }
 
-// load reads the record of the last process. The process must not select GPUs by index if it cannot read the record.
-func (c *choice) load(log *zap.Logger) error {
+// maxReads is the number of failed reads after which the record counts as lost. Until then, no GPU is selected.
+const maxReads = 30
+
+// load returns when it has read the record of the last process, or the context is done.
+func (c *choice) load(ctx context.Context, log *zap.Logger) {
 	if c.record == nil || c.text == "" {
-		return nil
+		return
 	}
-	state, _, err := checkpoint.Load[recorded](c.record, recordVersion, log)
-	if err != nil {
-		return fmt.Errorf("read which GPUs --devices has selected: %w", err)
-	}
-	c.indexes = state.of(c.Selector)
-	return nil
+	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) { // only the context ends it early
+		state, _, err := checkpoint.Load[recorded](c.record, recordVersion, log)
+		if err != nil {
+			log.Warn("no GPU is offered before the record of --devices is read", zap.Error(err))
+			return false, nil
+		}
+		c.indexes = state.of(c.Selector)
+		return true, nil
+	})
 }
 
 // apply returns the selected GPUs, and records the indexes of new ones.
