@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
 // Config is what a Driver is to do. All fields are to be set.
@@ -80,13 +81,14 @@ func (d *Driver) Restore() error {
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	ctx = operation.Begin(ctx)
 	out := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
 	for _, claim := range claims {
 		result, err := d.prepare(ctx, claim)
 		if err != nil {
 			// The kubelet shows it in an event of the pod, and tries again.
 			result.Err = fmt.Errorf("claim %s: %s", claim.Name, reasons.Error(err))
-			d.log.Warn("claim is not prepared", zap.String("claim", claim.Namespace+"/"+claim.Name), zap.String("uid", string(claim.UID)), zap.Error(err))
+			operation.Log(ctx, d.log).Warn("claim is not prepared", zap.String("claim", claim.Namespace+"/"+claim.Name), zap.String("uid", string(claim.UID)), zap.Error(err))
 		}
 		out[claim.UID] = result
 	}
@@ -106,7 +108,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err := d.ready(ctx, c); err != nil {
 		return result, err
 	}
-	d.log.Info("claim prepared", zap.String("claim", c.Namespace+"/"+c.Name), zap.String("uid", string(c.UID)), zap.Any("shares", c.Shares), zap.String("enforcement", string(c.Enforcement)))
+	operation.Log(ctx, d.log).Info("claim prepared", zap.String("claim", c.Namespace+"/"+c.Name), zap.String("uid", string(c.UID)), zap.Any("shares", c.Shares), zap.String("enforcement", string(c.Enforcement)))
 	for i, s := range c.Shares {
 		device := kubeletplugin.Device{Requests: []string{c.Request}, PoolName: d.cfg.Node, DeviceName: s.Device, ShareID: s.ID}
 		if i == 0 {
@@ -208,11 +210,12 @@ func (d *Driver) RetiredClients(gpu.Inventory, map[string]string) map[gpu.UUID][
 
 // UnprepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	ctx = operation.Begin(ctx)
 	out := make(map[types.UID]error, len(claims))
 	for _, claim := range claims {
 		err := d.leave(ctx, claim.UID)
 		if err != nil {
-			d.log.Warn("claim is not given back", zap.Stringer("claim", claim), zap.Error(err))
+			operation.Log(ctx, d.log).Warn("claim is not given back", zap.Stringer("claim", claim), zap.Error(err))
 		}
 		out[claim.UID] = err
 	}
@@ -238,7 +241,7 @@ func (d *Driver) leave(ctx context.Context, uid types.UID) error {
 		d.claims[uid] = was
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
-	d.log.Info("claim given back", zap.String("claim", was.Namespace+"/"+was.Name), zap.String("uid", string(uid)))
+	operation.Log(ctx, d.log).Info("claim given back", zap.String("claim", was.Namespace+"/"+was.Name), zap.String("uid", string(uid)))
 	return nil
 }
 

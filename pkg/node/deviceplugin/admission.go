@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
 // prefer waits for the pod to be known before it chooses without knowing it.
@@ -32,13 +33,13 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
 			}
 			s, _, _ = p.state.Look(ctx) // what was seen before the wait is old
-			ids, err = p.lastResort(s, r, available, must, size)
+			ids, err = p.lastResort(ctx, s, r, available, must, size)
 		}
 		if err != nil {
-			p.refuse(s, r, size, err)
+			p.refuse(ctx, s, r, size, err)
 			return nil, err
 		}
-		p.log.Debug("slots preferred", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Strings("devices", deviceNames(s, ids)))
+		operation.Log(ctx, p.log).Debug("slots preferred", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Strings("devices", deviceNames(s, ids)))
 		return ids, nil
 	}
 }
@@ -70,7 +71,7 @@ func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 		}
 		err := n.server.pods.Refresh(ctx)
 		if n.answered = err == nil; err != nil {
-			n.server.log.Warn("the API server does not tell of the pod that the kubelet asks for", zap.String("node", n.server.cfg.Node), zap.Error(err))
+			operation.Log(ctx, n.server.log).Warn("the API server does not tell of the pod that the kubelet asks for", zap.String("node", n.server.cfg.Node), zap.Error(err))
 		}
 	}
 }
@@ -94,7 +95,7 @@ func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.Slot
 
 // lastResort chooses for a pod that has not become known in time. It gets no
 // cores: it is not known which GPU they would have to be of.
-func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+func (p *Server) lastResort(ctx context.Context, s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	ids, err := allocation.Prefer(s, r, available, must, size)
 	if !errors.Is(err, allocation.ErrNoPod) {
 		return ids, err
@@ -110,7 +111,7 @@ func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must 
 	s.Listed = nil
 	ids, err = allocation.Prefer(s, r, available, must, size)
 	if err == nil {
-		p.log.Warn("placed without knowing the pod", zap.String("node", p.cfg.Node), zap.Int("units", size),
+		operation.Log(ctx, p.log).Warn("placed without knowing the pod", zap.String("node", p.cfg.Node), zap.Int("units", size),
 			zap.Strings("devices", deviceNames(s, ids)))
 	}
 	return ids, err
@@ -136,7 +137,7 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (t
 		s, changed, _ := p.state.Look(waiting)
 		grant, err := allocation.Resolve(s, r, ids)
 		if err != nil {
-			p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", len(ids)), zap.Error(err))
+			operation.Log(ctx, p.log).Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", len(ids)), zap.Error(err))
 			return to, allocation.Grant{}, gpu.Inventory{}, err
 		}
 		to, err = allocation.Admit(s, grant)
@@ -154,7 +155,7 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (t
 			}
 		}
 		if err != nil {
-			p.refuse(s, r, len(ids), err)
+			p.refuse(ctx, s, r, len(ids), err)
 			return to, allocation.Grant{}, gpu.Inventory{}, err
 		}
 		return to, grant, s.Inventory, nil
@@ -162,9 +163,9 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (t
 }
 
 // refuse logs a refusal, and tells the pod of it if it is clear which it is.
-func (p *Server) refuse(s allocation.State, r gpu.Resource, size int, err error) {
+func (p *Server) refuse(ctx context.Context, s allocation.State, r gpu.Resource, size int, err error) {
 	why := reasons.Error(err)
-	p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.String("error", why))
+	operation.Log(ctx, p.log).Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.String("error", why))
 	var meant []placement.PodRef
 	for _, pod := range s.Pods {
 		asks := slices.ContainsFunc(pod.Request.Containers.All(), func(c placement.Container) bool { return allocation.Amount(r, c) == size })

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
 const (
@@ -474,7 +476,7 @@ func (r *Runner) answer(running *semaphore.Weighted) grpc.UnaryServerInterceptor
 			defer running.Release(1)
 		}
 		began := time.Now()
-		out, err := handle(ctx, req)
+		out, err := handle(operation.Begin(ctx), req)
 		r.Answered(info.FullMethod[strings.LastIndexByte(info.FullMethod, '/')+1:], time.Since(began), err)
 		return out, err
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -660,5 +664,42 @@ func TestTheSocketOfALongDomain(t *testing.T) {
 	}
 	if len(names) != 4 || !names["gpumem-gpumem.dev_gpu-mem.sock"] {
 		t.Errorf("the sockets are %v", names)
+	}
+}
+
+// TestLogLinesOfACallShareANumber, also those of the packages that the call reaches.
+func TestLogLinesOfACallShareANumber(t *testing.T) {
+	n := newNode(t, nil, nil, pod("direct", 1, "", app(3)))
+	core, logged := observer.New(zap.DebugLevel)
+	n.Plugin = New(DefaultConfig("n1"), n.Source, n.Pods, n.Kubelet, n.Notes, n.Counts, zap.New(core))
+	if err := n.State.Load(); err != nil {
+		t.Fatal(err)
+	}
+	n.Kubelet.Lists("ns/direct")
+	ids := n.Free()[:3]
+	if _, err := n.Server.Allocate(t.Context(), &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}}); err != nil {
+		t.Fatal(err)
+	}
+	n.Kubelet.Give("direct", "main", ids)
+	n.Pods.Settle("direct")
+	logged.TakeAll()
+	answer := NewRunner(t.TempDir(), zap.NewNop()).answer(semaphore.NewWeighted(maxCalls))
+	start := func(ctx context.Context, _ any) (any, error) {
+		return n.Server.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
+	}
+	numbers := make(map[any][]string)
+	for range 2 {
+		if _, err := answer(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "PreStartContainer"}, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, line := range logged.All() {
+		number := line.ContextMap()["operation"]
+		numbers[number] = append(numbers[number], line.Message)
+	}
+	want := [][]string{{"container starts"}, {"container starts", "assignment corrected"}}
+	got := slices.SortedFunc(maps.Values(numbers), func(a, b []string) int { return len(a) - len(b) })
+	if diff := cmp.Diff(want, got); diff != "" || len(numbers[nil]) > 0 {
+		t.Errorf("lines by number (-want +got):\n%s", diff)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
 // Server answers the kubelet about memory, and has a server of its own for
@@ -87,14 +88,14 @@ func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 }
 
 func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
-	out := &pluginapi.AllocateResponse{}
+	out, log := &pluginapi.AllocateResponse{}, operation.Log(ctx, p.log)
 	for _, c := range req.GetContainerRequests() {
 		to, grant, inv, err := p.admit(ctx, r, slotIDs(c.GetDevicesIds()))
 		if err != nil {
 			return nil, asStatus(err)
 		}
 		inv.Enforcement = inv.LevelFor(len(grant.Devices))
-		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
+		log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
 		response := p.cfg.Containers.Response(r, grant, inv)
 		p.state.Record(grants.NewGrant(to, grant, inv, response))
 		out.ContainerResponses = append(out.ContainerResponses, response)
@@ -106,12 +107,12 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 // PreStartContainer finds out who holds the slots, now that the kubelet tells,
 // and puts the pod's annotation right before the container runs.
 func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
-	out := &pluginapi.PreStartContainerResponse{}
+	out, log := &pluginapi.PreStartContainerResponse{}, operation.Log(ctx, p.log)
 	ids := slotIDs(req.GetDevicesIds())
 	defer p.reconciler.Kick() // for what is not put right here
 	s, _, asked := p.state.Look(ctx)
 	if slices.ContainsFunc(ids, gpu.SlotID.GPUShare) {
-		p.log.Info("container of a pod starts that gpushare has placed", zap.String("node", p.cfg.Node), zap.Strings("slots", req.GetDevicesIds()))
+		log.Info("container of a pod starts that gpushare has placed", zap.String("node", p.cfg.Node), zap.Strings("slots", req.GetDevicesIds()))
 		return out, nil // with the environment that gpushare's plugin gave it
 	}
 	grant, err := allocation.Resolve(s, gpu.Memory, ids)
@@ -123,32 +124,32 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	held, ok := holderOf(s.Allocated, ids)
 	if !ok { // a plain init container: the kubelet does not list those
-		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
+		log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
 		return out, p.unlistedMayStart(ctx, s, "init container", grant)
 	}
 	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.Of(pod.Pod) })
 	if i < 0 {
-		p.log.Info("container of a pod starts that the API server has not reported", zap.String("node", p.cfg.Node),
+		log.Info("container of a pod starts that the API server has not reported", zap.String("node", p.cfg.Node),
 			zap.String("pod", held.Namespace+"/"+held.Name), zap.String("container", held.Container))
 		return out, p.unlistedMayStart(ctx, s, "container", grant)
 	}
 	pod := s.Pods[i]
-	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
+	log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
 		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
 	if actual := allocation.Actual(s, pod); !actual.None() {
 		for _, gpus := range []int{len(actual.Shares), len(grant.Devices)} {
 			if gpus != pod.Request.GPUs() {
-				return nil, asStatus(p.reconciler.Mixed(pod, gpus))
+				return nil, asStatus(p.reconciler.Mixed(ctx, pod, gpus))
 			}
 		}
 	}
 	if err := p.mayStart(ctx, s, pod, held, grant); err != nil {
-		return nil, p.unenforced(pod.Pod, err)
+		return nil, p.unenforced(ctx, pod.Pod, err)
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
 	defer cancel()
 	if err := errors.Join(p.reconciler.Correct(writing, s), p.reconciler.Level(writing, pod, s)); err != nil {
-		p.log.Warn("assignments not corrected before the start", zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Error(err))
+		log.Warn("assignments not corrected before the start", zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Error(err))
 	}
 	return out, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
 // mayStart says why a container must not start: what its environment says of its
@@ -34,7 +35,7 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 // answer. The kubelet puts the reason into an event of the pod.
 func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what string, grant allocation.Grant) error {
 	if err := p.ready(ctx, p.levelOfUnlisted(s, grant), allocation.Allocated{Slots: grant.Slots}, grant); err != nil {
-		p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
+		operation.Log(ctx, p.log).Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
 		return asStatus(fmt.Errorf("the %s waits: %w", what, err))
 	}
 	return nil
@@ -69,8 +70,8 @@ func (p *Server) ready(ctx context.Context, level gpu.Enforcement, held allocati
 }
 
 // unenforced reports of a container that it waits for its limit to hold.
-func (p *Server) unenforced(pod placement.PodRef, err error) error {
-	p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod), zap.String("uid", pod.UID), zap.Error(err))
+func (p *Server) unenforced(ctx context.Context, pod placement.PodRef, err error) error {
+	operation.Log(ctx, p.log).Warn("container does not start", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod), zap.String("uid", pod.UID), zap.Error(err))
 	p.events.Pod(pod, event.NotEnforced, err.Error())
 	return asStatus(err)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
 const (
@@ -147,7 +148,7 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	var unwritten []placement.Request // of pods that wait
 	for _, c := range corrections {
 		if !c.Asked() {
-			_ = r.Mixed(c.Pod, len(c.Actual.Shares)) // for its event
+			_ = r.Mixed(ctx, c.Pod, len(c.Actual.Shares)) // for its event
 		}
 		if !c.Whole() {
 			continue
@@ -244,11 +245,11 @@ func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocat
 	}
 	switch {
 	case c == nil && is.Enforcement != was.Enforcement:
-		r.tellLevel(ref, was, is)
+		r.tellLevel(ctx, ref, was, is)
 	case c != nil:
 		r.state.Wrote(ref, is)
 		if !was.SameDevices(is) { // else it has left its old GPUs for good: that has been said
-			r.tellCorrected(*c, was, is, s)
+			r.tellCorrected(ctx, *c, was, is, s)
 		}
 	}
 	return nil
@@ -295,7 +296,7 @@ func (r *Reconciler) release(ref placement.PodRef) {
 
 // Mixed returns that a pod has slots of more GPUs than it asks for, or of fewer, which no
 // assignment can describe. It is an event of the pod, once.
-func (r *Reconciler) Mixed(pod allocation.Pod, gpus int) error {
+func (r *Reconciler) Mixed(ctx context.Context, pod allocation.Pod, gpus int) error {
 	ref, mixed := pod.Pod, fmt.Errorf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again",
 		pod.Pod, gpus, pod.Request.GPUs())
 	r.mu.Lock()
@@ -303,7 +304,7 @@ func (r *Reconciler) Mixed(pod allocation.Pod, gpus int) error {
 	r.reported[ref.UID] = true
 	r.mu.Unlock()
 	if !told {
-		r.log.Error("slots of the pod are not what it asks for", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("reason", mixed.Error()))
+		operation.Log(ctx, r.log).Error("slots of the pod are not what it asks for", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("reason", mixed.Error()))
 		r.events.Pod(ref, event.Mixed, mixed.Error())
 	}
 	return mixed

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
 // Pods lists the pods that are bound to the node, reports whether these are all, and writes the GPUs of a pod.
@@ -93,7 +94,7 @@ func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, er
 		}
 		select {
 		case <-asking.Done():
-			n.log.Warn("the kubelet does not tell what it has given", zap.String("node", n.cfg.Node), zap.Error(err))
+			operation.Log(ctx, n.log).Warn("the kubelet does not tell what it has given", zap.String("node", n.cfg.Node), zap.Error(err))
 			return n.recall(pods), changed, err
 		case <-time.After(kubeletPause):
 		}

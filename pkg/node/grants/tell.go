@@ -2,6 +2,7 @@ package grants
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,12 +13,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
 // tellCorrected logs, counts and tells the pod that its assignment was corrected.
-func (r *Reconciler) tellCorrected(c allocation.Correction, was, is placement.Assignment, s allocation.State) {
+func (r *Reconciler) tellCorrected(ctx context.Context, c allocation.Correction, was, is placement.Assignment, s allocation.State) {
 	ref, inv := c.Pod.Pod, s.Inventory
-	r.log.Info("assignment corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
+	operation.Log(ctx, r.log).Info("assignment corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.Any("devices", is.Devices()), zap.Any("was", was.Devices()), zap.Int64("units", int64(c.Pod.Request.Units())))
 	switch {
 	case planned(c.Pod) && (was.None() || c.Pod.Plan.SameDevices(is)):
@@ -39,9 +41,9 @@ func (r *Reconciler) tellCorrected(c allocation.Correction, was, is placement.As
 }
 
 // tellLevel logs and tells the pod that the level of its assignment was corrected.
-func (r *Reconciler) tellLevel(ref placement.PodRef, from, to placement.Assignment) {
+func (r *Reconciler) tellLevel(ctx context.Context, ref placement.PodRef, from, to placement.Assignment) {
 	level, was := to.Enforcement, cmp.Or(from.Enforcement, gpu.EnforcementAdvisory)
-	r.log.Info("level corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
+	operation.Log(ctx, r.log).Info("level corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.String("level", string(level)), zap.String("was", string(was)))
 	change := event.LevelRaised
 	if !level.AtLeast(was) {
