@@ -58,7 +58,7 @@ func NewWriter(w Writer) *Writer {
 // Run writes the file whenever the node has other GPUs, the driver was loaded again, or the file is not the one that was
 // written, until the context is done.
 func (w *Writer) Run(ctx context.Context) error {
-	return w.Watch(ctx, retry, func(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+	return w.Watch(ctx, retry, func(_ context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		is := []string{w.load(inv.DriverVersion)}
 		for _, d := range inv.Devices {
 			is = append(is, string(d.UUID))
@@ -109,7 +109,7 @@ func (w *Writer) former(version string) (described []string) {
 	if lib.Init() != nvml.SUCCESS {
 		return nil
 	}
-	defer lib.Shutdown()
+	defer func() { _ = lib.Shutdown() }() // the prober has its own session
 	for _, d := range spec.Devices {
 		handle, ret := lib.DeviceGetHandleByUUID(d.Name)
 		if ret != nvml.SUCCESS {
