@@ -12,12 +12,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// Cache is safe for use by several goroutines.
+// Cache tracks GPU allocations. It is safe for concurrent use.
 type Cache struct {
-	mu sync.Mutex // guards the state, but for how nodes are read
+	mu sync.Mutex // guards state, except for readers of nodes
 	state
 
-	ranking.Market // of its nodes: see Reprice
+	ranking.Market // stores requests and prices: see Reprice
 }
 
 // New returns an empty cache.
@@ -27,7 +27,7 @@ func New() *Cache {
 	}}
 }
 
-// SetNode records what a node offers: a new node, or a change.
+// SetNode records the inventory of a new or changed node.
 func (c *Cache) SetNode(name string, inv gpu.Inventory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,17 +35,15 @@ func (c *Cache) SetNode(name string, inv gpu.Inventory) {
 	c.offer(name, &inv)
 }
 
-// RemoveNode forgets a node. Its pods are kept until they are removed
-// themselves.
+// RemoveNode removes a node. Its pods remain until RemovePod removes them.
 func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.offer(name, nil)
 }
 
-// AddPod records what the API server says of a bound pod, which counts whatever
-// was assumed. The assignment may be none: such a pod holds an unknown device. Of a pod without
-// GPU memory the CPU alone counts.
+// AddPod records a bound pod that the watch has shown. It overrides an assumption. A pod without an
+// assignment counts on every GPU of its node. A pod without GPU memory counts with its CPU only.
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,20 +54,21 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.set(on, h.Pod.UID, &Pod{Holding: h, Node: nodeName})
 }
 
-// NominatePod records that a pod without a node is to come to one, once others
-// have left it for the pod: to these GPUs, or where it goes; until then, or, where
-// that is zero, until it is taken back. An empty name takes it back.
+// NominatePod records that a pod without a node waits until other pods leave a node. The nomination is
+// for the GPUs in at, or for any GPU if at is empty. It ends at until, or with the next call if until is
+// zero. An empty node name removes it.
 func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.pods[coming][ref.UID]; ok && nodeName == "" && p.own() {
-		return // the API server does not know of that
+		return // only the cache has this nomination
 	}
 	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Assignment: at}, until)
 }
 
-// QueuePod records that a pod has waited since a time for a node to admit or place its pods. Until then it
-// precedes others that could be taken for it. An empty name takes that back. A nomination counts instead.
+// QueuePod records that a pod has waited, since a time, until a node admits or places its pods. The pod
+// precedes pods that could be confused with it until the entry ends at until. An empty node name removes
+// the entry. A nomination by NominatePod takes precedence.
 func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Request, since, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,8 +111,7 @@ func (c *Cache) Expire(now time.Time) {
 	}
 }
 
-// RemovePod forgets a pod that is terminal or gone. A pod that is not known is
-// nothing to do.
+// RemovePod removes a pod that is terminal or deleted. It ignores unknown pods.
 func (c *Cache) RemovePod(uid string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,9 +122,9 @@ func (c *Cache) RemovePod(uid string) {
 	c.set(on, uid, nil)
 }
 
-// RefusePod records that the binding of an assumed pod that was decided at a
-// certain time was refused for certain. The assumption is taken back unless
-// another binding of the pod may still land.
+// RefusePod records that the API server definitely refused a binding of an assumed pod. The time of its
+// decision identifies the binding. The assumption ends unless another binding of the pod may still
+// succeed.
 func (c *Cache) RefusePod(uid string, decided time.Time) {
 	c.forget(uid, func(p *Pod) bool {
 		if i := slices.IndexFunc(p.bindings, decided.Equal); i >= 0 {
@@ -136,20 +134,19 @@ func (c *Cache) RefusePod(uid string, decided time.Time) {
 	})
 }
 
-// ForgetPod takes an assumption back, if there is one: the pod is gone or has
-// ended.
+// ForgetPod ends the assumption of a pod that is deleted or terminal. It returns false if there is none.
 func (c *Cache) ForgetPod(uid string) (forgotten bool) {
 	return c.forget(uid, func(*Pod) bool { return true })
 }
 
-// ExpirePod takes an assumption back unless a binding was decided at that time
-// or later: the caller has found the pod without a node since.
+// ExpirePod ends the assumption of a pod unless one of its bindings was decided at that time or later. The
+// caller has since read the pod and found it without a node.
 func (c *Cache) ExpirePod(uid string, before time.Time) {
 	c.forget(uid, func(p *Pod) bool { return p.since().Before(before) })
 }
 
-// forget takes an assumption back if it is over. A pod that the watch has
-// reported in the meantime is kept.
+// forget ends an assumption for which over returns true. A pod that the watch has shown in the meantime is
+// kept.
 func (c *Cache) forget(uid string, over func(*Pod) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,14 +158,13 @@ func (c *Cache) forget(uid string, over func(*Pod) bool) bool {
 	return true
 }
 
-// AssumePod chooses GPUs for a pod on a node and reserves them, so that the
-// next call sees them taken. A pod that is already on that node gets the same
-// answer again, unless that is not known to be bound and has been overtaken: what
-// another extender bound meanwhile is on those GPUs. Each answer for a pod that is
-// not bound is taken for one more binding of it, which the caller sends.
+// AssumePod picks GPUs for a pod on a node and reserves them, so that the next call counts them as
+// allocated. A pod that is already on that node gets the same GPUs again, unless it is only assumed and
+// no longer fits there, because another extender has bound pods to these GPUs meanwhile. Each successful
+// call for an assumed pod counts as one more binding, which the caller must send.
 //
-// The error is a *decide.Refusal: what Decide says, or Elsewhere when the pod is on another
-// node, or bound to this one without GPUs that are known: nothing is left to decide.
+// The error is a *decide.Refusal: the one from Decide, or Elsewhere if the pod is on another node, or is
+// bound to this node without known GPUs.
 func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) (placement.Assignment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,16 +191,15 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	return chosen, nil
 }
 
-// Assumed is a pod whose binding is on its way, or that the watch has not
-// reported as bound yet.
+// Assumed is a pod whose binding is in progress or not yet confirmed by the watch.
 type Assumed struct {
 	Pod   placement.PodRef
 	Node  string
 	Since time.Time
 }
 
-// HoldPod records that kube-scheduler goes on with an assumed pod before it sends a binding, however
-// long that takes, or that it has sent one or given up.
+// HoldPod records whether kube-scheduler still processes an assumed pod before it sends the binding. This
+// step has no time limit.
 func (c *Cache) HoldPod(uid string, held bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,10 +208,9 @@ func (c *Cache) HoldPod(uid string, held bool) {
 	}
 }
 
-// AssumedBefore returns the assumed pods for which no binding was decided at a
-// point in time or later, and no read has ended, oldest first. Pods that are held are not among
-// them. The caller reads
-// each from the API server (BeginRead), and enters it or calls ExpirePod.
+// AssumedBefore returns the assumed pods with no binding decided and no read finished at the given time or
+// later, oldest first. It omits held pods. For each, the caller must read the pod from the API server
+// (BeginRead) and call Read.Enter or ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,7 +226,7 @@ func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	return out
 }
 
-// Where returns the node that a pod is on, and whether that is only assumed.
+// Where returns the node of a pod, and whether the pod is only assumed there.
 func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,8 +236,8 @@ func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	return "", false, false
 }
 
-// Heard reports whether the watch has shown that a pod is on a node. Of one that was assumed,
-// or that a read has shown, it has not yet.
+// Heard reports whether the watch has shown the pod on its node. It returns false for a pod that is
+// assumed or that only a read has shown.
 func (c *Cache) Heard(uid string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,14 +245,14 @@ func (c *Cache) Heard(uid string) bool {
 	return ok && !p.Assumed
 }
 
-// Reprice makes prices of the nodes as they are, where those that there are are old.
+// Reprice computes new prices from the present nodes if the last ones are outdated.
 func (c *Cache) Reprice() {
 	changes, _ := c.Changes()
 	c.Market.Reprice(changes, c.Nodes)
 }
 
-// Changed returns a channel that is closed once some node is not what it was.
-// A caller who means to wait for that asks for the channel before it reads nodes.
+// Changed returns a channel that is closed at the next change of a node. To miss no change, get the
+// channel before reading the nodes.
 func (c *Cache) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,12 +8,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// maxRecent is how many changes of nodes the cache remembers.
+// maxRecent is the number of recent changes of nodes that the cache records.
 const maxRecent = 4096
 
-// Since returns the nodes that have changed after as many changes as an earlier call has returned,
-// some of them twice, and how many changes there have been by now. It reports false where the cache
-// does not remember so many.
+// Since returns the nodes that changed after the given number of changes, with possible duplicates, and
+// the current number of changes. It returns false if the record does not go back that far.
 func (c *Cache) Since(changes uint64) (names []string, now uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,8 +26,8 @@ func (c *Cache) Since(changes uint64) (names []string, now uint64, ok bool) {
 	return names, c.changes, true
 }
 
-// ChangedSince is Since for those who do without such memory: they get all nodes then, as they do
-// for 0.
+// ChangedSince is Since without duplicates. It returns all nodes if changes is 0 or the record does not go
+// back that far.
 func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
 	names, now, ok := c.Since(changes)
 	if !ok || changes == 0 {
@@ -38,7 +37,7 @@ func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
 	return slices.Compact(names), now
 }
 
-// All yields all nodes, in no order.
+// All yields all nodes in no particular order.
 func (s *nodes) All(yield func(*placement.Node) bool) {
 	for _, n := range s.readable() {
 		if state := n.state.Load(); state != nil && !yield(state) {
@@ -47,21 +46,20 @@ func (s *nodes) All(yield func(*placement.Node) bool) {
 	}
 }
 
-// Changes returns how many changes of nodes there have been, and how many nodes there are.
+// Changes returns the number of changes of nodes so far, and the number of nodes.
 func (c *Cache) Changes() (changes uint64, nodes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changes, c.offered
 }
 
-// NodeSet is a set of nodes that a cache knew at one time. It takes a bit for each node
-// that has been added so far.
+// NodeSet is a set of nodes that existed at one time. It uses one bit for each node that was ever added.
 type NodeSet struct {
 	bits []uint64
-	made int // nodes, when it was made
+	made int // number of nodes ever added before the set was made
 }
 
-// Set returns the set of the nodes of these names.
+// Set returns the set of the named nodes. It ignores unknown names.
 func (s *nodes) Set(names iter.Seq[string]) NodeSet {
 	s.lock.Lock()
 	set := NodeSet{made: s.made, bits: make([]uint64, (s.made+63)/64)}
@@ -77,7 +75,7 @@ func (s *nodes) Set(names iter.Seq[string]) NodeSet {
 	return set
 }
 
-// Has reports whether a node is in the set, or has come since the set was made.
+// Has reports whether a node is in the set, or was added after the set was made.
 func (s *nodes) Has(set NodeSet, name string) bool {
 	n, ok := s.readable()[name]
 	if !ok {

@@ -12,18 +12,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Difference is a pod, or what a node offers, that a cache has otherwise than
-// another. Two are equal when they are of the same thing and the cache has heard
-// nothing of it in between.
+// Difference is a pod or an inventory that differs between a cache and another one. Two Differences are
+// equal if they concern the same object and the cache has not updated the object in between.
 type Difference struct {
-	Pod  placement.PodRef // the zero value: it is the node that differs
-	Node string           // that node, or the pod's
+	Pod  placement.PodRef // zero value: the node's inventory differs
+	Node string           // the node, or the pod's node
 
 	key    key
 	cached Entry
 }
 
-// Entry is what a cache has of one pod or of one node; nil: it does not know.
+// Entry is a cache's record of one pod or one node. A nil field means that there is none.
 type Entry struct {
 	On, Coming *Pod
 	Offered    *gpu.Inventory
@@ -49,15 +48,14 @@ func (e Entry) String() string {
 	}
 }
 
-// key is what an entry is of: the UID of a pod, or the name of a node.
+// key identifies an entry by the pod's UID or the node's name.
 type key struct{ pod, node string }
 
-// OfNode reports whether it is a node that differs, rather than a pod.
+// OfNode reports whether a node's inventory differs, rather than a pod.
 func (d Difference) OfNode() bool { return d.Pod == placement.PodRef{} }
 
-// Differences returns in what the cache is not what real is, nodes first. A pod
-// that the cache assumes and real does not have is no difference: only the
-// cache knows of it.
+// Differences returns the differences between the cache and real, nodes first. A pod that is only assumed
+// does not count, because real cannot contain it.
 func (c *Cache) Differences(real *Cache) []Difference {
 	cached, actual := c.snapshot(), real.snapshot()
 	all := maps.Clone(actual)
@@ -80,10 +78,9 @@ func (c *Cache) Differences(real *Cache) []Difference {
 	return out
 }
 
-// Heal makes of what differs what it is in real, and returns what it was and
-// what it is. It does nothing, and reports false, when the two do
-// not differ, and when the cache has heard of the thing since the difference
-// was found: then it may know better.
+// Heal replaces the cache's record by the one in real, and returns both. It returns false and changes
+// nothing if the two do not differ, or if the cache has updated the object since the difference was
+// found: the cache may then be newer than real.
 func (c *Cache) Heal(d Difference, real *Cache) (was, is Entry, healed bool) {
 	was, is = d.cached, real.entry(d.key)
 	c.mu.Lock()
@@ -109,8 +106,8 @@ func (c *Cache) entry(k key) Entry {
 	return c.find(k)
 }
 
-// snapshot returns all that the cache has: of nodes what they offer, ghosts left
-// out. None of the values changes while it is in the cache.
+// snapshot returns all records of the cache, without ghosts. Records are immutable while they are in the
+// cache.
 func (c *Cache) snapshot() map[key]Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +136,7 @@ func (s *state) find(k key) Entry {
 	return e
 }
 
-// differs reports whether the cached entry is not what is real.
+// differs reports whether the cached record differs from the real one.
 func (e Entry) differs(real Entry) bool {
 	return podDiffers(e.On, real.On) || podDiffers(e.Coming, real.Coming) || !reflect.DeepEqual(e.Offered, real.Offered)
 }

@@ -10,18 +10,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// nodes are those of the cache by name, ghosts included. Its exported methods are for readers: they
-// take no lock, but for the first after a node has come or gone, and the values that they return
-// do not change.
+// nodes are the cache's nodes by name, ghosts included. Its exported methods are for readers. They take no
+// lock, except the first call after a node was added or removed, and their results are immutable.
 type nodes struct {
-	known atomic.Pointer[map[string]*node] // as readers have it; nil: a node has come or gone since. The map does not change.
+	known atomic.Pointer[map[string]*node] // the readers' map, immutable; nil: a node was added or removed since
 
-	lock sync.Mutex // guards the rest. It is written, and by others than readers read, with Cache.mu alone
+	lock sync.Mutex // guards the rest. Writers also hold Cache.mu, so all code under Cache.mu can read without this lock
 	all  map[string]*node
-	made int // how often a node was added so far
+	made int // number of nodes ever added
 }
 
-// node returns the node of that name, made as a ghost if it is new.
+// node returns the node of that name. A new node is created as a ghost.
 func (s *nodes) node(name string) *node {
 	if n, ok := s.all[name]; ok {
 		return n
@@ -35,8 +34,7 @@ func (s *nodes) node(name string) *node {
 	return n
 }
 
-// Node returns one node. It takes no lock, unless a node has come or gone, and
-// the value does not change.
+// Node returns a copy of one node.
 func (s *nodes) Node(name string) (placement.Node, bool) {
 	if n := s.Look(name); n != nil {
 		return *n, true
@@ -44,7 +42,7 @@ func (s *nodes) Node(name string) (placement.Node, bool) {
 	return placement.Node{}, false
 }
 
-// Look is Node without a copy: nil where it is not known.
+// Look returns one node without a copy, or nil if it is unknown.
 func (s *nodes) Look(name string) *placement.Node {
 	if n, ok := s.readable()[name]; ok {
 		return n.state.Load()
@@ -52,19 +50,19 @@ func (s *nodes) Look(name string) *placement.Node {
 	return nil
 }
 
-// readable returns the nodes for those who read.
+// readable returns the readers' map.
 func (s *nodes) readable() map[string]*node {
 	if known := s.known.Load(); known != nil {
 		return *known
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	known := maps.Collect(maps.All(s.all)) // not Clone: the race detector does not look into it
+	known := maps.Collect(maps.All(s.all)) // not maps.Clone, which the race detector does not check
 	s.known.Store(&known)
 	return known
 }
 
-// Nodes returns all nodes by name, as Node does.
+// Nodes returns all nodes, sorted by name.
 func (s *nodes) Nodes() []placement.Node {
 	known := s.readable()
 	out := make([]placement.Node, 0, len(known))

@@ -6,13 +6,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Read is a read of pods next to the watch, which may tell more while it lasts.
+// Read is a read of pods from the API server in parallel with the watch, which may advance meanwhile.
 type Read struct {
 	cache *Cache
-	gone  map[string]bool // UIDs of the pods that were removed meanwhile
+	gone  map[string]bool // UIDs of pods removed during the read
 }
 
-// BeginRead is called before the API server is asked, and End in the end.
+// BeginRead must be called before the request to the API server, and End after the last Enter.
 func (c *Cache) BeginRead() *Read {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -21,16 +21,16 @@ func (c *Cache) BeginRead() *Read {
 	return r
 }
 
-// End ends the read. Nothing is entered after it.
+// End ends the read. Enter must not be called after it.
 func (r *Read) End() {
 	r.cache.mu.Lock()
 	defer r.cache.mu.Unlock()
 	delete(r.cache.reads, r)
 }
 
-// Enter records a pod that the read has found on a node, no matter who bound it there.
-// Until the watch tells of it, it is assumed, and handed to the caller to be read
-// again. Enter reports whether that is news.
+// Enter records a pod that the read has found on a node, no matter which scheduler bound it. Until the
+// watch confirms it, the pod is assumed, and AssumedBefore returns it to be read again. Enter returns true
+// if no earlier read had shown the pod.
 func (r *Read) Enter(nodeName string, h placement.Holding, now time.Time) bool {
 	c := r.cache
 	c.mu.Lock()
