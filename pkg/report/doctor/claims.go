@@ -13,8 +13,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
-// The versions of Kubernetes for claims: the first has consumable capacity on, and the second fixes an allocator that keeps
-// the devices of a failed attempt.
+// Versions of Kubernetes for claims. In claimsNeed, consumable capacity is on by default. claimsWant
+// fixes an allocator that did not release the devices of a failed attempt.
 var (
 	claimsNeed = kubeversion.MustParseGeneric("1.36.0")
 	claimsWant = kubeversion.MustParseGeneric("1.36.3")
@@ -57,7 +57,7 @@ func (s *State) slicesOf(node string) (slices []*resourceapi.ResourceSlice) {
 	return slices
 }
 
-// checkPublished compares the kind of a node with the GPUs that gpumem publishes for claims.
+// checkPublished compares the GPUs that a node offers by claims with the GPUs that its plugin publishes.
 func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (found findings) {
 	object := "node " + node.Name
 	var ours []resourceapi.Device

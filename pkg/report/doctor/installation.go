@@ -27,7 +27,7 @@ type installation struct {
 	plugin    *appsv1.DaemonSet
 	second    *appsv1.DaemonSet // another device plugin of the same domain; nil if there is none
 	domains   []string          // of other device plugins
-	mps       *appsv1.DaemonSet // nil where it is off
+	mps       *appsv1.DaemonSet // nil if MPS is off
 	scheduler *appsv1.Deployment
 	config    *v1.ConfigMap // of the chart's kube-scheduler; nil if the cluster's own kube-scheduler calls the extender
 }

@@ -39,7 +39,7 @@ type Report struct {
 // Total is the sum over nodes whose unit is known.
 type Total struct {
 	CapacityMiB  int64  `json:"capacityMiB"`
-	RequestedMiB *int64 `json:"requestedMiB,omitempty"` // nil when unknown
+	RequestedMiB *int64 `json:"requestedMiB,omitempty"` // nil if unknown
 }
 
 // Memory is an amount of GPU memory.
