@@ -48,7 +48,7 @@ func TestForbidden(t *testing.T) {
 			t.Errorf("what pods hold is not known, and the table says:\n%s", stdout)
 		}
 		stdout, _, _ = clirun.Inspect(forbid("pods"), "gpus")
-		if !strings.Contains(stdout, "? is not known: the pods could not be listed.") || !regexp.MustCompile(`\?\s+Healthy`).MatchString(stdout) {
+		if !strings.Contains(stdout, "? is unknown: the pods could not be listed.") || !regexp.MustCompile(`\?\s+Healthy`).MatchString(stdout) {
 			t.Errorf("how many pods there are is not known, and the GPUs are:\n%s", stdout)
 		}
 		stdout, _, _ = clirun.Inspect(forbid("pods"), "-o", "json")

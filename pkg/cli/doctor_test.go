@@ -74,7 +74,7 @@ func TestDoctorOfClaims(t *testing.T) {
 		}
 	}
 	stdout, _, _ := clirun.Inspect(client, "doctor")
-	if want := "error   pod kube-system/kube-scheduler-a: has the feature gate DRAConsumableCapacity off, which claims need\n"; !strings.Contains(stdout, want) {
+	if want := "error   pod kube-system/kube-scheduler-a: has the feature gate DRAConsumableCapacity off, but claims need it\n"; !strings.Contains(stdout, want) {
 		t.Errorf("not a word of %q in:\n%s", want, stdout)
 	}
 }

@@ -51,7 +51,7 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod again without nodeName, and set schedulerName to the name of gpumem's scheduler; " +
 			"docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror explains the message\n",
 		"ml/ended": "Pod ml/ended has ended, and no longer holds GPU memory\nNode:      gpu-a\n",
-		"ml/there": "Pod ml/there is on a node, and its request cannot be read: annotation gpumem.dev/policy: policy \"best\": want binpack, spread or exclusive\nNode:      gpu-a\nGPU:       not known yet\n",
+		"ml/there": "Pod ml/there is on a node, but its request cannot be read: annotation gpumem.dev/policy: policy \"best\": want binpack, spread or exclusive\nNode:      gpu-a\nGPU:       not known yet\n",
 	} {
 		if stdout, _, err := clirun.Inspect(client, "explain", pod); err != nil || stdout != want {
 			t.Errorf("%s: error %v, want:\n%sgot:\n%s", pod, err, want, stdout)
@@ -125,7 +125,7 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")} // another vendor's resource
 	client := fake.NewClientset(offers, kubetest.Pod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/offered", "gpumem.dev/gpu-memory"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
 	for arg, want := range map[string]string{
-		"web/zero":            "pod web/zero asks for no gpumem.dev/gpu-mem: it asks for 0 of it",
+		"web/zero":            "pod web/zero asks for no gpumem.dev/gpu-mem: its limit is 0",
 		"web/plain":           "pod web/plain asks for no gpumem.dev/gpu-mem",
 		"web/offered":         "pod web/offered asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is another resource",
 		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is another resource",
@@ -228,7 +228,7 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 		"of a DaemonSet": {gpu.Unhealthy("XID 79"), "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): after kubectl delete pod --namespace ml p, its DaemonSet creates it again on another GPU, if it fits on one\n"},
 		"unhealthy":      {gpu.Unhealthy("XID 79"), "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): after kubectl delete pod --namespace ml p, its StatefulSet creates it again on another GPU, if it fits on one\n"},
 		"a bare pod":     {gpu.Unhealthy("XID 79"), "", "Health:    GPU1 is unhealthy (XID 79): delete the pod to have it placed on another GPU, if it fits on one, and create it again: it has no controller\n"},
-		"plugin stopped": {gpu.Status{Stopped: true}, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; its present pods keep running\n"},
+		"plugin stopped": {gpu.Status{Stopped: true}, "StatefulSet", "Health:    GPU1 takes no new pods: its device plugin is stopped or being replaced; its present pods keep running\n"},
 		"cordoned":       {gpu.Status{Cordoned: true}, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and its present pods stay\n"},
 	} {
 		inv := kubetest.Inventory("gpu-a", 16, 16)

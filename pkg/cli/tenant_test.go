@@ -153,7 +153,7 @@ func TestWhatIsInTheWayOfATenant(t *testing.T) {
 	old := func(name, node string, units int64) *v1.Pod {
 		return of(kubetest.With(kubetest.Pod(t, name, node, units, kubetest.UUID(node, 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), "old")
 	}
-	const said = "Replaces:  ml/web-a on gpu-a: 9 units; ml/web-b on gpu-b: 2 units; whether the pod fits without them is not known"
+	const said = "Replaces:  ml/web-a on gpu-a: 9 units; ml/web-b on gpu-b: 2 units; it is unknown whether the pod fits without them"
 	for name, tc := range map[string]struct {
 		asks int64
 		want string

@@ -127,7 +127,7 @@ func (f *Factory) Connect() (*cluster.Reader, error) {
 func (f *Factory) LearnPolicy(ctx context.Context, r *cluster.Reader, facts *inspect.Facts) bool {
 	policy, err := r.Policy(ctx)
 	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
-	if err != nil && !f.warned && !facts.PodsUnknown { // then nothing is worked out by it
+	if err != nil && !f.warned && !facts.PodsUnknown { // without the pods, nothing depends on the policy
 		f.warned = true
 		fmt.Fprintf(f.ErrOut, "warning: assuming the policy %s, because the cluster's policy cannot be read: %s\n", cluster.DefaultPolicy, table.Clean(cluster.OneLine(err)))
 	}

@@ -142,7 +142,7 @@ func (o *Options) askedFor(pod *v1.Pod) bool {
 func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
 	_, unread := o.cluster.Names.Holding(pod)
 	if asks.Problem != "" {
-		return "is on a node, and its request cannot be read: " + cluster.OneLine(unread)
+		return "is on a node, but its request cannot be read: " + cluster.OneLine(unread)
 	}
 	there := o.whyThere(ctx, pod)
 	if facts.PodsUnknown {
@@ -203,7 +203,7 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod,
 		case d.Status.OnlyCordoned():
 			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: it takes no new pods, and its present pods stay", d.Index, node.State(d)))
 		case !d.Status.Unhealthy:
-			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; its present pods keep running", d.Index, node.Causes(d)))
+			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods: %s; its present pods keep running", d.Index, node.Causes(d)))
 		default:
 			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, reasons.Status(d.Status), moveOff(pod)))
 		}
@@ -232,7 +232,7 @@ func (o *Options) nearMisses(pod *v1.Pod) string {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for resource := range c.Resources.Limits {
 			if resource == o.cluster.Names.GPUMem() {
-				return ": it asks for 0 of it"
+				return ": its limit is 0"
 			}
 			domain, base, _ := strings.Cut(string(resource), "/")
 			if (domain == o.cluster.Names.Domain() || base == short) && !slices.Contains(near, string(resource)) {

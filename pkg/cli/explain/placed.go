@@ -22,7 +22,7 @@ func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	a, err := o.cluster.Names.AssignmentOf(pod)
 	switch {
 	case err != nil:
-		return "is on a node, and which GPU it has cannot be read: " + cluster.OneLine(err)
+		return "is on a node, but its GPU assignment cannot be read: " + cluster.OneLine(err)
 	case a.None():
 		return "is on a node, and has no GPU yet: neither gpumem's scheduler nor the node's device plugin has chosen one"
 	}

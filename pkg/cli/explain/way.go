@@ -97,7 +97,7 @@ func without(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts,
 		}
 	}
 	if len(unsure) > 0 {
-		line = strings.Join(unsure, "; ") + "; whether the pod fits without them is not known"
+		line = strings.Join(unsure, "; ") + "; it is unknown whether the pod fits without them"
 	}
 	return line, helps
 }

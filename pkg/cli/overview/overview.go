@@ -52,7 +52,7 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 	o.AddWatch(cmd)
 	o.Whole = true
 	f := cmd.Flags()
-	f.Lookup("watch").Usage = "Print it again whenever it changes"
+	f.Lookup("watch").Usage = "Print the overview again whenever it changes"
 	f.BoolVarP(&o.details, "details", "d", o.details, "Show the GPUs and pods of each node, and the pods that wait for a node")
 	f.BoolVar(&o.trouble, "trouble", false, "Show only nodes with trouble, and its cause; nodes with the same trouble share a row")
 }

@@ -35,7 +35,7 @@ func checkClaims(s *State, _ installation) findings {
 	}
 	look := func(object string, spec v1.PodSpec) {
 		for _, gate := range gatesOff(spec, "DRAConsumableCapacity", "DRADeviceTaints") {
-			found.add(Error, object, "turn it on there: --feature-gates="+gate+"=true", "has the feature gate %s off, which claims need", gate)
+			found.add(Error, object, "turn it on there: --feature-gates="+gate+"=true", "has the feature gate %s off, but claims need it", gate)
 		}
 	}
 	for _, pod := range s.ControlPlane {
@@ -71,7 +71,7 @@ func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (found findings
 	case len(ours) == 0 && s.read("resourceslices") && slices.ContainsFunc(inv.Devices, byClaims):
 		found.add(Error, object, "", "offers GPUs by claims and publishes none of them: no claim gets any")
 	case len(ours) > 0 && api.Offers(node, s.Names.GPUMem()):
-		found.add(Warning, object, "this passes within a minute of a change of its label "+s.Names.API()+". If it does not, delete the device plugin's pod on the node",
+		found.add(Warning, object, "this ends within a minute after a change of its label "+s.Names.API()+". If it does not, delete the device plugin's pod on the node",
 			"offers its GPUs by claims and as %s", s.Names.GPUMem())
 	}
 	if slices.ContainsFunc(ours, func(d resourceapi.Device) bool { return d.AllowMultipleAllocations == nil }) {

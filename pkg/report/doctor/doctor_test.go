@@ -274,7 +274,7 @@ func TestExamine(t *testing.T) {
 			s.Deployments[0].Spec.Replicas, s.Deployments[0].Status.ReadyReplicas = new(int32(1)), 1
 		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|has one replica"}},
 		"two lead": {func(s *State) { existing(t, long)(s); s.Deployments[0].Status.ReadyReplicas = 2 },
-			[]string{"error|deployment gpumem-system/gpumem-extender|2 pods are ready, and only the leader may be"}},
+			[]string{"error|deployment gpumem-system/gpumem-extender|2 pods are ready, but only the leader may be"}},
 		"no profile": {func(s *State) { s.ConfigMaps[0].Data["config.yaml"] = "profiles: []" },
 			[]string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler has no profile"}},
 		"no configuration": {func(s *State) { s.ConfigMaps = nil }, []string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler has no configuration"}},
@@ -327,7 +327,7 @@ func TestExamine(t *testing.T) {
 		"an MPS daemon that is not created": {func(s *State) {
 			addMPS(s)
 			s.DaemonSets[1].Status.CurrentNumberScheduled, s.Pods = 0, s.Pods[:len(s.Pods)-1]
-		}, []string{"error|daemonset gpumem-system/gpumem-mps|none of its pods is created"}},
+		}, []string{"error|daemonset gpumem-system/gpumem-mps|none of its pods was created"}},
 		"an MPS daemon of another release that fails": {func(s *State) {
 			addMPS(s).Status = v1.PodStatus{Phase: v1.PodRunning}
 			s.DaemonSets[1].Labels[instance] = "other"
@@ -336,7 +336,7 @@ func TestExamine(t *testing.T) {
 			s.DaemonSets[0].Status.CurrentNumberScheduled = 0
 			s.Pods = s.Pods[1:]
 			s.Nodes[0].Labels = nil
-		}, []string{"error|daemonset gpumem-system/gpumem-device-plugin|none of its pods is created"}},
+		}, []string{"error|daemonset gpumem-system/gpumem-device-plugin|none of its pods was created"}},
 		"a plugin for no node": {func(s *State) { s.DaemonSets[0].Status.DesiredNumberScheduled = 0 },
 			[]string{"error|daemonset gpumem-system/gpumem-device-plugin|its nodeSelector, affinity and tolerations fit no node"}},
 		"no node offers any": {func(s *State) { s.Nodes[0].Annotations, s.Pods = nil, slices.Delete(s.Pods, 3, 4) },
@@ -425,9 +425,9 @@ func TestExamine(t *testing.T) {
 			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		}, []string{"error|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79; cordoned|it returns after three good probes, or after a reset if it needs one (docs/runbooks.md, GPUMemoryGPUUnhealthy); nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain gpu-a 1 moves its pods, " +
-			"which kube-scheduler counts against the node's other GPUs. It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon gpu-a 1"}},
+			"which kube-scheduler counts against the node's other GPUs. It is also cordoned; to admit pods again, run kubectl inspect gpumem uncordon gpu-a 1"}},
 		"a cordon of no GPU": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "0" },
-			[]string{"note|node gpu-a|annotation gpumem.dev/cordoned-gpus names 0, which is the UUID of no GPU here"}},
+			[]string{"note|node gpu-a|annotation gpumem.dev/cordoned-gpus names 0, but the node has no GPU with this UUID"}},
 		"a kubelet that has not heard": {func(s *State) { delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem()) },
 			[]string{"warning|node gpu-a|its kubelet offers 0 of gpumem.dev/gpu-mem, and its device plugin 28"}},
 		"NVIDIA's plugin beside": {func(s *State) { s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2") },
@@ -438,7 +438,7 @@ func TestExamine(t *testing.T) {
 		"both by claims and not": {func(s *State) {
 			s.Slices = []resourceapi.ResourceSlice{publishes("gpumem.dev", "gpu-a", "GPU-00000001")}
 		},
-			[]string{"warning|node gpu-a|offers its GPUs by claims and as gpumem.dev/gpu-mem|this passes within a minute of a change of its label gpumem.dev/api"}},
+			[]string{"warning|node gpu-a|offers its GPUs by claims and as gpumem.dev/gpu-mem|this ends within a minute after a change of its label gpumem.dev/api"}},
 		"claims alone": {byClaims(t), nil},
 		"claims that no one can make": {func(s *State) { byClaims(t)(s); s.Slices = nil },
 			[]string{"error|node gpu-a|offers GPUs by claims and publishes none of them: no claim gets any"}},
@@ -462,8 +462,8 @@ func TestExamine(t *testing.T) {
 			}}}}}
 			s.Deployments[0].Spec.Template.Spec.Containers[0].Args = []string{"--feature-gates=AllBeta=false,DRAConsumableCapacity=true"}
 		}, []string{
-			"error|deployment gpumem-system/gpumem-scheduler|has the feature gate DRADeviceTaints off, which claims need",
-			"error|pod kube-system/kube-scheduler-1|has the feature gate DRAConsumableCapacity off, which claims need|turn it on there: --feature-gates=DRAConsumableCapacity=true",
+			"error|deployment gpumem-system/gpumem-scheduler|has the feature gate DRADeviceTaints off, but claims need it",
+			"error|pod kube-system/kube-scheduler-1|has the feature gate DRAConsumableCapacity off, but claims need it|turn it on there: --feature-gates=DRAConsumableCapacity=true",
 		}},
 		"no claims, and not what they need": {func(s *State) {
 			s.Deployments[0].Spec.Template.Spec.Containers[0].Args = []string{"--feature-gates=AllBeta=false"}
@@ -505,7 +505,7 @@ func TestExamine(t *testing.T) {
 			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) takes no new pods: its device plugin is stopped or being replaced; cordoned|it takes pods again once the device plugin runs there: " +
-			"look at the plugin's pod, or at the reason why the node has none. It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon gpu-a 1"}},
+			"check the plugin's pod, or why the node has none. It is also cordoned; to admit pods again, run kubectl inspect gpumem uncordon gpu-a 1"}},
 		"a pod of another scheduler": {func(s *State) { s.Pods[4].Spec.SchedulerName = "default-scheduler" },
 			[]string{"error|pod ml/waits|1 pods with GPU memory are scheduled without asking gpumem, which knows the free memory of each GPU: 1 wait for a node, the kubelet rejected 0|set spec.schedulerName to gpumem-scheduler in"}},
 		"pods of a name that the scheduler had": {func(s *State) { s.Pods[3].Spec.SchedulerName = "old-name" }, nil},
@@ -550,7 +550,7 @@ func TestExamine(t *testing.T) {
 			"error|secret gpumem-system/gpumem-extender-client|its certificate expired on 2026-10-31", "error|secret gpumem-system/gpumem-extender-tls|its certificate expired",
 		}},
 		"a certificate that is gone": {func(s *State) { existing(t, long)(s); s.Secrets = nil },
-			[]string{"error|secret gpumem-system/gpumem-extender-tls|does not exist, and the extender serves with it"}},
+			[]string{"error|secret gpumem-system/gpumem-extender-tls|does not exist, but the extender needs its certificate"}},
 		"Secrets that may not be read": {func(s *State) {
 			existing(t, long)(s)
 			s.Secrets, s.Unread = nil, map[string]string{"secrets": "forbidden"}

@@ -196,7 +196,7 @@ func checkGPUs(s *State, _ installation) findings {
 			uncordon := fmt.Sprintf("kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
 			cordoned := ""
 			if d.Status.Cordoned {
-				cordoned = ". It is cordoned too, and takes none then either: " + uncordon
+				cordoned = ". It is also cordoned; to admit pods again, run " + uncordon
 			}
 			switch {
 			case d.Status.OnlyCordoned():
@@ -205,7 +205,7 @@ func checkGPUs(s *State, _ installation) findings {
 				found.add(Error, object, fmt.Sprintf("it returns after three good probes, or after a reset if it needs one (docs/runbooks.md, GPUMemoryGPUUnhealthy); nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain %s %d moves its pods, "+
 					"which kube-scheduler counts against the node's other GPUs%s", node.Name, d.Index, cordoned), "%s is unhealthy%s", name, because(reasons.Causes(d.Status)))
 			case !d.Status.Open():
-				found.add(Warning, object, "it takes pods again once the device plugin runs there: look at the plugin's pod, or at the reason why the node has none"+cordoned,
+				found.add(Warning, object, "it takes pods again once the device plugin runs there: check the plugin's pod, or why the node has none"+cordoned,
 					"%s takes no new pods: %s", name, reasons.Causes(d.Status))
 			}
 			if d.Status.Works() && d.Requested > d.Allocatable {
@@ -214,8 +214,8 @@ func checkGPUs(s *State, _ installation) findings {
 		}
 		for _, id := range s.Names.CordonedGPUs(node) {
 			if _, known := inv.Device(id); !known && len(inv.Devices) > 0 {
-				found.add(Note, object, "remove it from there, unless that GPU returns; kubectl inspect gpumem cordon writes UUIDs",
-					"annotation %s names %s, which is the UUID of no GPU here", s.Names.Cordoned(), id)
+				found.add(Note, object, "remove the UUID from the annotation, unless that GPU returns; kubectl inspect gpumem cordon writes UUIDs",
+					"annotation %s names %s, but the node has no GPU with this UUID", s.Names.Cordoned(), id)
 			}
 		}
 		return found

@@ -40,7 +40,7 @@ func checkDaemonSet(s *State, ds *appsv1.DaemonSet, part, help string) (found fi
 	}
 	pods := s.podsOf(ds.Namespace, ds.Spec.Selector)
 	if ds.Status.CurrentNumberScheduled < ds.Status.DesiredNumberScheduled && len(pods) == 0 && old(s, ds.ObjectMeta) {
-		found.add(Error, object, "", "none of its pods is created")
+		found.add(Error, object, "", "none of its pods was created")
 	}
 	for _, pod := range pods {
 		if why := unready(&pod); why != "" && old(s, pod.ObjectMeta) && !s.down(pod.Spec.NodeName) {
@@ -144,7 +144,7 @@ func checkScheduler(s *State, in installation) (found findings) {
 		found.add(Warning, object, "", "%d of %d pods are ready%s", ready, wanted, strings.Join(why, ""))
 	case !in.bundled() && ready > 1:
 		found.add(Error, object, "run all of them with --leader-elect and one Lease, as the chart does",
-			"%d pods are ready, and only the leader may be: each allocates memory that the other has allocated already", ready)
+			"%d pods are ready, but only the leader may be: two ready pods allocate the same memory", ready)
 	}
 	if wanted == 1 {
 		found.add(Warning, object, scale, "has one replica: while it is replaced, no pod is placed on a GPU")

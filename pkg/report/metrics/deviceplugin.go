@@ -80,7 +80,7 @@ func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
 	c.used = of("gpu_memory_used_bytes", "Memory of a GPU that programs use, by NVML, at the last probe.", device...)
 	c.busy = of("gpu_utilization_ratio", "Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU is healthy: 1 or 0.", device...)
-	c.enforcement = of("enforcement", "Level at which containers of the node are limited to their grants: 1 for the level of the node, of advisory, mps and kernel.", "level")
+	c.enforcement = of("enforcement", "Enforcement level of the node: 1 for the level in force, and 0 for the others (advisory, mps, kernel).", "level")
 	to.MustRegister(c)
 }
 

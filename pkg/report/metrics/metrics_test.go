@@ -330,7 +330,7 @@ func TestGPUs(t *testing.T) {
 	}}}
 	RegisterGPUs(registry, g)
 	want(t, registry, nil, `
-# HELP gpumem_device_plugin_enforcement Level at which containers of the node are limited to their grants: 1 for the level of the node, of advisory, mps and kernel.
+# HELP gpumem_device_plugin_enforcement Enforcement level of the node: 1 for the level in force, and 0 for the others (advisory, mps, kernel).
 # TYPE gpumem_device_plugin_enforcement gauge
 gpumem_device_plugin_enforcement{level="advisory"} 0
 gpumem_device_plugin_enforcement{level="kernel"} 0

@@ -122,7 +122,7 @@ func NamespaceNotes(rows []NamespaceRow, _ bool) []string {
 	}
 	return notesOf(rows,
 		note[NamespaceRow]{notMeasured, func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }},
-		note[NamespaceRow]{"+ marks a sum that lacks pods of unknown use.", func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }},
+		note[NamespaceRow]{"+ marks a sum without the pods of unknown usage.", func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }},
 		note[NamespaceRow]{unitsNote, holds(unsized)},
 		note[NamespaceRow]{sharesNote, holds(func(a inspect.Memory) bool { return a.InShares })},
 	)

@@ -110,7 +110,7 @@ func Age(t time.Time) string {
 func unsized(a inspect.Memory) bool { return a.MiB == 0 && a.Units != 0 && !a.InShares }
 
 // unitsNote is the legend of amounts that are known only in units.
-const unitsNote = unitsMark + " counts units whose size is not known, or differs between nodes."
+const unitsNote = unitsMark + " counts units of unknown size, or of different sizes on different nodes."
 
 // sharesNote is the legend of amounts in shares.
 const sharesNote = sharesMark + " counts shares of GPUs, ten to each."

@@ -413,13 +413,13 @@ func notesOf[R any](rows []R, notes ...note[R]) (lines []string) {
 	return lines
 }
 
-const notMeasured = "? is not known: no program of the pod was seen to use a GPU, or the device\nplugin of its node was not read."
+const notMeasured = "? is unknown: no program of the pod has used a GPU, or the device plugin of\nits node could not be read."
 
 // GPUNotes returns the legend of a list of GPUs.
 func GPUNotes(rows []GPURow, _ bool) []string {
 	return notesOf(rows,
 		note[GPURow]{notListed, func(g GPURow) bool { return g.Requested == nil }},
-		note[GPURow]{"? is not known: the device plugin of the node was not read.", func(g GPURow) bool { return g.Usage == nil }},
+		note[GPURow]{"? is unknown: the device plugin of the node could not be read.", func(g GPURow) bool { return g.Usage == nil }},
 		note[GPURow]{sharesNote, func(g GPURow) bool { return g.Capacity.InShares }},
 	)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-const notListed = "? is not known: the pods could not be listed."
+const notListed = "? is unknown: the pods could not be listed."
 
 // Table prints one line per node, with a column for each GPU.
 func Table(o table.ListOptions) Printer {
