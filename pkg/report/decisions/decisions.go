@@ -27,7 +27,7 @@ const (
 
 // Results. All except Fits and Bound are refusals.
 const (
-	Fits    = "fits"    // the pod fits some node; of prioritize, nodes have scores
+	Fits    = "fits"    // the pod fits some node; for prioritize, the nodes are scored
 	Bound   = "bound"   // to the node, with the chosen GPUs
 	Unfit   = "unfit"   // the pod fits no node, and no eviction helps
 	Refused = "refused" // of bind: the pod was not bound

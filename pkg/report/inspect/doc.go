@@ -24,8 +24,8 @@
 // Most waiting pods come from few templates, and a cluster has thousands of nodes. So the package
 // evaluates the nodes once for all pods with the same request and the same constraints on nodes.
 //
-// A pod does not fit a node that refuses it, however much memory is free. The facts name these nodes and
-// the reasons. Package reach derives both from objects of Kubernetes. Nodes are ordered by the obstacle:
-// a node that only refuses the pod, or lacks only GPUs that are unhealthy or cordoned, is closer than a
-// full node. Nodes that the pod's own spec excludes come last.
+// A pod does not fit a node that refuses it, however much memory is free. Package reach derives these
+// refusals from objects of Kubernetes, and the facts contain them. Results are ordered by the obstacle.
+// A node comes before full nodes if the only obstacle is its refusal, or GPUs that are unhealthy or
+// cordoned. Nodes that the pod's own spec excludes come last.
 package inspect

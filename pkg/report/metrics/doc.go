@@ -7,7 +7,7 @@
 //
 // Names follow prometheus.io/docs/practices/naming: gpumem, the process, the thing, its unit; counters
 // end in "_total". The labels of a metric have a fixed set of values, and every series starts at zero.
-// rate() would miss the first event of a series that appears only with the event.
+// rate() would miss the first event of a series that appears only with this event.
 //
 // Metrics of nodes, GPUs and the fleet are computed at each scrape, so a GPU that is gone leaves no
 // series behind. The text of a large fleet has megabytes, and anybody who reaches the port may scrape

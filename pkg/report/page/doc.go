@@ -8,7 +8,7 @@
 //   - The page loads nothing from other hosts. All its files are embedded, and its
 //     Content-Security-Policy forbids other hosts.
 //   - The server accepts only requests whose Host header names the loopback. A request with another name
-//     is a website's attempt to read the page through a visitor's browser.
+//     could be a website's attempt to read the page through a visitor's browser.
 //
 // # Decisions
 //

@@ -70,7 +70,7 @@ func Shown[R any](columns []Column[R], wide bool) []Column[R] {
 	return slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !wide })
 }
 
-// Cells returns the cells of a row.
+// Cells returns the text of each column for a row. Empty texts become None.
 func Cells[R any](columns []Column[R], row R) (cells []string) {
 	for _, c := range columns {
 		cells = append(cells, cmp.Or(Clean(c.Cell(row)), None))
