@@ -14,23 +14,23 @@ import (
 // that they need with or without a GPU, and nodes with several free GPUs. They are immutable. The zero
 // value prices nothing.
 type Prices struct {
-	load     map[string]float64 // by model: see loads
-	balances []balance          // by ratio, the lowest first
-	several  []several
-	idle     float64 // price of a millicore
-	shares   *Prices // of nodes that offer shares, which run other pods
+	load      map[string]float64 // by model: see loads
+	cpuRatios []cpuRatio         // by ratio, the lowest first
+	multiGPU  []multiGPUKind
+	idlePrice float64 // price of a millicore
+	shares    *Prices // of nodes that offer shares, which run other pods
 }
 
 // Cost is the estimated loss of future pods if a pod is placed on a node, in units of GPU memory.
 type Cost struct {
-	Models  float64 // loss of pods that request the models of the chosen GPUs
-	CPU     float64 // free GPU memory that the node's remaining CPU cannot serve
-	Several float64 // loss of pods that request several GPUs of one node
-	Idle    float64 // CPU that stays idle on the node, converted to GPU memory
+	Models   float64 // loss of pods that request the models of the chosen GPUs
+	CPU      float64 // free GPU memory that the node's remaining CPU cannot serve
+	MultiGPU float64 // loss of pods that request several GPUs of one node
+	Idle     float64 // CPU that stays idle on the node, converted to GPU memory
 }
 
 // Sum returns the total cost.
-func (c Cost) Sum() float64 { return c.Models + c.CPU + c.Several + c.Idle }
+func (c Cost) Sum() float64 { return c.Models + c.CPU + c.MultiGPU + c.Idle }
 
 // NewPrices computes prices on the given nodes for the pods of a mix. For an empty mix, only idle CPU
 // has a price.
@@ -55,7 +55,7 @@ func newPrices(mix *Mix, nodes []placement.Node, shares bool) *Prices {
 		}
 	}
 	load := loads(mix, kinds, nodes)
-	return &Prices{load: load, balances: balances(mix, kinds), several: newSeveral(mix, kinds, nodes, slices.Collect(maps.Keys(load))), idle: idle * float64(max(0, others)) / float64(cpu) * float64(units) / float64(cpu)}
+	return &Prices{load: load, cpuRatios: cpuRatios(mix, kinds), multiGPU: priceSlots(mix, kinds, nodes, slices.Collect(maps.Keys(load))), idlePrice: idleWeight * float64(max(0, others)) / float64(cpu) * float64(units) / float64(cpu)}
 }
 
 // loads returns the demand per unit of memory by model, relative to the mean of all models, which is 1.
@@ -91,22 +91,22 @@ func loads(mix *Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
 	return load
 }
 
-// balance is a ratio of GPU memory to CPU. Its other fields cover the pods that request at most this
+// cpuRatio is a ratio of GPU memory to CPU. Its other fields cover the pods that request at most this
 // ratio.
-type balance struct {
+type cpuRatio struct {
 	ratio float64 // units per millicore
 	part  float64 // fraction of all pods
 	units float64 // sum over these pods' kinds: units per millicore × fraction of all pods
 }
 
-func balances(mix *Mix, kinds []kind) (out []balance) {
+func cpuRatios(mix *Mix, kinds []kind) (out []cpuRatio) {
 	pods, part, units := 0.0, 0.0, 0.0
 	for _, k := range kinds {
 		if pods += mix.seen[k]; k.cpu > 0 {
-			out = append(out, balance{ratio: k.demand() / float64(k.cpu), part: mix.seen[k]})
+			out = append(out, cpuRatio{ratio: k.demand() / float64(k.cpu), part: mix.seen[k]})
 		}
 	}
-	slices.SortFunc(out, func(a, b balance) int { return cmp.Or(cmp.Compare(a.ratio, b.ratio), cmp.Compare(a.part, b.part)) })
+	slices.SortFunc(out, func(a, b cpuRatio) int { return cmp.Or(cmp.Compare(a.ratio, b.ratio), cmp.Compare(a.part, b.part)) })
 	for i, b := range out {
 		part, units = part+b.part/pods, units+b.part/pods*b.ratio
 		out[i].part, out[i].units = part, units
@@ -114,19 +114,19 @@ func balances(mix *Mix, kinds []kind) (out []balance) {
 	return out
 }
 
-// short returns the part of a node's free units that its free CPU cannot serve. It is the average over
-// all kinds of the units that remain after pods of that kind have used up the CPU.
-func (p *Prices) short(units, cpu float64) float64 {
-	i, _ := slices.BinarySearchFunc(p.balances, units/cpu, func(b balance, ratio float64) int { return cmp.Compare(b.ratio, ratio) })
+// strandedMemory returns the part of a node's free units that its free CPU cannot serve. It is the average
+// over all kinds of the units that remain after pods of that kind have used up the CPU.
+func (p *Prices) strandedMemory(units, cpu float64) float64 {
+	i, _ := slices.BinarySearchFunc(p.cpuRatios, units/cpu, func(b cpuRatio, ratio float64) int { return cmp.Compare(b.ratio, ratio) })
 	if i == 0 {
 		return 0
 	}
-	return units*p.balances[i-1].part - cpu*p.balances[i-1].units
+	return units*p.cpuRatios[i-1].part - cpu*p.cpuRatios[i-1].units
 }
 
-// several is a kind of pods that request several GPUs of a node, regardless of their CPU. A slot is
+// multiGPUKind is a kind of pods that request several GPUs of a node, regardless of their CPU. A slot is
 // room for one such pod.
-type several struct {
+type multiGPUKind struct {
 	kind
 	pods  float64  // weight in the mix
 	may   []string // models that match the globs
@@ -134,20 +134,20 @@ type several struct {
 }
 
 const (
-	// idle is the weight of idle CPU. A millicore costs
+	// idleWeight is the weight of idle CPU. A millicore costs
 	//
-	//	idle × (GPU memory ÷ CPU, of the cluster) × (CPU of pods without GPU memory ÷ all CPU)
+	//	idleWeight × (GPU memory ÷ CPU, of the cluster) × (CPU of pods without GPU memory ÷ all CPU)
 	//
 	// units. Replays gave similar results from 0.25 to 1.
-	idle = 0.5
-	// maxSeveral limits the kinds with priced slots to those with the highest demand.
-	maxSeveral = 16
-	// ahead is the assumed future demand, as a multiple of the free memory. It exceeds 1 because pods
+	idleWeight = 0.5
+	// maxMultiGPU limits the kinds with priced slots to those with the highest demand.
+	maxMultiGPU = 16
+	// lookAhead is the assumed future demand, as a multiple of the free memory. It exceeds 1 because pods
 	// leave, and more pods arrive than fit now.
-	ahead = 1.5
+	lookAhead = 1.5
 )
 
-// newSeveral prices slots on the given models:
+// priceSlots prices slots on the given models:
 //
 //	price = memory × GPUs² × min(1, demand/supply)³ ÷ 50
 //
@@ -155,16 +155,16 @@ const (
 // that request at least as many GPUs with at least as much memory. A slot does not reappear by itself
 // once small pods are on the node. So a slot that is likely to be missed costs more than a few free
 // units.
-func newSeveral(mix *Mix, kinds []kind, nodes []placement.Node, models []string) (out []several) {
+func priceSlots(mix *Mix, kinds []kind, nodes []placement.Node, models []string) (out []multiGPUKind) {
 	asked, room := 0.0, 0.0 // requested by all pods, and free on all nodes
 	for _, k := range kinds {
 		pods := mix.seen[k]
 		asked += pods * k.demand()
 		k.cpu = 0
-		if i := slices.IndexFunc(out, func(s several) bool { return s.kind == k }); i >= 0 {
+		if i := slices.IndexFunc(out, func(s multiGPUKind) bool { return s.kind == k }); i >= 0 {
 			out[i].pods += pods
-		} else if k.gpus > 1 && len(out) < maxSeveral {
-			out = append(out, several{kind: k, pods: pods})
+		} else if k.gpus > 1 && len(out) < maxMultiGPU {
+			out = append(out, multiGPUKind{kind: k, pods: pods})
 		}
 	}
 	for i := range nodes {
@@ -178,7 +178,7 @@ func newSeveral(mix *Mix, kinds []kind, nodes []placement.Node, models []string)
 		}
 		for _, o := range out {
 			if o.gpus >= s.gpus && o.units >= s.units && (s.models == "" || s.models == o.models) {
-				demand += ahead * room / asked * o.pods * float64(o.gpus) / float64(s.gpus)
+				demand += lookAhead * room / asked * o.pods * float64(o.gpus) / float64(s.gpus)
 			}
 		}
 		s.price = s.demand() * float64(s.gpus*s.gpus) * math.Pow(min(1, demand/float64(max(1, supply))), 3) / 50
@@ -187,7 +187,7 @@ func newSeveral(mix *Mix, kinds []kind, nodes []placement.Node, models []string)
 }
 
 // slots returns the number of pods that fit the GPUs of a node after units are taken from some of them.
-func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) int {
+func (s *multiGPUKind) slots(n *placement.Node, taken []int, units gpu.Units) int {
 	fit := 0
 	for i := range n.Devices {
 		d, left := &n.Devices[i], n.Devices[i].Free()
@@ -215,11 +215,11 @@ func (p *Prices) cost(n *placement.Node, req placement.Request, devices []int) (
 	}
 	if n.CPU > 0 {
 		room, cpu, left := float64(free(n)), float64(n.FreeCPU()), float64(max(0, n.FreeCPU()-req.CPU))
-		c.CPU = p.short(room-float64(units)*float64(len(devices)), left) - p.short(room, cpu)
-		c.Idle = p.idle * left
+		c.CPU = p.strandedMemory(room-float64(units)*float64(len(devices)), left) - p.strandedMemory(room, cpu)
+		c.Idle = p.idlePrice * left
 	}
-	for _, s := range p.several {
-		c.Several += s.price * float64(s.slots(n, nil, 0)-s.slots(n, devices, units))
+	for _, s := range p.multiGPU {
+		c.MultiGPU += s.price * float64(s.slots(n, nil, 0)-s.slots(n, devices, units))
 	}
 	return c
 }

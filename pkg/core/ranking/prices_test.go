@@ -73,8 +73,8 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 	}
 }
 
-// shortOf computes Prices.short by its definition, pod by pod.
-func shortOf(mix Mix, units, cpu float64) (sum float64) {
+// strandedOf computes Prices.strandedMemory by its definition, pod by pod.
+func strandedOf(mix Mix, units, cpu float64) (sum float64) {
 	for k, pods := range mix.seen {
 		if k.cpu > 0 {
 			sum += pods / mix.total * max(0, units-cpu*k.demand()/float64(k.cpu))
@@ -254,7 +254,7 @@ func FuzzIndex(f *testing.F) {
 				source.seen, source.changed = source.seen+uint64(len(source.changed)), nil
 			}
 			source.prices = prices
-			for _, k := range prices.several {
+			for _, k := range prices.multiGPU {
 				if !(k.price >= 0 && !math.IsInf(k.price, 0)) {
 					t.Fatalf("a slot of %+v costs %g", k.kind, k.price)
 				}
@@ -265,7 +265,7 @@ func FuzzIndex(f *testing.F) {
 				}
 			}
 			units, cpu := random.Float64()*100, random.Float64()*16_000
-			if got, want := prices.short(units, cpu), shortOf(mix, units, cpu); mix.Learned == learnedBy && math.Abs(got-want) > 1e-6*max(1, want) {
+			if got, want := prices.strandedMemory(units, cpu), strandedOf(mix, units, cpu); mix.Learned == learnedBy && math.Abs(got-want) > 1e-6*max(1, want) {
 				t.Fatalf("%g units are short of CPU beside %g millicores, want %g", got, cpu, want)
 			}
 			req := requests[random.IntN(len(requests))]
@@ -414,7 +414,7 @@ func TestSlots(t *testing.T) {
 		"two GPUs of the one that is left":       {2, []int{0, 3}, 5, 1, 0},
 		"three GPUs, one of which is taken from": {3, []int{3}, 5, 1, 0},
 	} {
-		s := several{kind: kind{gpus: tc.gpus, units: 4}, may: []string{node.Devices[0].Model}}
+		s := multiGPUKind{kind: kind{gpus: tc.gpus, units: 4}, may: []string{node.Devices[0].Model}}
 		if before, after := s.slots(&node, nil, 0), s.slots(&node, tc.taken, tc.units); before != tc.before || after != tc.after {
 			t.Errorf("%s: room for %d, and for %d then, want %d and %d", name, before, after, tc.before, tc.after)
 		}
@@ -432,7 +432,7 @@ func TestPricesAreAsDefined(t *testing.T) {
 			t.Errorf("seed %d: loads (-want +got):\n%s", seed, diff)
 		}
 		got := make(map[kind]float64)
-		for _, s := range p.several {
+		for _, s := range p.multiGPU {
 			got[s.kind] += s.price
 		}
 		if diff := cmp.Diff(definedSlotPrices(requests, nodes), got, approx, cmp.AllowUnexported(kind{})); diff != "" {
@@ -527,7 +527,7 @@ func definedSlotPrices(requests []placement.Request, nodes []placement.Node) map
 		demand := 0.0
 		for o, pods := range kinds {
 			if o.gpus >= k.gpus && o.units >= k.units && (k.models == "" || k.models == o.models) {
-				demand += ahead * room / mean * pods / float64(len(requests)) * float64(o.gpus) / float64(k.gpus)
+				demand += lookAhead * room / mean * pods / float64(len(requests)) * float64(o.gpus) / float64(k.gpus)
 			}
 		}
 		prices[k] = float64(k.gpus) * float64(k.units) * float64(k.gpus*k.gpus) * math.Pow(min(1, demand/max(1, float64(slots))), 3) / 50
@@ -587,7 +587,7 @@ func TestIdleCPU(t *testing.T) {
 	}
 	approx := cmpopts.EquateApprox(1e-3, 0) // newPrices starts its sum of CPU at 1
 	prices := NewPrices(Mix{}, nodes)
-	for i, want := range []float64{0, 62_000 * idle / 4 * 128 / 128_000, 0, 62_000 * idle / 4 * 128 / 128_000, 5000 * idle * 3 / 10 * 40 / 10_000} {
+	for i, want := range []float64{0, 62_000 * idleWeight / 4 * 128 / 128_000, 0, 62_000 * idleWeight / 4 * 128 / 128_000, 5000 * idleWeight * 3 / 10 * 40 / 10_000} {
 		var devices []int
 		if len(nodes[i].Devices) > 0 {
 			devices = []int{1}
@@ -616,11 +616,11 @@ func TestPricesOfBothKinds(t *testing.T) {
 	alone := NewPrices(learned(ask(8), ask(32, count(4))), nodes)
 	both := NewPrices(learned(ask(8), ask(32, count(4)), inShares(ask(3)), inShares(ask(9))), append(nodes, sharing("c")))
 	want, got := alone.cost(&nodes[0], ask(8), []int{0}), both.cost(&nodes[0], ask(8), []int{0})
-	if want != got || want.Several == 0 {
+	if want != got || want.MultiGPU == 0 {
 		t.Errorf("beside nodes with shares a pod takes %+v, without them %+v", got, want)
 	}
 	c := sharing("c")
-	if got := both.cost(&c, inShares(ask(3)), []int{0}); got.Several != 0 || got.Models != 3 {
+	if got := both.cost(&c, inShares(ask(3)), []int{0}); got.MultiGPU != 0 || got.Models != 3 {
 		t.Errorf("of a node with shares a pod takes %+v", got)
 	}
 	if got := alone.cost(&c, inShares(ask(3)), []int{0}); got != (Cost{}) {

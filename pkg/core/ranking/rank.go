@@ -32,7 +32,7 @@ type Ranking struct {
 
 	// First is the best node. Alone is the node that the policy would put first without the request's
 	// preferences and costs. Both are the same if these make no difference.
-	First, Alone Stake
+	First, Alone Candidate
 }
 
 // Scored is a node and its score from 1 to MaxScore.
@@ -41,8 +41,8 @@ type Scored struct {
 	Score int64
 }
 
-// Stake is a node with the chosen GPUs, the request's preferences, and the cost to future pods.
-type Stake struct {
+// Candidate is a node with the chosen GPUs, the request's preferences, and the cost to future pods.
+type Candidate struct {
 	Node *placement.Node
 	placement.Choice
 	Cost
@@ -94,7 +94,7 @@ func (by criteria) ranking(sorted []*ranked, fitting, most int) Ranking {
 	if alone.compare(sorted[0]) == 0 {
 		alone = sorted[0]
 	}
-	out := Ranking{First: by.stake(sorted[0]), Alone: by.stake(alone)}
+	out := Ranking{First: by.candidate(sorted[0]), Alone: by.candidate(alone)}
 	score := int64(MaxScore)
 	for rank, r := range sorted[:min(len(sorted), most)] {
 		if rank > 0 && r.compare(sorted[rank-1]) != 0 {
@@ -105,8 +105,8 @@ func (by criteria) ranking(sorted []*ranked, fitting, most int) Ranking {
 	return out
 }
 
-func (by criteria) stake(r *ranked) Stake {
-	return Stake{r.node, placement.Choice{Devices: r.devices, Order: r.liked()}, by.prices.cost(r.node, by.req, r.devices)}
+func (by criteria) candidate(r *ranked) Candidate {
+	return Candidate{r.node, placement.Choice{Devices: r.devices, Order: r.liked()}, by.prices.cost(r.node, by.req, r.devices)}
 }
 
 // ranked holds the keys for comparing nodes. An Index has one per node and request, so it is small.

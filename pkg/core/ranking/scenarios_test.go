@@ -76,7 +76,7 @@ func TestScenarios(t *testing.T) {
 		},
 		"H: one in 21 pods wants 8 GPUs": {
 			mix: append(many(20, ask(30)), ask(240, count(8))), req: ask(30),
-			nodes: []placement.Node{of("A100-40", 8, 40), of("A100-80", 2, 80)}, want: "A100-80", alone: "A100-40", cost: "Several",
+			nodes: []placement.Node{of("A100-40", 8, 40), of("A100-80", 2, 80)}, want: "A100-80", alone: "A100-40", cost: "MultiGPU",
 			why: "the node with 8 A100-40 is the only one for a pod that wants 8",
 		},
 		"much CPU is left to pods without GPU memory": {
@@ -109,7 +109,7 @@ func TestScenarios(t *testing.T) {
 			if name, want := alone.Node.Name, cmp.Or(tc.alone, tc.want); name != want {
 				t.Errorf("by the policy alone it goes to %s, want %s", name, want)
 			}
-			more := map[string]float64{"Models": alone.Models - first.Models, "CPU": alone.CPU - first.CPU, "Several": alone.Several - first.Several, "Idle": alone.Idle - first.Idle}
+			more := map[string]float64{"Models": alone.Models - first.Models, "CPU": alone.CPU - first.CPU, "MultiGPU": alone.MultiGPU - first.MultiGPU, "Idle": alone.Idle - first.Idle}
 			for name, units := range more {
 				if tc.cost != "" && (units > more[tc.cost] || more[tc.cost] <= 0) {
 					t.Errorf("%s costs %g units more on %s, want %s, which costs %g, to be the most", name, units, tc.alone, tc.cost, more[tc.cost])

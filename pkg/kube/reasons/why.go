@@ -37,7 +37,7 @@ func most(less, more ranking.Cost) (format string, units float64) {
 	if cpu := more.CPU - less.CPU; cpu > units {
 		format, units = "on %s the pod would leave GPU memory without the CPU that pods need with it, at a cost of %s", cpu
 	}
-	if several := more.Several - less.Several; several > units {
+	if several := more.MultiGPU - less.MultiGPU; several > units {
 		format, units = "on %s the pod would take GPUs from pods that need several on one node, at a cost of %s", several
 	}
 	if idle := more.Idle - less.Idle; idle > units {

@@ -26,7 +26,7 @@ const share = 95
 
 // equivalent has generated mutants that behave like the original, and the reasons.
 var equivalent = map[string]string{
-	"pkg/core/ranking/prices.go balances: if pods += mix.seen[k]; k.cpu > 0 { => if pods += mix.seen[k]; k.cpu >= 0 {":                                                                                                                        "the ratio of a pod without CPU is infinite, so no node has a higher one",
+	"pkg/core/ranking/prices.go cpuRatios: if pods += mix.seen[k]; k.cpu > 0 { => if pods += mix.seen[k]; k.cpu >= 0 {":                                                                                                                       "the ratio of a pod without CPU is infinite, so no node has a higher one",
 	"pkg/core/gpu/gpu.go UnitsIn: if unitMiB <= 0 || usable <= 0 { => if unitMiB <= 0 || usable < 0 {":                                                                                                                                        "no memory has no units in either case",
 	"pkg/core/decide/nominate.go Reserved: if h.Request.Priority < req.Priority || i == ahead || i > ahead && !apart(own, h.Assignment) { => if h.Request.Priority < req.Priority || i == ahead || i >= ahead && !apart(own, h.Assignment) {": "the operand before it is true where they are equal",
 }
