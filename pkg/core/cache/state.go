@@ -77,7 +77,7 @@ func (s *state) overtaken(p *Pod) bool {
 		return false
 	}
 	n, ok := s.all[p.Node]
-	return !ok || n.inventory == nil || !n.state.Load().Bears(p.Holding)
+	return !ok || n.inventory == nil || !n.state.Load().StillFits(p.Holding)
 }
 
 // offer records what a node offers; nil: it is deleted.

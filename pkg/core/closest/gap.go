@@ -63,7 +63,7 @@ func lacks(v placement.Verdict) []gpu.Units {
 		case placement.Fits, placement.Insufficient:
 			out = append(out, lack)
 		case placement.Occupied:
-			out = append(out, max(1, lack, barring(v, d)))
+			out = append(out, max(1, lack, conflicting(v, d)))
 		default: // no eviction helps
 		}
 	}
@@ -71,11 +71,11 @@ func lacks(v placement.Verdict) []gpu.Units {
 	return out
 }
 
-// barring returns the units that the pods excluding the request hold on a device.
-func barring(v placement.Verdict, d placement.Device) (sum gpu.Units) {
+// conflicting returns the units that the pods excluding the request hold on a device.
+func conflicting(v placement.Verdict, d placement.Device) (sum gpu.Units) {
 	for _, pods := range [...][]placement.Holding{d.Pods, v.Node.Unattributed} {
 		for _, h := range pods {
-			if v.Request.BarredBy(h.Request) {
+			if v.Request.ConflictsWith(h.Request) {
 				units, _ := h.Request.Share()
 				sum += units
 			}

@@ -96,7 +96,7 @@ func (q *query) rejectsGPU(reason Reason, d Device) bool {
 	case Unhealthy:
 		return !d.Status.TakesPods()
 	case Occupied:
-		return !q.node.MayShare(*q.request, d) || !q.node.HasClients(*q.request, d)
+		return !q.node.CanShare(*q.request, d) || !q.node.HasClients(*q.request, d)
 	case Insufficient:
 		return !q.node.Left(d).Covers(q.units, q.cores)
 	default:

@@ -40,20 +40,20 @@ func (r Request) Allows(d Device) bool {
 	return q.allows(d)
 }
 
-// MayShare reports whether the request can share the device with the pods that are, or may be, on it.
-func (n Node) MayShare(r Request, d Device) bool {
-	bars := func(h Holding) bool { return r.BarredBy(h.Request) }
-	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
+// CanShare reports whether the request can share the device with the pods that are, or may be, on it.
+func (n Node) CanShare(r Request, d Device) bool {
+	conflicts := func(h Holding) bool { return r.ConflictsWith(h.Request) }
+	return !slices.ContainsFunc(d.Pods, conflicts) && !slices.ContainsFunc(n.Unattributed, conflicts)
 }
 
-// BarredBy reports whether two requests exclude each other from one device.
-func (r Request) BarredBy(other Request) bool {
+// ConflictsWith reports whether two requests exclude each other from one device.
+func (r Request) ConflictsWith(other Request) bool {
 	return r.Policy == Exclusive || other.Policy == Exclusive || r.ExclusiveGroup != (Group{}) && other.ExclusiveGroup == r.ExclusiveGroup
 }
 
-// HeldAlone reports whether an exclusive pod is, or may be, on the device. No other pod can use the
+// IsExclusive reports whether an exclusive pod is, or may be, on the device. No other pod can use the
 // device then, even if memory is free.
-func (n Node) HeldAlone(d Device) bool { return !n.MayShare(Request{}, d) }
+func (n Node) IsExclusive(d Device) bool { return !n.CanShare(Request{}, d) }
 
 // MPSClients is the smallest limit of processes per GPU among the MPS servers of supported drivers.
 const MPSClients = 48
@@ -95,7 +95,7 @@ func (n Node) Clients(d Device) int {
 func (n Node) FreeFor(r Request) (sum Amount) {
 	q := newQuery(&r, &n)
 	for _, d := range n.Devices {
-		if q.allows(d) && d.Status.TakesPods() && n.MayShare(r, d) && n.HasClients(r, d) {
+		if q.allows(d) && d.Status.TakesPods() && n.CanShare(r, d) && n.HasClients(r, d) {
 			left := n.Left(d)
 			sum.Units += left.Units
 			sum.Cores += left.Cores
@@ -124,9 +124,9 @@ func (n Node) Checks(r Request) iter.Seq2[int, Reason] {
 	}
 }
 
-// Bears reports whether an assigned pod still fits the devices of its assignment, next to the other
+// StillFits reports whether an assigned pod still fits the devices of its assignment, next to the other
 // pods.
-func (n Node) Bears(h Holding) bool {
+func (n Node) StillFits(h Holding) bool {
 	n = n.Without([]Holding{h})
 	fits := func(d Device) bool { return n.Check(h.Request, d) == Fits }
 	for _, id := range h.Assignment.Devices() {

@@ -151,7 +151,7 @@ func (v verdict) devices() string {
 		switch left := v.Node.Left(d); {
 		case !d.Status.TakesPods():
 			part += Status(d.Status)
-		case !v.Node.MayShare(v.Request, d):
+		case !v.Node.CanShare(v.Request, d):
 			part += "occupied"
 		case !v.Node.HasClients(v.Request, d):
 			part += fmt.Sprintf("has no MPS client left of %d", v.Node.Clients(d))

@@ -135,7 +135,7 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFa
 	out := GPU{
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
-		Healthy: d.Status.Open(), Unhealthy: f.Causes(d), Cordon: f.Cordon(d), Status: d.Status, Exclusive: r.HeldAlone(d),
+		Healthy: d.Status.Open(), Unhealthy: f.Causes(d), Cordon: f.Cordon(d), Status: d.Status, Exclusive: r.IsExclusive(d),
 		Capacity: r.of(d, d.Allocatable), Requested: r.counted(r.of(d, d.Requested)), RequestedCores: d.RequestedCores,
 		Pods: []Pod{}, PodCount: r.count(len(d.Pods)),
 	}

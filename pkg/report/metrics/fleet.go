@@ -230,7 +230,7 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	}
 	for _, d := range n.Devices {
 		free := ofDevice(d, d.Free(), n)
-		if !d.Status.Open() || closed || n.HeldAlone(d) {
+		if !d.Status.Open() || closed || n.IsExclusive(d) {
 			s.stranded += free
 			continue
 		}
