@@ -48,7 +48,7 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old, ok := c.pods[on][h.Pod.UID]; ok && old.Node == nodeName && old.Request.Empty() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
-		return // most of what is heard is of such pods
+		return // most updates are for such pods
 	}
 	c.set(coming, h.Pod.UID, nil)
 	c.set(on, h.Pod.UID, &Pod{Holding: h, Node: nodeName})
