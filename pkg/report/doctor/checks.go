@@ -37,7 +37,7 @@ func Checks() []Check {
 		{"claims", "Kubernetes has the version and the feature gates that claims need, and nodes with claims publish their GPUs.",
 			"the log of the node's device plugin shows the reason", "claims.md", checkClaims},
 		{"pods", "Pods with GPU memory name a scheduler that asks gpumem, gpushare placed none of them, and none is a client of MPS protocol 3.",
-			"set spec.schedulerName in the template of these pods, leave spec.nodeName empty, and recreate the pods", "install.md#pods-as-they-are", checkPods},
+			"set spec.schedulerName in the template of these pods, leave spec.nodeName empty, and recreate the pods", "install.md#run-pods-unchanged", checkPods},
 		{"features", "The installation uses stable features, or you accept the stage of the others.", "the table of features lists the promises of each stage", "stability.md#features", checkFeatures},
 	}
 }
