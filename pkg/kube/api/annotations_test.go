@@ -16,7 +16,7 @@ import (
 
 const source = "pkg/kube/api/annotations.go"
 
-// chartsList is what the chart's templates read, for its admission policies.
+// chartsList is the input of the chart's templates for admission policies.
 func chartsList() string {
 	var out strings.Builder
 	out.WriteString("# What follows is " + tabletest.Made(source) + "\n")
@@ -87,7 +87,7 @@ func tableOfPolicies() string {
 	return out
 }
 
-// The chart accepts the policies that administrators can choose, and explains each.
+// The chart accepts and documents the policies that administrators can choose.
 func TestTheChartHasThePolicies(t *testing.T) {
 	var schema struct {
 		Properties struct {
@@ -112,7 +112,7 @@ func TestTheChartHasThePolicies(t *testing.T) {
 	}
 }
 
-// The chart and the docs have what the tables have.
+// The chart and the docs match the tables.
 func TestWhatIsMadeOfTheTable(t *testing.T) {
 	tabletest.Whole(t, "charts/gpumem/files/annotations.yaml", chartsList())
 	tabletest.Between(t, "docs/pods.md", source, tableForUsers())
@@ -121,7 +121,7 @@ func TestWhatIsMadeOfTheTable(t *testing.T) {
 	tabletest.Between(t, "docs/reference.md", source, tableOfOthers())
 }
 
-// Each annotation has all that its writer needs, under a name of its own.
+// Each annotation has a unique name and all fields that its writer requires.
 func TestTheTableOfAnnotations(t *testing.T) {
 	cases := readCases(t)
 	var names []string
@@ -152,8 +152,8 @@ func TestTheTableOfAnnotations(t *testing.T) {
 	}
 }
 
-// What a user writes goes into the request, and into its key: those who keep answers and who
-// exchange pods know of it.
+// Every annotation by users changes the request and its key. So caches of decisions, and the comparison of
+// interchangeable pods, take it into account.
 func TestEachAnnotationCountsInTheKey(t *testing.T) {
 	for name, tc := range readCases(t) {
 		ask := func(annotations ...string) placement.Key {

@@ -43,7 +43,7 @@ func TestInventoryRoundTrip(t *testing.T) {
 	}
 }
 
-// The form is a contract with other versions of gpumem.
+// The format is a contract with other versions of gpumem.
 func TestInventoryForm(t *testing.T) {
 	got, err := EncodeInventory(inventory)
 	if err != nil {
@@ -108,7 +108,7 @@ func TestAssignmentRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(wantBinding, binding); diff != "" {
 		t.Errorf("binding (-want +got):\n%s", diff)
 	}
-	want.Enforcement, want.UnitMiB = gpu.EnforcementKernel, 1024 // the node's
+	want.Enforcement, want.UnitMiB = gpu.EnforcementKernel, 1024 // from the node
 	got, err := n.AssignmentOf(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: binding.Annotations}})
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("read back: %v (-want +got):\n%s", err, diff)
@@ -161,8 +161,8 @@ func TestDecodeAssignment(t *testing.T) {
 	}
 }
 
-// FuzzDecodeInventory: what is read is usable, and is the same when it is
-// written and read again.
+// FuzzDecodeInventory checks that a parsed inventory is valid and does not change when it is written and
+// parsed again.
 func FuzzDecodeInventory(f *testing.F) {
 	good, err := EncodeInventory(inventory)
 	if err != nil {
@@ -185,7 +185,7 @@ func FuzzDecodeInventory(f *testing.F) {
 			t.Fatal(err)
 		}
 		again, err := DecodeInventory(written)
-		for i, d := range inv.Devices { // all that is negative means unknown
+		for i, d := range inv.Devices { // every negative value means unknown
 			inv.Devices[i].NUMANode = max(-1, d.NUMANode)
 		}
 		if diff := cmp.Diff(inv, again); diff != "" || err != nil {
@@ -197,8 +197,8 @@ func FuzzDecodeInventory(f *testing.F) {
 	})
 }
 
-// FuzzDecodeAssignment: what is read names each GPU once, within bounds, and is
-// the same when it is written by the same fields and read again.
+// FuzzDecodeAssignment checks that a parsed assignment names each GPU once, has valid amounts, and does not
+// change when it is written and parsed again.
 func FuzzDecodeAssignment(f *testing.F) {
 	f.Add(assignmentOf("GPU-a", "GPU-b"))
 	f.Add(`{"v":1,"gpus":[{"uuid":"a","units":1,"cores":100}]}`)
@@ -229,7 +229,7 @@ func FuzzDecodeAssignment(f *testing.F) {
 	})
 }
 
-// A node with another unit than the installation takes no pods.
+// A node whose unit differs from the installation's takes no pods.
 func TestANodeWithAnotherUnitIsNotReady(t *testing.T) {
 	for _, tc := range []struct {
 		node, installation int64

@@ -48,8 +48,8 @@ func TestPodsThatGPUSharePlaced(t *testing.T) {
 		domain      string // default: aliyun.com
 		waits       bool
 		annotations []string
-		recorded    string // in the managed fields
-		idle        bool   // no container asks for GPU memory
+		recorded    string // fields in managedFields
+		idle        bool   // no container requests GPU memory
 		want        bool
 	}{
 		"by nobody: asks for no GPU":     {annotations: []string{index, assumed}, recorded: assumed, idle: true},

@@ -15,7 +15,7 @@ func TestNewNames(t *testing.T) {
 		"":                       "lower case",
 		"kubernetes.io":          "keeps kubernetes.io for itself",
 		"gpu.kubernetes.io":      "keeps kubernetes.io for itself",
-		"notkubernetes.io":       "keeps kubernetes.io for itself", // by the words alone
+		"notkubernetes.io":       "keeps kubernetes.io for itself", // matches by the text alone
 		"requests.gpumem.dev":    "resource quotas",
 		strings.Repeat("a", 250): "must be no more than",
 	} {
@@ -26,8 +26,8 @@ func TestNewNames(t *testing.T) {
 	}
 }
 
-// FuzzNewNames: under any domain that is accepted, Kubernetes takes the
-// resources for extended ones and the annotations for what they are.
+// FuzzNewNames checks that in every accepted domain, Kubernetes accepts the resources as extended resources
+// and the annotations as qualified names.
 func FuzzNewNames(f *testing.F) {
 	f.Add("gpumem.dev")
 	f.Add("requests.x")
@@ -39,8 +39,8 @@ func FuzzNewNames(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What the kubelet asks of the resources of device plugins
-		// (k8s.io/kubernetes/pkg/apis/core/v1/helper, IsExtendedResourceName).
+		// The kubelet's check for resources of device plugins (IsExtendedResourceName in
+		// k8s.io/kubernetes/pkg/apis/core/v1/helper).
 		for _, name := range []string{string(n.GPUMem()), string(n.GPUCore())} {
 			native := !strings.Contains(name, "/") || strings.Contains(name, "kubernetes.io/")
 			if problems := validation.IsQualifiedName("requests." + name); native || strings.HasPrefix(name, "requests.") || len(problems) > 0 {

@@ -29,7 +29,7 @@ func names(t testing.TB) Names {
 	return n
 }
 
-// container returns a container with limits, given as "gpu-mem", "3", ….
+// container returns a container with limits, such as "gpu-mem", "3".
 func container(name string, limits ...string) v1.Container {
 	c := v1.Container{Name: name, Resources: v1.ResourceRequirements{Limits: v1.ResourceList{}}}
 	for i := 0; i < len(limits); i += 2 {
@@ -56,10 +56,10 @@ func pod(containers ...v1.Container) *v1.Pod {
 	}
 }
 
-// bound is what a Binding sets.
+// bound has the condition that a Binding sets.
 var bound = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
 
-// annotated sets annotations, given as "policy", "spread", ….
+// annotated sets annotations, such as "policy", "spread".
 func annotated(p *v1.Pod, values ...string) *v1.Pod {
 	for i := 0; i < len(values); i += 2 {
 		p.Annotations["gpumem.dev/"+values[i]] = values[i+1]
@@ -120,7 +120,7 @@ func TestRequestAmounts(t *testing.T) {
 	}
 }
 
-// The API server takes such amounts, and to write one out takes a megabyte.
+// The API server accepts such amounts, and formatting one takes a megabyte.
 func TestEnormousAmountsCostNothing(t *testing.T) {
 	for _, amount := range []string{"1e999999", "-1e999999", "999e999999"} {
 		for _, name := range []string{"gpu-mem", "gpu-core"} {
@@ -135,8 +135,8 @@ func TestEnormousAmountsCostNothing(t *testing.T) {
 	}
 }
 
-// leastAllocated returns how many bytes a call of f allocates, the least of ten: the
-// runtime counts for the whole process, so other goroutines add to some of them.
+// leastAllocated returns the bytes that a call of f allocates, as the minimum of ten calls: the runtime counts
+// for the whole process, and other goroutines add to some of them.
 func leastAllocated(f func()) uint64 {
 	least := uint64(math.MaxUint64)
 	for range 10 {
@@ -159,7 +159,7 @@ func checkError(t *testing.T, err error, want string) {
 func TestRequestAnnotations(t *testing.T) {
 	tests := map[string]struct {
 		annotations []string
-		units       string // of the container; 12 unless given
+		units       string // of the container; default: 12
 		init        string
 		want        func(*placement.Request)
 		wantErr     string
@@ -240,8 +240,8 @@ func TestRequestAnnotations(t *testing.T) {
 	}
 }
 
-// A name of a group means nothing to the pods of another namespace: naming it keeps no GPU from them,
-// and brings no pod to theirs.
+// Groups of different namespaces are unrelated: a name neither keeps pods of another namespace from a GPU nor
+// attracts them.
 func TestGroupsAreOfANamespace(t *testing.T) {
 	read := func(namespace, key string) placement.Request {
 		p := annotated(pod(container("c", "gpu-mem", "1")), key, "prod")
@@ -267,8 +267,8 @@ func assignmentOf(uuids ...string) string {
 	return `{"v":1,"unitMiB":1024,"gpus":[` + strings.Join(gpus, ",") + `]}`
 }
 
-// What a pod holds is what its spec says, whatever is written in annotations.
-// The chart's admission policy is held to the same table by a test on a cluster.
+// A pod's amounts come from its spec, whatever its annotations contain. A test on a cluster checks the chart's
+// admission policy with the same table.
 func TestWhichAnnotationsCanBeRead(t *testing.T) {
 	for key, tc := range readCases(t) {
 		for _, value := range tc.Taken {
@@ -276,7 +276,7 @@ func TestWhichAnnotationsCanBeRead(t *testing.T) {
 				t.Errorf("%s %q: %v", key, value, err)
 			}
 		}
-		want, _, _ := strings.Cut(tc.Want, ", 32 of them") // which has words of its own
+		want, _, _ := strings.Cut(tc.Want, ", 32 of them") // readGlobs reports the limits separately
 		for _, value := range tc.Refused {
 			if _, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "64")), key, value)); err == nil || !strings.Contains(err.Error(), "want "+want) {
 				t.Errorf("%s %q: %v, want %s", key, value, err, want)
@@ -371,7 +371,7 @@ func TestHolding(t *testing.T) {
 	}
 }
 
-// What the owner of a pod writes together with spec.nodeName is not taken for a scheduler's word.
+// An assignment that the owner of a pod writes together with spec.nodeName is ignored until admission.
 func TestWhoseWordAnAssignmentIs(t *testing.T) {
 	began := metav1.NewTime(time.Unix(7, 0))
 	condition := func(kind v1.PodConditionType, status v1.ConditionStatus) []v1.PodCondition {
@@ -402,8 +402,8 @@ func TestWhoseWordAnAssignmentIs(t *testing.T) {
 	}
 }
 
-// How many GPUs the kubelet has given stands above how many the pod asks for, once it has admitted
-// the pod; how much that is in all is the spec's.
+// After admission, the number of GPUs that the kubelet has allocated overrides the requested number. The total
+// amount still comes from the spec.
 func TestWhatIsHeldStandsAboveTheNumberOfGPUs(t *testing.T) {
 	began := metav1.NewTime(time.Unix(7, 0))
 	held := strings.Replace(assignmentOf("GPU-1"), `{"v":1,`, `{"v":1,"held":true,`, 1)
@@ -430,10 +430,10 @@ func TestWhatIsHeldStandsAboveTheNumberOfGPUs(t *testing.T) {
 	}
 }
 
-// What decides who is evicted, and for whom.
+// Fields that decide which pods are evicted for which.
 func TestPriorities(t *testing.T) {
 	began := metav1.NewTime(time.Unix(7, 0))
-	p := annotated(pod(container("c", "gpu-mem", "3")), "policy", "?") // also where something cannot be read
+	p := annotated(pod(container("c", "gpu-mem", "3")), "policy", "?") // also with a malformed value
 	p.Spec.Priority, p.Spec.NodeName = new(int32(100)), "node"
 	p.Status.StartTime, p.Status.NominatedNodeName, p.DeletionTimestamp = &began, "node", &began
 	h, err := names(t).Holding(p)
@@ -603,8 +603,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// FuzzRequest: no pod makes it panic, and what is accepted is within bounds,
-// divides over its GPUs, and counts for no more when it is read for the books.
+// FuzzRequest checks that no pod causes a panic, and that an accepted request has valid amounts, divides over its
+// GPUs, and equals the request of the holding.
 func FuzzRequest(f *testing.F) {
 	f.Add("3", "30", "1", "gpu-count", "2", true)
 	f.Add("-1", "", "1e300", "policy", "spread", false)
@@ -615,7 +615,7 @@ func FuzzRequest(f *testing.F) {
 	n := names(f)
 	f.Fuzz(func(t *testing.T, mem, core, init, key, value string, restarts bool) {
 		if len(mem)+len(core)+len(init) > 60 || strings.ContainsAny(mem+core+init, "eE") && len(mem+core+init) > 12 {
-			return // the API server does not take quantities that take long to read
+			return // the API server rejects quantities that take long to parse
 		}
 		c, i := v1.Container{Name: "c"}, v1.Container{Name: "i"}
 		set := func(c *v1.Container, name v1.ResourceName, s string) {

@@ -13,15 +13,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// began is when reservations of these tests were made.
+// began is the time of the reservations in these tests.
 var began = time.Unix(7, 0)
 
-// reservedBy is a pod with a condition of that message.
+// reservedBy returns a pod with a reservation condition that has the message.
 func reservedBy(message string) *v1.Pod {
 	return &v1.Pod{Status: v1.PodStatus{Conditions: []v1.PodCondition{{Type: Reserved, Status: v1.ConditionTrue, Message: message, LastTransitionTime: metav1.NewTime(began)}}}}
 }
 
-// The form is a contract with other versions of gpumem.
+// The format is a contract with other versions of gpumem.
 func TestReservationForm(t *testing.T) {
 	want := Reservation{Node: "gpu-a", GPUs: []gpu.UUID{"GPU-1", "GPU-2"}}
 	c := want.Condition(began)
@@ -49,7 +49,7 @@ func TestAReservationThatCannotBeReadIsNone(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		message string
-		want    int // GPUs; 0: it is none
+		want    int // number of GPUs; 0: no reservation
 	}{
 		"as it is written":      {`{"v":1,"node":"n","gpus":["GPU-1"]}`, 1},
 		"with more than before": {`{"v":1,"node":"n","gpus":["GPU-1"],"until":"noon"}`, 1},
@@ -83,7 +83,7 @@ func TestAReservationThatCannotBeReadIsNone(t *testing.T) {
 	}
 }
 
-// FuzzReservation: what is read is within bounds, and the same when it is written and read again.
+// FuzzReservation checks that a parsed reservation is valid and does not change when it is written and parsed again.
 func FuzzReservation(f *testing.F) {
 	f.Add(`{"v":1,"node":"n","gpus":["GPU-1"]}`)
 	f.Add(`{"V":1,"NODE":"n","gpus":["GPU-1","GPU-2"],"gpus":null}`)

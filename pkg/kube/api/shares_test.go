@@ -50,7 +50,7 @@ func TestRequestsInShares(t *testing.T) {
 	}
 }
 
-// Who does not know of shares refuses such an inventory: its unit is 0.
+// Readers that do not support shares reject such an inventory, because its unit is 0.
 func TestInventoryInShares(t *testing.T) {
 	inv := func(change ...func(*gpu.Inventory)) gpu.Inventory {
 		out := gpu.Inventory{Devices: []gpu.Device{

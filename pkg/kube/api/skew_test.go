@@ -11,8 +11,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// What the first version wrote. It is not to be changed: parts of an installation
-// may be a minor version apart, and pods that run keep what was written of them.
+// The values that the first version wrote. Never change them: parts of an installation may be a minor version
+// apart, and running pods keep their annotations.
 const (
 	firstInventory = `{"v":1,"unitMiB":1024,"driverVersion":"580.65.06","enforcement":"advisory","gpus":[` +
 		`{"uuid":"GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b","index":0,"model":"Tesla T4","memoryMiB":15360,"units":14,"numaNode":0,"pci":"0000:00:1e.0","computeCapability":"7.5","speed":21,"healthy":true},` +
@@ -35,14 +35,14 @@ func firstMachine() gpu.Inventory {
 	}
 }
 
-// What came later. The same holds of it, once it is released.
+// The values with later fields. Never change them after their release.
 const (
 	givenInventory = `,"given":[{"uid":"0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b","gpus":[[0,3,30],[1,2,0]]}]}`
 	heldAssignment = `{"v":1,"unitMiB":1024,"enforcement":"advisory","gpus":[{"uuid":"GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b","index":0,"units":3,"cores":30}],"held":true}`
 )
 
-// What the kubelet has given, and that an assignment says just that, is beside what the first
-// version wrote, and leaves that as it is.
+// The kubelet's allocation, and its mark in an assignment, are separate fields. They do not
+// change the fields of the first version.
 func TestWhatTheKubeletHasGivenIsWrittenBeside(t *testing.T) {
 	machine := firstMachine()
 	machine.Allocated = []gpu.PodAllocation{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.Share{
@@ -74,7 +74,7 @@ func TestWhatTheKubeletHasGivenIsWrittenBeside(t *testing.T) {
 	}
 }
 
-// later is a document as the next minor version may write it: it has grown.
+// later is a document with additional fields, as the next minor version may write it.
 func later(t *testing.T, text string) string {
 	t.Helper()
 	var document map[string]any
@@ -92,8 +92,7 @@ func later(t *testing.T, text string) string {
 	return string(grown)
 }
 
-// A plugin of this version and an extender of the one before read one another,
-// and the other way round.
+// A plugin of this version and an extender of the previous one read each other's values, and the reverse.
 func TestOneMinorVersionApart(t *testing.T) {
 	for name, text := range map[string]string{"before": firstInventory, "after": later(t, firstInventory)} {
 		got, err := DecodeInventory(text)
@@ -108,8 +107,8 @@ func TestOneMinorVersionApart(t *testing.T) {
 			t.Errorf("assignment of the version %s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
-	// What this version writes has the fields of the first, with the same meaning;
-	// whatever came later is left out by who knows none of it.
+	// The values of this version have the fields of the first one with the same meaning. Older readers
+	// ignore later fields.
 	text, err := EncodeInventory(firstMachine())
 	if err != nil {
 		t.Fatal(err)
@@ -128,14 +127,14 @@ func TestOneMinorVersionApart(t *testing.T) {
 	}
 }
 
-// Whether a GPU takes pods is in the fields that the first version wrote, in the words that it
-// compared: a reader of before takes a stopped plugin for one.
+// The fields of the first version record whether a GPU takes pods, with the texts that it compared. An older
+// reader recognizes a stopped plugin.
 func TestStatusOneMinorVersionApart(t *testing.T) {
 	const first = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":0,"units":0,`
 	for name, tc := range map[string]struct {
-		text   string     // of the first version, or with what came later
-		status gpu.Status // as it is read
-		now    string     // as it is written now; empty: as the text
+		text   string     // of the first version, or with later fields
+		status gpu.Status // the parsed status
+		now    string     // text of this version; empty: the same text
 	}{
 		"healthy":       {text: `"healthy":true}]}`},
 		"unhealthy":     {text: `"healthy":false,"unhealthy":"XID 79"}]}`, status: gpu.Unhealthy("XID 79")},
@@ -158,7 +157,7 @@ func TestStatusOneMinorVersionApart(t *testing.T) {
 		if tc.now == "" {
 			want = first + tc.text
 		}
-		inv.Devices[0].Status.Cordoned = true // by people, and in another annotation
+		inv.Devices[0].Status.Cordoned = true // written by administrators in another annotation
 		if got, err := EncodeInventory(inv); err != nil || got != want {
 			t.Errorf("%s: %v, written again\n got %s\nwant %s", name, err, got, want)
 		}

@@ -22,22 +22,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// What each version has written for another part, or another version, to read is in a folder of
-// testdata/wire. What is there of a version that is released is never changed. That of the version
-// to come is what the code writes now ("make update"): a new field of a format shows in a diff there.
+// Each folder of testdata/wire contains the values that a version has written for other parts or versions.
+// Folders of released versions never change. The folder of the next version has the present output
+// ("make update"), so a new field of a format shows in a diff.
 const (
 	first  gpu.UUID = "GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b"
 	second gpu.UUID = "GPU-bff86e87-4d24-0ce3-d75c-0f9687e55afa"
 )
 
-// A format is one that two parts, or two versions, have in common.
+// A format is one that two parts or two versions share.
 type format struct {
 	file  string
 	value any                               // with every field set
 	write func() (string, error)            // writes the value
-	again func(text string) (string, error) // reads a text, and writes what was read
-	lost  map[string]string                 // by version: why its text is not read
-	apart []string                          // fields of the value that are written elsewhere
+	again func(text string) (string, error) // parses a text and writes the result
+	lost  map[string]string                 // by version: the reason why its text is not readable
+	apart []string                          // fields that are stored elsewhere
 }
 
 func machine() gpu.Inventory {
@@ -57,7 +57,7 @@ func machine() gpu.Inventory {
 	}
 }
 
-// A node of a plugin that ran another protocol of MPS has clients all the same.
+// A node with a plugin that ran another protocol of MPS has MPS clients too.
 func TestInventoryWithARetiredProtocol(t *testing.T) {
 	text, err := api.EncodeInventory(machine())
 	if err != nil {
@@ -166,8 +166,7 @@ func jsonAgain[T any](text string) (string, error) {
 	return asJSON(value)()
 }
 
-// What each version has written is read by this one, with the same meaning: written again, it
-// has every field that it had.
+// This version reads the values of each version with the same meaning: written again, they keep all fields.
 func TestEachVersionIsRead(t *testing.T) {
 	versions, err := filepath.Glob("testdata/wire/*")
 	if err != nil || len(versions) < 2 {
@@ -206,7 +205,7 @@ func TestEachVersionIsRead(t *testing.T) {
 	}
 }
 
-// missing says what of a document another lacks, or has with another value.
+// missing lists the values of a document that another one lacks or has changed.
 func missing(path string, was, is any) (out []string) {
 	switch was := was.(type) {
 	case map[string]any:
@@ -245,8 +244,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// The folder of the version to come has what is written now, with every field: what is
-// added to a format shows here.
+// The folder of the next version matches the present output, with every field set, so new fields show here.
 func TestTheVersionToCome(t *testing.T) {
 	chart, err := os.ReadFile("../../../charts/gpumem/Chart.yaml")
 	if err != nil {
@@ -280,7 +278,7 @@ func TestTheVersionToCome(t *testing.T) {
 	}
 }
 
-// zeros returns the fields of a value that are not set; of a list, those that no element has.
+// zeros returns the unset fields of a value. For a list, these are the fields that no element sets.
 func zeros(path string, v reflect.Value) (out []string) {
 	switch v.Kind() {
 	case reflect.Pointer:

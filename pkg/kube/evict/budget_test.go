@@ -57,7 +57,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// The API server goes by budgets that kube-scheduler does not mind, and evicts no pod under two.
+// The API server applies budgets that kube-scheduler ignores, and evicts no pod with two budgets.
 func TestLimits(t *testing.T) {
 	web := map[string]string{"app": "web"}
 	pods := []*v1.Pod{

@@ -23,7 +23,7 @@ func TestPod(t *testing.T) {
 	lost := errors.New("connection lost")
 	for name, tc := range map[string]struct {
 		answer  error
-		there   types.UID // of the pod of that name; empty: there is none
+		there   types.UID // UID of the pod with that name; empty: there is none
 		unread  bool
 		gone    bool
 		refused bool

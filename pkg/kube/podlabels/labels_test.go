@@ -27,7 +27,7 @@ func TestLabels(t *testing.T) {
 	none := map[string]string{model: "", percent: "", speed: ""}
 	for name, tc := range map[string]struct {
 		shares []placement.Share
-		want   map[string]string // empty: the pod must not have it
+		want   map[string]string // empty: the pod must not have the label
 	}{
 		"a part":             {[]placement.Share{{Device: "a100", Units: 20}}, map[string]string{model: "NVIDIA-A100-SXM4-80GB", percent: "25", speed: "25"}},
 		"a whole one":        {[]placement.Share{{Device: "t4", Units: 14}}, map[string]string{model: "Tesla-T4", percent: "100", speed: "21"}},

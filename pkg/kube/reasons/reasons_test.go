@@ -55,7 +55,7 @@ func TestErrorsOfTheNode(t *testing.T) {
 	}
 }
 
-// A verdict says what is kept for others.
+// A verdict mentions reservations for nominated pods.
 func TestAVerdictTellsOfNominatedPods(t *testing.T) {
 	leaving := placementtest.Terminating(placementtest.Hold("a", placementtest.Ask(8), 0))
 	nominated := placementtest.Hold("n", placementtest.Ask(8, placementtest.Priority(5)))
@@ -67,7 +67,7 @@ func TestAVerdictTellsOfNominatedPods(t *testing.T) {
 	}
 }
 
-// Nodes that lack the same are described in the same words.
+// Nodes with the same reason get the same text.
 func TestBrief(t *testing.T) {
 	on := func(index int) placement.Verdict {
 		return placement.Fit(placementtest.Ask(3), placementtest.Node(placementtest.Inventory(placementtest.Device(index, 2))))
@@ -77,7 +77,7 @@ func TestBrief(t *testing.T) {
 	}
 }
 
-// Each reason has its messages and its row in the docs.
+// Each reason has its messages and a row in the docs.
 func TestTheTableOfChecks(t *testing.T) {
 	table := "| reason | the node does not fit because | in the message | of one GPU, `explain` says |\n|---|---|---|---|\n"
 	for r := placement.NoDevices; r <= placement.Fragmented; r++ {

@@ -8,7 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// said is all that is made of a status.
+// said has all texts for a status.
 type said struct {
 	TakesPods, OnlyCordoned, Advertised bool
 	Causes, String                      string

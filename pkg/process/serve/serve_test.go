@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A process that hangs must not say that it lives.
+// A deadlocked process must not report that it is alive.
 func TestHealthzWaitsForTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := make(chan struct{})
@@ -38,7 +38,7 @@ func TestHealthzWaitsForTheLock(t *testing.T) {
 	})
 }
 
-// serving runs a server that keeps no more than some connections, until the test ends.
+// serving runs a server with a limit of connections until the test ends.
 func serving(t *testing.T, handler http.Handler, most int) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func serving(t *testing.T, handler http.Handler, most int) string {
 	return listener.Addr().String()
 }
 
-// dial opens a connection and sends something.
+// dial opens a connection and sends data.
 func dial(t *testing.T, address, text string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -71,7 +71,7 @@ func dial(t *testing.T, address, text string) net.Conn {
 	return conn
 }
 
-// answered reads one answer from a connection.
+// answered reads one response from a connection.
 func answered(t *testing.T, conn net.Conn) int {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
@@ -88,8 +88,8 @@ func answered(t *testing.T, conn net.Conn) int {
 
 const askHealth = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
-// Who opens connections without end loses the older ones, and others are served: of those that
-// wait the one that has for the longest, and before one that is being served.
+// A client that opens too many connections loses the older ones, and others are served. The server closes the
+// longest idle connection first, and busy ones only if none is idle.
 func TestConnectionsAreFew(t *testing.T) {
 	const most = 4
 	for name, text := range map[string]string{

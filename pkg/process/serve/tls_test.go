@@ -25,7 +25,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// an authority issues certificates for tests.
+// authority issues certificates for tests.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -76,7 +76,7 @@ func (a *authority) client(name string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
 
-// server writes the files of a server on 127.0.0.1 that believes this authority.
+// server writes the files of a server on 127.0.0.1 that accepts clients of this authority.
 func (a *authority) server(m MutualTLS) *big.Int {
 	a.t.Helper()
 	cert, key := a.sign(&x509.Certificate{
@@ -131,8 +131,7 @@ func serveTLS(t *testing.T, m MutualTLS) string {
 	return listener.Addr().String()
 }
 
-// ask makes one request, with a connection of its own, and returns the serial
-// number of the server's certificate.
+// ask makes one request on a new connection and returns the serial number of the server's certificate.
 func ask(t *testing.T, url string, roots []byte, certificates ...tls.Certificate) (*big.Int, error) {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -183,7 +182,7 @@ func TestOnlyTheClientIsServed(t *testing.T) {
 	}
 }
 
-// New files count for the next connection: those of another authority too.
+// New files apply to the next connection, even if they have another authority.
 func TestNewCertificatesCount(t *testing.T) {
 	before, after := newAuthority(t), newAuthority(t)
 	m := filesIn(t.TempDir())
@@ -230,7 +229,7 @@ func TestCertificatesThatAreMissing(t *testing.T) {
 	}
 }
 
-// A process lives longer than the month in which the end of a certificate is near.
+// A process can run longer than the month in which a certificate expires.
 func TestTheEndOfACertificateIsToldOnce(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	files := &tlsFiles{log: zap.New(core)}
