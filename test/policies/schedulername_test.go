@@ -158,8 +158,8 @@ func TestSchedulerNamePolicyHasTheDefaults(t *testing.T) {
 
 // A container that sets a framework's variable by its second name meets gpumem's variable for the same setting.
 func TestWarningsAboutSecondNames(t *testing.T) {
-	const jax = "container main sets XLA_CLIENT_MEM_FRACTION, and gpumem sets the older name, XLA_PYTHON_CLIENT_MEM_FRACTION: JAX refuses both"
-	const torch = "container main sets PYTORCH_CUDA_ALLOC_CONF, and gpumem sets the newer name, PYTORCH_ALLOC_CONF: PyTorch may ignore either"
+	const jax = "container main sets XLA_CLIENT_MEM_FRACTION: gpumem omits its own variable, XLA_PYTHON_CLIENT_MEM_FRACTION, and JAX has the limit of the pod alone"
+	const torch = "container main sets PYTORCH_CUDA_ALLOC_CONF: gpumem adds its fraction in the newer name, PYTORCH_ALLOC_CONF, which some releases of PyTorch ignore"
 	for variable, want := range map[string]string{
 		"XLA_CLIENT_MEM_FRACTION":        jax,
 		"PYTORCH_CUDA_ALLOC_CONF":        torch,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
+	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/process/operation"
@@ -97,11 +98,27 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 		inv.Enforcement = inv.LevelFor(len(grant.Devices))
 		log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
 		response := p.cfg.Containers.Response(r, grant, inv)
+		p.resolveNames(response.GetEnvs(), to)
 		p.state.Record(grants.NewGrant(to, grant, inv, response))
 		out.ContainerResponses = append(out.ContainerResponses, response)
 	}
 	p.reconciler.Kick()
 	return out, nil
+}
+
+// resolveNames resolves the second names that a container's pod sets. Only the container runtime knows the image's variables: package nri.
+func (p *Server) resolveNames(env map[string]string, to allocation.Attributed) {
+	pods, _, _ := p.pods.Pods()
+	for _, pod := range pods {
+		if pod.Pod != to.Pod {
+			continue
+		}
+		for name, value := range containers.ResolveNames(env, pod.Seconds[to.Container.Name]) {
+			if env[name] = value; value == "" {
+				delete(env, name)
+			}
+		}
+	}
 }
 
 // PreStartContainer finds out who holds the slots, now that the kubelet tells,

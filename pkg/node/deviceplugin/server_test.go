@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
@@ -372,6 +373,29 @@ func testKubeletThatStartsAgain(t *testing.T, r gpu.Resource) {
 	again, err := n.Preferred(t.Context(), n.Free(), nil, 3)
 	if diff := cmp.Diff(first, again); err != nil || (diff == "") != (r == gpu.Memory) {
 		t.Errorf("%v (-first +again):\n%s", err, diff)
+	}
+}
+
+// TestAllocateResolvesSecondNames that the pod sets for the container. The record has the same answer as the kubelet.
+func TestAllocateResolvesSecondNames(t *testing.T) {
+	p := pod("a", 1, uuidA, container("one", placement.App, 1), container("two", placement.App, 2))
+	p.Seconds = map[string]map[string]string{"two": {"XLA_CLIENT_MEM_FRACTION": "0.95", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}}
+	n := newNode(t, func(c *Config) { c.Containers.Frameworks = []containers.Framework{"jax", "pytorch"} }, nil, p)
+	for _, tc := range []struct {
+		ids        []string
+		jax, torch string
+	}{
+		{[]string{"aaaaaaaa-0"}, "0.0965", "per_process_memory_fraction:0.0965"},
+		{[]string{"aaaaaaaa-1", "aaaaaaaa-2"}, "", "backend:native,per_process_memory_fraction:0.2083"},
+	} {
+		got, err := n.Allocate(t.Context(), tc.ids...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := got.GetEnvs()
+		if _, set := env["XLA_PYTHON_CLIENT_MEM_FRACTION"]; set != (tc.jax != "") || env["XLA_PYTHON_CLIENT_MEM_FRACTION"] != tc.jax || env["PYTORCH_ALLOC_CONF"] != tc.torch {
+			t.Errorf("%v: %v", tc.ids, env)
+		}
 	}
 }
 

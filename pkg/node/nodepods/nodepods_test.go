@@ -176,6 +176,26 @@ func TestPodsOfTheNode(t *testing.T) {
 	until(t, p, func(pods []allocation.Pod, _ bool) bool { return len(pods) == 0 })
 }
 
+// TestSecondNames of settings stay in the trimmed pod; a value that the kubelet computes is unknown.
+func TestSecondNames(t *testing.T) {
+	full := pod("a", "u1", 3)
+	full.Spec.Containers[0].Env = append(full.Spec.Containers[0].Env,
+		v1.EnvVar{Name: "XLA_CLIENT_MEM_FRACTION", ValueFrom: &v1.EnvVarSource{}}, v1.EnvVar{Name: "PYTORCH_CUDA_ALLOC_CONF", Value: "backend:native"})
+	reference := pod("b", "u2", 3)
+	reference.Spec.Containers[0].Env = []v1.EnvVar{{Name: "PYTORCH_CUDA_ALLOC_CONF", Value: "$(TOKEN)"}}
+	pods, _, _ := watching(t, fake.NewClientset(full, reference, pod("c", "u3", 3))).Pods()
+	var got []map[string]map[string]string
+	for _, one := range pods {
+		got = append(got, one.Seconds)
+	}
+	want := []map[string]map[string]string{
+		{"main": {"XLA_CLIENT_MEM_FRACTION": "$()", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}}, {"main": {"PYTORCH_CUDA_ALLOC_CONF": "$()"}}, nil,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestDisruptions lists a pod that Kubernetes terminates, and signals it.
 func TestDisruptions(t *testing.T) {
 	client := fake.NewClientset(pod("a", "u1", 3), pod("b", "u2", 3))

@@ -27,6 +27,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/evict"
 	"github.com/gpumem/gpumem/pkg/kube/podlabels"
 	"github.com/gpumem/gpumem/pkg/kube/trim"
+	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
@@ -154,11 +155,50 @@ func (p *Pods) trim(obj any) (any, error) {
 		trimClaims(out, pod)
 	}
 	if p.byClaims || p.names.Holds(pod) {
+		keepSecondNames(out.Spec.InitContainers, pod.Spec.InitContainers)
+		keepSecondNames(out.Spec.Containers, pod.Spec.Containers)
 		out.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
 		out.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
 		out.Status.EphemeralContainerStatuses = trimStatuses(pod.Status.EphemeralContainerStatuses)
 	}
 	return out, nil
+}
+
+// keepSecondNames copies the variables that secondNames reads to trimmed containers.
+func keepSecondNames(trimmed, full []v1.Container) {
+	for i := range trimmed {
+		for _, c := range full {
+			for _, e := range c.Env {
+				if c.Name == trimmed[i].Name && containers.IsSecondName(e.Name) {
+					trimmed[i].Env = append(trimmed[i].Env, e)
+				}
+			}
+		}
+	}
+}
+
+// secondNames returns the variables of each container that are second names of a framework's setting.
+func secondNames(pod *v1.Pod) map[string]map[string]string {
+	var out map[string]map[string]string
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, e := range c.Env {
+			if !containers.IsSecondName(e.Name) {
+				continue
+			}
+			value := e.Value
+			if e.ValueFrom != nil || strings.Contains(value, "$(") { // the kubelet replaces references in the pod's variables only
+				value = containers.UnknownValue
+			}
+			if out == nil {
+				out = make(map[string]map[string]string)
+			}
+			if out[c.Name] == nil {
+				out[c.Name] = make(map[string]string)
+			}
+			out[c.Name][e.Name] = value
+		}
+	}
+	return out
 }
 
 func trimStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
@@ -194,7 +234,7 @@ func (p *Pods) put(obj any) {
 	now := entry{
 		pod: allocation.Pod{
 			Holding: holding, Created: pod.CreationTimestamp.Time, Starting: starting(pod),
-			Index: pod.Annotations[p.names.Index()],
+			Index: pod.Annotations[p.names.Index()], Seconds: secondNames(pod),
 		},
 		version:    pod.ResourceVersion,
 		containers: containerNames(pod),

@@ -68,7 +68,7 @@ func TestThePluginIsConnectedOnceItKnowsWhatRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	p := New(socket, &containers{}, zap.NewNop())
+	p := New(socket, &fakeContainers{}, zap.NewNop())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- p.Run(ctx) }()

@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/node/containers"
 )
 
 const (
@@ -282,30 +284,21 @@ func valuesOf(env []string) map[string][]string {
 	return is
 }
 
-// settings are the variables of frameworks that gpumem sets and that have a second name. JAX fails if both are set. PyTorch
-// reads one of the two, which one depends on the release.
-var settings = []struct {
-	name, other string
-	list        string // the option of a value that is a list; empty for a single value
-}{
-	{name: "XLA_PYTHON_CLIENT_MEM_FRACTION", other: "XLA_CLIENT_MEM_FRACTION"},
-	{name: "PYTORCH_ALLOC_CONF", other: "PYTORCH_CUDA_ALLOC_CONF", list: "per_process_memory_fraction:"},
-}
-
-// resolveNames handles settings that pod or image set by their second name: they win over gpumem's value, which is joined
-// to a list that lacks its option, and omitted otherwise. Env has gpumem's values; nil means that they are unknown.
+// resolveNames handles settings that pod or image set by their second name. Env has gpumem's values; nil means that they are unknown.
 func resolveNames(adjustment *api.ContainerAdjustment, is map[string][]string, env map[string]string) {
-	for _, s := range settings {
-		ours, others := is[s.name], is[s.other]
-		set := len(ours) == 1 && len(others) > 0 && others[0] != ""
-		if !set || env != nil && ours[0] != env[s.name] { // the container sets both
-			continue
+	ours, first := make(map[string]string), make(map[string]string)
+	for name, values := range is {
+		first[name] = values[0]
+		if len(values) == 1 && (env == nil || values[0] == env[name]) { // else the container sets it, too
+			ours[name] = values[0]
 		}
-		if s.list != "" && !strings.Contains(others[0], s.list) {
-			adjustment.AddEnv(s.name, others[0]+","+ours[0])
-			continue
+	}
+	for name, value := range containers.ResolveNames(ours, first) {
+		if value == "" {
+			adjustment.RemoveEnv(name)
+		} else {
+			adjustment.AddEnv(name, value)
 		}
-		adjustment.RemoveEnv(s.name)
 	}
 }
 

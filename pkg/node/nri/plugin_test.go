@@ -15,30 +15,30 @@ import (
 	"go.uber.org/zap"
 )
 
-// containers are one container, known or not.
-type containers struct {
+// fakeContainers are one container, known or not.
+type fakeContainers struct {
 	env   map[string]string
 	fail  error
 	holds bool // another container of its pod was given GPU memory
 	asked []string
 }
 
-func (c *containers) Holds(_ context.Context, namespace, pod string) bool {
+func (c *fakeContainers) Holds(_ context.Context, namespace, pod string) bool {
 	c.asked = append(c.asked, "grants of "+namespace+"/"+pod)
 	return c.holds
 }
 
-func (c *containers) Environment(_ context.Context, namespace, pod, container string, given map[string]string) (map[string]string, bool, error) {
+func (c *fakeContainers) Environment(_ context.Context, namespace, pod, container string, given map[string]string) (map[string]string, bool, error) {
 	c.asked = append(c.asked, strings.TrimSpace("environment of "+namespace+"/"+pod+"/"+container+" "+given["GPUMEM_ENFORCEMENT"]))
 	return c.env, c.env != nil, c.fail
 }
 
-func (c *containers) Hold(_ context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
+func (c *fakeContainers) Hold(_ context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
 	c.asked = append(c.asked, strings.TrimSpace("limit of "+namespace+"/"+pod+"/"+container+" in "+cgroupsPath+" "+given["GPUMEM_ENFORCEMENT"]))
 	return c.fail
 }
 
-func (c *containers) Release(_ context.Context, cgroupsPath string, given map[string]string) error {
+func (c *fakeContainers) Release(_ context.Context, cgroupsPath string, given map[string]string) error {
 	c.asked = append(c.asked, "end of "+cgroupsPath+" "+given["GPUMEM_ENFORCEMENT"])
 	return c.fail
 }
@@ -70,7 +70,7 @@ func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
 		"what was not given": {[]string{"GPUMEM_GPU_UUID=GPU-a", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "NVIDIA_GPU_MEMORY_LIMIT=9"}, nil, "sets CUDA_MPS_PIPE_DIRECTORY, NVIDIA_GPU_MEMORY_LIMIT, which"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := New("", &containers{env: grant}, zap.NewNop())
+			p := New("", &fakeContainers{env: grant}, zap.NewNop())
 			adjustment, _, err := p.CreateContainer(t.Context(), sandbox, container(tc.has...))
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
@@ -111,7 +111,7 @@ func TestASettingWithTwoNames(t *testing.T) {
 	} {
 		for _, byClaim := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " by claim ", byClaim), func(t *testing.T) {
-				known := &containers{env: grant}
+				known := &fakeContainers{env: grant}
 				if byClaim {
 					known.env = nil
 				}
@@ -139,7 +139,7 @@ func TestASettingWithTwoNames(t *testing.T) {
 		}
 	}
 	own := container("GPUMEM_GPU_UUID=GPU-a", jax+"=0.7", "XLA_CLIENT_MEM_FRACTION=0.95")
-	adjustment, _, err := New("", &containers{env: grant}, zap.NewNop()).CreateContainer(t.Context(), sandbox, own)
+	adjustment, _, err := New("", &fakeContainers{env: grant}, zap.NewNop()).CreateContainer(t.Context(), sandbox, own)
 	if err != nil || len(adjustment.GetEnv()) > 0 {
 		t.Errorf("of a container that sets both names itself: %v, %v", adjustment, err)
 	}
@@ -147,7 +147,7 @@ func TestASettingWithTwoNames(t *testing.T) {
 
 // A container that was given nothing, and says otherwise, is not created.
 func TestNoContainerSaysOfItselfThatItWasGivenGPUs(t *testing.T) {
-	p := New("", &containers{env: map[string]string{}}, zap.NewNop())
+	p := New("", &fakeContainers{env: map[string]string{}}, zap.NewNop())
 	adjustment, _, err := p.CreateContainer(t.Context(), sandbox, container("GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=all"))
 	if err == nil || !strings.Contains(err.Error(), "sets GPUMEM_GPU_UUID, NVIDIA_VISIBLE_DEVICES, which gpumem sets") {
 		t.Errorf("%v, %v", adjustment, err)
@@ -174,7 +174,7 @@ func TestOtherContainersOfAPodSeeNoGPU(t *testing.T) {
 			"sets NVIDIA_VISIBLE_DEVICES, which gpumem sets: remove that from the pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			known := &containers{fail: errors.New("broken"), holds: tc.holds}
+			known := &fakeContainers{fail: errors.New("broken"), holds: tc.holds}
 			adjustment, _, err := New("", known, zap.NewNop()).CreateContainer(t.Context(), sandbox, container(tc.has...))
 			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
@@ -196,15 +196,15 @@ func TestOtherContainersOfAPodSeeNoGPU(t *testing.T) {
 func TestWhoIsAskedAbout(t *testing.T) {
 	for name, tc := range map[string]struct {
 		container *api.Container
-		known     *containers
+		known     *fakeContainers
 		asked     []string
 		wantErr   bool
 	}{
-		"a container without a grant":             {container("PATH=/bin"), &containers{fail: errors.New("broken")}, nil, false},
-		"one without that names GPUs":             {container("NVIDIA_VISIBLE_DEVICES=all"), &containers{fail: errors.New("broken")}, []string{"grants of ns/p"}, false},
-		"one of which nobody tells":               {container("GPUMEM_GPU_UUID=GPU-a"), &containers{}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, false},
-		"one that was promised a level":           {container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel", "GPUMEM_ENFORCEMENT=advisory"), &containers{}, []string{"environment of ns/p/main kernel", "limit of ns/p/main in /kubepods/podp/c1 kernel"}, false},
-		"one whose limit does not hold, or worse": {container("GPUMEM_GPU_UUID=GPU-a"), &containers{fail: errors.New("broken")}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, true},
+		"a container without a grant":             {container("PATH=/bin"), &fakeContainers{fail: errors.New("broken")}, nil, false},
+		"one without that names GPUs":             {container("NVIDIA_VISIBLE_DEVICES=all"), &fakeContainers{fail: errors.New("broken")}, []string{"grants of ns/p"}, false},
+		"one of which nobody tells":               {container("GPUMEM_GPU_UUID=GPU-a"), &fakeContainers{}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, false},
+		"one that was promised a level":           {container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel", "GPUMEM_ENFORCEMENT=advisory"), &fakeContainers{}, []string{"environment of ns/p/main kernel", "limit of ns/p/main in /kubepods/podp/c1 kernel"}, false},
+		"one whose limit does not hold, or worse": {container("GPUMEM_GPU_UUID=GPU-a"), &fakeContainers{fail: errors.New("broken")}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := New("", tc.known, zap.NewNop())
@@ -235,7 +235,7 @@ var kernel = []string{"GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel"}
 // TestContainersThatEnd: what is reserved for them is given back, and they end all the same where it
 // is not.
 func TestContainersThatEnd(t *testing.T) {
-	known := &containers{fail: errors.New("broken")}
+	known := &fakeContainers{fail: errors.New("broken")}
 	p := New("", known, zap.NewNop())
 	for _, c := range []*api.Container{running("c1", api.ContainerState_CONTAINER_RUNNING, kernel...), running("c2", api.ContainerState_CONTAINER_RUNNING, "PATH=/bin")} {
 		if _, err := p.StopContainer(t.Context(), sandbox, c); err != nil {
@@ -249,7 +249,7 @@ func TestContainersThatEnd(t *testing.T) {
 
 // slow are containers whose limits take long to set, and fail for some, by their control group.
 type slow struct {
-	containers
+	fakeContainers
 	mu    sync.Mutex
 	fails map[string]bool
 	held  map[string]int
@@ -329,7 +329,7 @@ func TestContainersThatRanBefore(t *testing.T) {
 }
 
 func TestNoRuntime(t *testing.T) {
-	p := New(t.TempDir()+"/nri.sock", &containers{}, zap.NewNop())
+	p := New(t.TempDir()+"/nri.sock", &fakeContainers{}, zap.NewNop())
 	if p.Connected() == nil {
 		t.Error("connected before it runs")
 	}

@@ -19,6 +19,9 @@ type Pod struct {
 	// nil: what is written now.
 	Plan *placement.Assignment
 
+	// Seconds has by container the variables that the pod sets and that are second names of a framework's setting.
+	Seconds map[string]map[string]string
+
 	Index string // the annotation gpu-index: the indexes of its GPUs, for people
 }
 
