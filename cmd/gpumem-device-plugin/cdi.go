@@ -24,7 +24,7 @@ func defaultCDI() cdiOptions { return cdiOptions{dir: "/var/run/cdi", driverRoot
 func (o *cdiOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.dir, "cdi-dir", o.dir, "`directory` where the container runtime looks for CDI files, for --claims and --cdi-hook")
 	f.StringVar(&o.hook, "cdi-hook", o.hook, "`file` of NVIDIA's nvidia-cdi-hook on the node: describe the GPUs to the container runtime in a CDI file; empty: others do, as nvidia.com/gpu")
-	f.StringVar(&o.driverRoot, "cdi-driver-root", o.driverRoot, "`directory` where this process sees the node's driver and device files, for --cdi-hook; empty: that of --driver-root")
+	f.StringVar(&o.driverRoot, "cdi-driver-root", o.driverRoot, "`directory` where this process sees the node's driver and device files, for --cdi-hook; empty: the value of --driver-root")
 	f.StringVar(&o.driverRootOnNode, "cdi-driver-root-on-node", o.driverRootOnNode, "the same `directory` as the node has it")
 }
 

@@ -69,7 +69,7 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f.DurationVar(&o.drain, "drain", time.Minute, "`time` for clients to end before the daemon does")
 	o.log = daemon.DefaultLog()
 	o.log.AddFlags(f)
-	f.BoolVar(&o.check, "check", false, "say how the daemon is, and end")
+	f.BoolVar(&o.check, "check", false, "print the daemon's health and exit")
 	f.BoolVar(&o.probing, "probe", false, "check that the daemon limits a client with the environment of this process to 1 GiB, and end")
 	if err := daemon.Parse(f, `gpumem-device-plugin mps keeps NVIDIA's MPS control daemon running.
 
@@ -168,7 +168,7 @@ func (o *mpsOptions) probe(ctx context.Context, env []string) error {
 	out, err := cmd.CombinedOutput()
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("a client does not come to an end")
+		return errors.New("a client does not terminate")
 	case err != nil:
 		return errors.New(strings.TrimSpace(string(out)))
 	}

@@ -157,7 +157,7 @@ func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { ret
 // connected returns the reason why the container runtime does not call the plugin, or nil.
 func (n *node) connected() error {
 	if n.nri == nil {
-		return errors.New("the container runtime is not asked to call the plugin")
+		return errors.New("NRI is off: --nri-socket is empty")
 	}
 	return n.nri.Connected()
 }

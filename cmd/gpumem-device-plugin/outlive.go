@@ -47,11 +47,11 @@ func outlive(ctx context.Context, log *zap.Logger, may bool, stopped func(contex
 			return
 		}
 		if first {
-			log.Info("others need this plugin while the driver may be unloaded", zap.Int("pods or claims", n), zap.Bool("MPS daemon", runs))
+			log.Info("the plugin stays: pods, claims or the MPS daemon need it, and the driver may be unloaded", zap.Int("pods or claims", n), zap.Bool("MPS daemon", runs))
 		}
 		select {
 		case <-ctx.Done():
-			log.Warn("ends before others that need this plugin", zap.Int("pods or claims", n), zap.Bool("MPS daemon", runs))
+			log.Warn("the plugin ends although pods, claims or the MPS daemon need it", zap.Int("pods or claims", n), zap.Bool("MPS daemon", runs))
 			return
 		case <-ticker.C:
 		}

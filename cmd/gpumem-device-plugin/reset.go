@@ -40,7 +40,7 @@ Usage: gpumem-device-plugin was-reset --gpus=UUID [flags]`, args, stdout)
 		return err
 	}
 	if len(unknown) > 0 {
-		return fmt.Errorf("no reset was needed of %v", unknown)
+		return fmt.Errorf("no reset is recorded as needed for %v", unknown)
 	}
 	fmt.Fprintln(stdout, "the device plugin returns the GPUs to use after three good probes")
 	return nil

@@ -65,7 +65,7 @@ func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) 
 		unchanged = fmt.Sprintf("unitMiB is %d now, and the node keeps units of %d MiB and takes no new pods, because pods have such units: %s. Drain the node, or set unitMiB back to %d.",
 			wanted.unitMiB, was.unitMiB, strings.Join(left, ", "), was.unitMiB)
 	default:
-		unchanged = fmt.Sprintf("the node goes on with %s instead of %s until these have ended: %s", c.describe(was), c.describe(wanted), strings.Join(left, ", "))
+		unchanged = fmt.Sprintf("the node keeps serving %s instead of %s until these have ended: %s", c.describe(was), c.describe(wanted), strings.Join(left, ", "))
 	}
 	return was, unchanged
 }

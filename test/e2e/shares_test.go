@@ -70,7 +70,7 @@ func TestSharesNextToGiB(t *testing.T) {
 		e.restartPluginOf("node2")
 		e.eventually("the node says that it goes on", func() (bool, string) {
 			said := e.nodeEvents("node2")
-			return strings.Contains(said, "the node goes on with "+otherDomain+"/gpu-share") && strings.Contains(said, e.namespace+"/three"), said
+			return strings.Contains(said, "the node keeps serving "+otherDomain+"/gpu-share") && strings.Contains(said, e.namespace+"/three"), said
 		})
 		e.isOn("three", "node2")
 	})

@@ -185,7 +185,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 			continue
 		}
 		if len(memory.Devices) > 0 && p != each {
-			return memory, cores, fmt.Errorf("it has %s and %d per cent of the cores of one GPU, and %s and %d of another: GPUs of one request give equal parts", c.format(each.amount), each.cores, c.format(p.amount), p.cores)
+			return memory, cores, fmt.Errorf("it has %s and %d per cent of the cores on one GPU, but %s and %d per cent on a second GPU: GPUs of one request give equal parts", c.format(each.amount), each.cores, c.format(p.amount), p.cores)
 		}
 		if d.InShares() != c.InShares() {
 			return memory, cores, fmt.Errorf("it has %s of GPU %d, which is not offered so any more", c.format(p.amount), d.Index)

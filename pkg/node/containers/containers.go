@@ -200,7 +200,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	for _, part := range h.memory.GPUs {
 		d, ok := s.Inventory.Device(part.UUID)
 		if !ok {
-			return nil, fmt.Errorf("GPU %s, whose memory it was given, is gone", part.UUID)
+			return nil, fmt.Errorf("its GPU %s is gone", part.UUID)
 		}
 		h.devices = append(h.devices, d)
 	}

@@ -334,7 +334,7 @@ func TestAKubeletThatHasNeverToldAnything(t *testing.T) {
 			t.Errorf("got %v, %v; want GPU 1: no other pod asks for as much", ids, err)
 		}
 		_, err = n.Preferred(t.Context(), n.Free(), nil, 2)
-		wantStatus(t, err, codes.FailedPrecondition, "the kubelet does not tell for which pod it asks, and it may be pod ns/p or pod ns/older")
+		wantStatus(t, err, codes.FailedPrecondition, "the kubelet's call names no pod, and both pod ns/p and pod ns/older match")
 	})
 }
 

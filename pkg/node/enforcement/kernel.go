@@ -63,7 +63,7 @@ func newKernel(driver Driver, cgroups Cgroups) *kernel {
 }
 
 // errBusy is the error of a call that got no turn, or no answer: it proves nothing about the driver.
-var errBusy = errors.New("the driver is asked for other limits")
+var errBusy = errors.New("the driver is busy with other limits")
 
 // do calls f when its turn comes, but waits no longer than the context: the container runtime does not either, and starts a
 // container without an answer.

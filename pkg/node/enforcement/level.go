@@ -130,7 +130,7 @@ func (f Facts) kernel() error {
 	}
 	for _, d := range healthy(f.Devices) {
 		if d.MIG() {
-			return fmt.Errorf("GPU %d (%s) is a MIG instance, whose memory the driver does not limit", d.Index, d.Model)
+			return fmt.Errorf("GPU %d (%s) is a MIG instance: the driver limits memory of whole GPUs only", d.Index, d.Model)
 		}
 	}
 	for _, missing := range []error{f.Cgroups, f.NRI, f.Test, f.Held} {

@@ -59,7 +59,7 @@ func TestJudge(t *testing.T) {
 				f.Devices = append(f.Devices, gpu.Device{UUID: "MIG-a", Index: 2, Model: "A100 MIG 1g.5gb", ComputeCapability: "8.0"})
 				f.MPSGPUs = []int{0, 2}
 			},
-			gpu.EnforcementMPS, "kernel: GPU 2 (A100 MIG 1g.5gb) is a MIG instance, whose memory the driver does not limit", true,
+			gpu.EnforcementMPS, "kernel: GPU 2 (A100 MIG 1g.5gb) is a MIG instance: the driver limits memory of whole GPUs only", true,
 		},
 		{"a GPU that does not tell", func(f *Facts) { f.Devices[0].ComputeCapability = "" }, gpu.EnforcementKernel, "", false},
 	} {

@@ -304,7 +304,7 @@ func (r *Reconciler) Mixed(ctx context.Context, pod allocation.Pod, gpus int) er
 	r.reported[ref.UID] = true
 	r.mu.Unlock()
 	if !told {
-		operation.Log(ctx, r.log).Error("slots of the pod are not what it asks for", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("reason", mixed.Error()))
+		operation.Log(ctx, r.log).Error("the pod's slots do not match its request", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("reason", mixed.Error()))
 		r.events.Pod(ref, event.Mixed, mixed.Error())
 	}
 	return mixed

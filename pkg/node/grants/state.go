@@ -94,7 +94,7 @@ func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, er
 		}
 		select {
 		case <-asking.Done():
-			operation.Log(ctx, n.log).Warn("the kubelet does not tell what it has given", zap.String("node", n.cfg.Node), zap.Error(err))
+			operation.Log(ctx, n.log).Warn("cannot list PodResources: the recorded grants stay valid", zap.String("node", n.cfg.Node), zap.Error(err))
 			return n.recall(pods), changed, err
 		case <-time.After(kubeletPause):
 		}

@@ -157,12 +157,12 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return Status{}, errSupervisorEnded
 	case err != nil:
-		return Status{}, fmt.Errorf("ask for the MPS daemon: %w", err)
+		return Status{}, fmt.Errorf("query the MPS daemon: %w", err)
 	}
 	defer answer.Body.Close()
 	var s Status
 	if err := json.NewDecoder(io.LimitReader(answer.Body, 1<<16)).Decode(&s); err != nil {
-		return Status{}, fmt.Errorf("ask for the MPS daemon: %w", err)
+		return Status{}, fmt.Errorf("query the MPS daemon: %w", err)
 	}
 	return s, nil
 }

@@ -83,7 +83,7 @@ func (c control) check(ctx context.Context) error {
 		return err
 	}
 	if percent, err := strconv.ParseFloat(reply, 64); err != nil || percent <= 0 || percent > 100 {
-		return fmt.Errorf("get_default_active_thread_percentage: %q is no per cent", reply)
+		return fmt.Errorf("get_default_active_thread_percentage: %q is not a percentage", reply)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func (e exclusive) set() error {
 	was := maps.Clone(now)
 	maps.Copy(was, found)
 	if err := checkpoint.WriteJSON(e.file, was, 0o644); err != nil {
-		return fmt.Errorf("write down the compute modes: %w", err)
+		return fmt.Errorf("record the compute modes: %w", err)
 	}
 	for uuid := range now {
 		if err := e.modes.SetMode(uuid, exclusiveProcess); err != nil {

@@ -229,7 +229,7 @@ func (s *Supervisor) daemon(ctx context.Context) error {
 		return fmt.Errorf("list its GPUs: %w", err)
 	}
 	if len(gpus) == 0 {
-		return errors.New("no GPU answers that it is for")
+		return errors.New("none of its GPUs answers")
 	}
 	s.gpus, s.all, s.proven = gpus, all, make(map[gpu.UUID]bool)
 	s.update(func(st *Status) { st.Proven = nil })

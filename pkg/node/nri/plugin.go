@@ -79,7 +79,7 @@ type waiting struct {
 
 // New returns a plugin for the runtime that listens on a socket.
 func New(socket string, containers Containers, log *zap.Logger) *Plugin {
-	return &Plugin{socket: socket, containers: containers, log: log, behind: make(chan struct{}, 1), missing: errors.New("the container runtime was not asked to call the plugin yet")}
+	return &Plugin{socket: socket, containers: containers, log: log, behind: make(chan struct{}, 1), missing: errors.New("the plugin has not registered with the container runtime yet")}
 }
 
 // Connected says why the runtime does not call the plugin; nil when it does.
@@ -263,7 +263,7 @@ func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, erro
 		}
 	}
 	if len(own) > 0 {
-		return nil, fmt.Errorf("sets %s, which gpumem sets: remove that from the pod, and from what its envFrom names", strings.Join(own, ", "))
+		return nil, fmt.Errorf("sets %s, which gpumem sets: remove it from the pod, and from the ConfigMaps and Secrets in its envFrom", strings.Join(own, ", "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if values := is[name]; Reserved(name) && (len(values) == 0 || values[0] != env[name]) {
@@ -334,7 +334,7 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, contain
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	if err := p.containers.Release(ctx, container.GetLinux().GetCgroupsPath(), givenTo(container)); err != nil {
-		p.log.Warn("what was reserved for a container is not given back", zap.String("container", nameOf(pod, container)), zap.Error(err))
+		p.log.Warn("memory reserved for a container was not released", zap.String("container", nameOf(pod, container)), zap.Error(err))
 	}
 	return nil, nil
 }

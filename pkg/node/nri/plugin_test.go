@@ -171,7 +171,7 @@ func TestOtherContainersOfAPodSeeNoGPU(t *testing.T) {
 		"no GPU, in other words":      {[]string{"NVIDIA_VISIBLE_DEVICES="}, true, nil, false, ""},
 		"the driver and no GPU":       {[]string{"NVIDIA_VISIBLE_DEVICES=none"}, true, nil, false, ""},
 		"twice": {[]string{"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all"}, true, nil, true,
-			"sets NVIDIA_VISIBLE_DEVICES, which gpumem sets: remove that from the pod"},
+			"sets NVIDIA_VISIBLE_DEVICES, which gpumem sets: remove it from the pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			known := &fakeContainers{fail: errors.New("broken"), holds: tc.holds}

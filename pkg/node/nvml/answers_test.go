@@ -372,7 +372,7 @@ func TestAResetThatCannotBeWrittenDown(t *testing.T) {
 		pass(5 * interval)
 		want := "XID 95: uncontained ECC error: it needs a reset"
 		wantHealth(t, p, "GPU-a: "+want, "GPU-b: healthy")
-		if n := logs.FilterMessage("the file of GPUs that need a reset").Len(); n != 1 {
+		if n := logs.FilterMessage("the file of GPUs that need a reset cannot be read or written").Len(); n != 1 {
 			t.Errorf("%d lines about one file", n)
 		}
 		if err := os.Mkdir(dir, 0o755); err != nil {

@@ -87,7 +87,7 @@ func (s *session) limits(symbol string, id gpu.UUID, f func(nvml.Device) (nvml.M
 	}
 	device, ret := s.lib.DeviceGetHandleByUUID(string(id))
 	if ret != nvml.SUCCESS {
-		return limits, fmt.Errorf("NVML does not find the GPU: %s", ret.Error())
+		return limits, fmt.Errorf("NVML cannot find the GPU: %s", ret.Error())
 	}
 	switch limits, ret = f(device); ret {
 	case nvml.SUCCESS:

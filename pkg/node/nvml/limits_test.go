@@ -55,7 +55,7 @@ func TestLimitsOfControlGroups(t *testing.T) {
 	if err := l.Set(t.Context(), "GPU-a", "/foreign", 1, 1); err == nil || !strings.Contains(err.Error(), "CAP_SYS_ADMIN") {
 		t.Errorf("without the right to: %v", err)
 	}
-	if err := l.Set(t.Context(), "GPU-b", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), "does not find the GPU") {
+	if err := l.Set(t.Context(), "GPU-b", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), "cannot find the GPU") {
 		t.Errorf("a GPU that is not there has limits: %v", err)
 	}
 	// Neither the call that hangs nor the next is waited for.
@@ -109,8 +109,8 @@ func TestEachAnswerOfLimits(t *testing.T) {
 		{"get", nvml.ERROR_UNKNOWN, 0, "NVML: ERROR_UNKNOWN"},
 		{"get", nvml.ERROR_GPU_IS_LOST, 0, "NVML: ERROR_GPU_IS_LOST"},
 		{"get", nvml.SUCCESS, time.Minute, "does not answer"},
-		{"find", nvml.ERROR_NOT_FOUND, 0, "does not find the GPU: ERROR_NOT_FOUND"},
-		{"find", nvml.ERROR_GPU_IS_LOST, 0, "does not find the GPU: ERROR_GPU_IS_LOST"},
+		{"find", nvml.ERROR_NOT_FOUND, 0, "cannot find the GPU: ERROR_NOT_FOUND"},
+		{"find", nvml.ERROR_GPU_IS_LOST, 0, "cannot find the GPU: ERROR_GPU_IS_LOST"},
 		{"init", nvml.ERROR_DRIVER_NOT_LOADED, 0, "the NVIDIA driver is not loaded"},
 		{"init", nvml.SUCCESS, time.Minute, "does not answer"},
 	} {

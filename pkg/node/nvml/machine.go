@@ -119,7 +119,7 @@ func (m Machine) SetMode(uuid string, mode int) error {
 			return nil
 		}
 		if done = nil; handle.SetComputeMode(nvml.ComputeMode(mode)) != nvml.SUCCESS {
-			done = errors.New("NVML does not set its compute mode")
+			done = errors.New("NVML cannot set its compute mode")
 		}
 		return nil
 	})

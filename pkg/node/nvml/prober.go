@@ -260,9 +260,9 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 	case !ok:
 		return p.lost("NVML does not answer")
 	case count.ret != nvml.SUCCESS:
-		return p.lost("NVML does not tell how many GPUs there are: " + count.ret.Error())
+		return p.lost("NVML does not report the number of GPUs: " + count.ret.Error())
 	case count.n < 0 || count.n > maxGPUs:
-		return p.lost(fmt.Sprintf("NVML reports %d GPUs, which makes no sense", count.n))
+		return p.lost(fmt.Sprintf("NVML reports %d GPUs, which is out of range", count.n))
 	}
 	readings := p.readAll(ctx, s, count.n)
 	p.merge(readings)
@@ -487,7 +487,7 @@ func (p *Prober) needsReset(d *tracked) string {
 
 func (p *Prober) logResets(err error) {
 	if err != nil {
-		p.sayOnce("resets", "the file of GPUs that need a reset", zap.String("error", err.Error()))
+		p.sayOnce("resets", "the file of GPUs that need a reset cannot be read or written", zap.String("error", err.Error()))
 	}
 }
 

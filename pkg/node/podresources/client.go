@@ -109,7 +109,7 @@ func (c *Client) Users(ctx context.Context) (map[string]map[string]string, error
 func (c *Client) list(ctx context.Context) (*podresources.ListPodResourcesResponse, error) {
 	answer, err := podresources.NewPodResourcesListerClient(c.conn).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("ask the kubelet for its PodResources: %w", err)
+		return nil, fmt.Errorf("list PodResources of the kubelet: %w", err)
 	}
 	return answer, nil
 }

@@ -509,7 +509,7 @@ func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
 			}
 			s.Listed = nil
 			_, err := Prefer(s, gpu.Memory, available, nil, 4)
-			if (err != nil) != tc.wantErr || err != nil && !strings.Contains(reasons.Error(err), "it may be pod ns/p or pod ns/q") {
+			if (err != nil) != tc.wantErr || err != nil && !strings.Contains(reasons.Error(err), "both pod ns/p and pod ns/q match") {
 				t.Errorf("Prefer: %v, want an error: %v", err, tc.wantErr)
 			}
 		})

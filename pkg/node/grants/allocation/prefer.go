@@ -200,7 +200,7 @@ func (t *podState) together(o *podState) bool {
 }
 
 func mayBeFor(a, b *podState) error {
-	return fmt.Errorf("the kubelet does not tell for which pod it asks, and it may be pod %s or pod %s", a.Pod, b.Pod)
+	return fmt.Errorf("the kubelet's call names no pod, and both pod %s and pod %s match", a.Pod, b.Pod)
 }
 
 // unseen reports whether a pod that asks for both resources has a plain init

@@ -154,7 +154,7 @@ func bootTime(proc string) (time.Time, error) {
 			return time.Unix(n, 0), err
 		}
 	}
-	return time.Time{}, errors.New("the kernel does not tell when it was started")
+	return time.Time{}, errors.New("the kernel does not report its start time")
 }
 
 // startTime returns when a process was started, by its stat (proc(5)), and a second less: it is
@@ -162,7 +162,7 @@ func bootTime(proc string) (time.Time, error) {
 func startTime(stat string, booted time.Time) (time.Time, error) {
 	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // from the third on
 	if len(fields) < 20 {
-		return time.Time{}, errors.New("the kernel does not tell when it was started")
+		return time.Time{}, errors.New("the kernel does not report its start time")
 	}
 	n, err := strconv.ParseInt(fields[19], 10, 64)
 	return booted.Add(time.Duration(n)*time.Second/ticks - time.Second), err
@@ -176,7 +176,7 @@ func minor(device uint64) uint64 { return device&0xff | device>>12&0xffffff00 }
 func DeviceOf(dir string) (uint64, error) {
 	var s syscall.Stat_t
 	if err := syscall.Stat(dir, &s); err != nil {
-		return 0, fmt.Errorf("look at %s: %w", dir, err)
+		return 0, fmt.Errorf("check %s: %w", dir, err)
 	}
 	return s.Dev, nil
 }
