@@ -6,17 +6,18 @@ import (
 	"time"
 )
 
-// calls are calls of the library that may hang in the driver. The time limit ends the wait and not the call: until it
-// returns, its like is not made again, and the next wait for it gets its answer. They are for one goroutine.
+// calls runs library calls that may hang in the driver. The timeout ends the wait, not the call. While a call
+// hangs, no second call of the same name starts, and the next wait gets its answer. Not safe for concurrent
+// use.
 type calls struct {
 	timeout time.Duration // of one wait
 	pending map[string]*pending
 }
 
-// A pending call was begun, and its answer was not used.
+// pending is a call that was started and whose answer nobody has used yet.
 type pending struct {
 	done   chan struct{}
-	answer any // once done is closed
+	answer any // valid once done is closed
 }
 
 func (p *pending) returned() bool {
@@ -28,7 +29,7 @@ func (p *pending) returned() bool {
 	}
 }
 
-// anyHanging reports whether one of these calls hangs, of all calls when none is named.
+// anyHanging reports whether one of the named calls hangs, or any call if no name is given.
 func (c calls) anyHanging(names ...string) bool {
 	for name, p := range c.pending {
 		if !p.returned() && (len(names) == 0 || slices.Contains(names, name)) {
@@ -38,13 +39,13 @@ func (c calls) anyHanging(names ...string) bool {
 	return false
 }
 
-// late reports whether the call of that name has returned after nobody waited for it.
+// late reports whether the named call has returned, but only after its caller had stopped waiting.
 func (c calls) late(name string) bool {
 	p := c.pending[name]
 	return p != nil && p.returned()
 }
 
-// begin starts a call, unless one of that name has no used answer yet.
+// begin starts a call. If the last call of the same name is still pending, it returns that one instead.
 func begin[T any](c calls, name string, f func() T) *pending {
 	if p := c.pending[name]; p != nil {
 		return p
@@ -58,7 +59,7 @@ func begin[T any](c calls, name string, f func() T) *pending {
 	return p
 }
 
-// take returns the answer of a call that has returned. The next of that name is a new call.
+// take returns and removes the answer of a call that has returned. The next call of the same name starts anew.
 func take[T any](c calls, name string) (answer T, ok bool) {
 	p := c.pending[name]
 	if p == nil || !p.returned() {
@@ -69,7 +70,7 @@ func take[T any](c calls, name string) (answer T, ok bool) {
 	return answer, ok
 }
 
-// renew makes a call, and returns the late answer to the one before where it does not answer in time.
+// renew makes a call. If the call does not return in time, renew returns the late answer of the previous one.
 func renew[T any](ctx context.Context, c calls, name string, f func() T) (answer T, ok bool) {
 	late, ok := take[T](c, name)
 	if now, ok := call(ctx, c, name, f); ok {
@@ -78,7 +79,7 @@ func renew[T any](ctx context.Context, c calls, name string, f func() T) (answer
 	return late, ok
 }
 
-// call makes a call, or waits again for one that is late, until the context or the time is over.
+// call makes a call, or continues to wait for a pending one, until the timeout or until the context is done.
 func call[T any](ctx context.Context, c calls, name string, f func() T) (answer T, ok bool) {
 	p := begin(c, name, f)
 	timer := time.NewTimer(c.timeout)

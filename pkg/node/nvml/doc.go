@@ -1,55 +1,60 @@
-// Package nvml finds the GPUs of a node and watches their health, and limits the GPU memory of control groups (Limits), through
-// NVIDIA's management library.
+// Package nvml probes the GPUs of a node and their health through NVIDIA's management library (NVML), and sets
+// GPU memory limits of control groups (Limits).
 //
 // # Protocol
 //
-// Run loads the library, reads every GPU, and reads them again at an interval. Inventory returns the last state at once,
-// with a channel that is closed when there is a newer one; it never waits for NVML.
+// Run loads the library and reads every GPU at an interval. Inventory returns the latest state at once, with a
+// channel that is closed when a newer one exists. It never waits for NVML.
 //
 //	         good probe            XID, failing or late probe, gone
 //	unseen ────────────▶ healthy ─────────────────────────────────▶ unhealthy
 //	                        ▲    good probes, Config.Recovery in a row   │
 //	                        └────────────────────────────────────────────┘
 //
-// A GPU whose XID asks for a reset, by NVIDIA's catalog, stays unhealthy whatever NVML answers, until the driver is loaded
-// again, the machine boots, or a person removes it from the file Config.Resets.
+// After an XID for which NVIDIA's catalog requires a reset, the GPU stays unhealthy, even if NVML answers
+// normally, until the driver is reloaded, the machine boots, or an administrator removes the GPU from the file
+// Config.Resets.
 //
 // # Invariants
 //
-//   - A GPU that was offered once stays in the inventory, unhealthy when it is gone: if a device vanished from the kubelet's
-//     list, its accounts would vanish with it.
-//   - A GPU is its UUID. When indexes move, devices keep their slots.
-//   - Nobody waits for a call of the library longer than Config.Timeout. A call that hangs is left behind, and its like is not
-//     started again until it returns. Its answer is used then: a session that opens late is the next one, and a slow GPU has the
-//     answers of the probe before.
-//   - A function is called only when the library has its symbol: to call a missing one ends the process.
-//   - No library, no driver and no GPU are states with a reason, not errors.
+//   - A GPU that was once offered stays in the inventory, and becomes unhealthy when it disappears. If the
+//     device vanished from the kubelet's list, the allocations on it would vanish too.
+//   - The UUID identifies a GPU. When indexes change, devices keep their slots.
+//   - No caller waits for the library longer than Config.Timeout. The prober abandons a hanging call, and does
+//     not repeat it until it returns. It uses late answers: a session that opens late becomes the next session,
+//     and for a slow GPU the answers of the previous probe count.
+//   - The prober calls a function only if the library has its symbol. Calling a missing symbol ends the
+//     process.
+//   - A missing library, driver or GPU is a state with a reason, not an error.
 //
 // # Decisions
 //
-// nvidia-smi and DCGM are made of NVML. go-nvml opens it at run time (dlopen), so one binary runs on nodes with and without
-// a GPU. DCGM would be another daemon to install, and nvidia-smi's output is for people.
+// nvidia-smi and DCGM use NVML too. go-nvml opens the library at run time (dlopen), so one binary runs on nodes
+// with and without a GPU. DCGM would need a second daemon, and nvidia-smi prints for people.
 //
-// The prober opens and initialises the library again when the kernel shows other GPUs or another load of the driver, and, at
-// growing intervals, while something is wrong: NVML lists GPUs as they were when it was initialised, and a driver container may
-// bring its library later than we start. The library stays open while a call hangs in it.
+// The prober reopens the library when the kernel shows other GPUs or a reloaded driver, and at growing
+// intervals while a GPU or the library fails. NVML lists the GPUs that existed at its initialization, and a
+// driver container may install its library after this process has started. The library stays open while a call
+// hangs in it.
 //
-// A device keeps the capacity of its first reading, and the next process keeps it by the node's inventory. The memory that the
-// driver reserves varies by some MiB while programs run, and units must not come and go with it: the kubelet would not start
-// a container again whose slots are gone. A difference of more than 32 MiB counts when the process starts, and when a GPU
-// comes back, because its driver may be another then. One unit less counts as foreign use: no pod gets it, and a container that
-// has it starts again. Another size of the whole memory counts at any time.
+// A device keeps the capacity of its first reading. After a restart, the node's inventory restores it. The
+// memory that the driver reserves varies by some MiB while programs run, and units must not appear and
+// disappear with it: the kubelet would not restart a container whose slots are gone. A difference of more than
+// 32 MiB counts when the process starts, and when a GPU recovers, because its driver may have changed. If one
+// unit is missing, it counts as foreign use: no new pod gets it, and a container that has it can restart. A
+// change of the total memory counts at any time.
 //
-// GPUs that NVSwitches join count as linked each with each, by as many lanes as the GPU with fewer has. The prober does not
-// check the switches' setup: where it is missing, no choice of GPUs is better than another.
+// GPUs behind NVSwitches count as linked pairwise, with the lanes of the GPU that has fewer. The prober does
+// not verify the switches' configuration: if it is missing, no choice of GPUs is better than any other.
 //
-// Each probe reads the time of processes on a GPU once, since the newest sample of the probe before. NVML has samples only of
-// processes that did something: a process without one did nothing. Clients of MPS are an exception, because their work may
-// count as the MPS server's (before Volta it does): without a sample, their time is unknown.
+// Each probe reads the GPU time of processes since the newest sample of the previous probe. NVML has samples
+// only of active processes, so a process without a sample was idle. Clients of MPS are an exception, because
+// their work may count as the MPS server's (before Volta it does): without a sample, their time is unknown.
 //
-// The speed of a model is part of the inventory, so that the scheduler, the node and the views use one order.
+// The inventory contains the relative speed of each model, so that scheduler, node and views use the same
+// order.
 //
-// GPUs in MIG mode are left to NVIDIA's own plugin. With Config.MIG, each of their instances counts as a GPU, with its
-// UUID, memory and processes by NVML; one that is gone is unhealthy like a GPU that is gone. NVML reports errors by
-// the GPU, with the instance where it knows it: else all of them are unhealthy.
+// NVIDIA's own plugin serves GPUs in MIG mode. With Config.MIG, each MIG instance counts as a GPU, with the
+// UUID, memory and processes that NVML reports. An instance that disappears is unhealthy, like a GPU. NVML
+// reports errors by GPU, and names the instance if it can. Otherwise all instances of the GPU are unhealthy.
 package nvml

@@ -12,10 +12,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// eventWaitMS bounds one wait for an event, and so the time to stop.
+// eventWaitMS bounds one wait for an event, and therefore the time that a watcher takes to stop.
 const eventWaitMS = 1000
 
-// event is an error that NVML reports of a GPU or of its MIG instances, or its wish that we look.
+// event is an error that NVML reports for GPUs or MIG instances, or a request to probe now.
 type event struct {
 	uuids  []gpu.UUID
 	reason string
@@ -23,11 +23,11 @@ type event struct {
 	probe  bool
 }
 
-// failures are the events that say that a GPU has failed. A fault of an NVLink
-// comes as an XID.
+// failures are the event types of a failed GPU. NVLink faults arrive as XIDs.
 const failures = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
 
-// applicationXIDs are the errors after which NVIDIA's catalog of XIDs asks for a new start of the program, or for nothing.
+// applicationXIDs returns the errors after which NVIDIA's XID catalog requires only a restart of the program,
+// or no action.
 func applicationXIDs() []uint64 {
 	return []uint64{
 		8, 11, 13, 25, 31, 32, 37, 38, 39, 40, 41, 43, 44, 45, 60, 63, 66, 67, 68, 69, 70, 71, 72, 73, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88, 89,
@@ -36,10 +36,10 @@ func applicationXIDs() []uint64 {
 	}
 }
 
-// recoveryActionChanged is the XID that only announces another answer about the GPU's recovery (session.recovery).
+// recoveryActionChanged is the XID that announces a new recovery action of the GPU (session.recovery).
 const recoveryActionChanged = 154
 
-// resetXIDs returns the errors after which the catalog asks for a reset of the GPU, or a restart of the machine.
+// resetXIDs returns the errors after which the catalog requires a reset of the GPU or a reboot of the machine.
 func resetXIDs() map[uint64]string {
 	return map[uint64]string{
 		46: "GPU stopped processing", 62: "internal micro-controller halt", 64: "row remapping failure", 79: "the GPU has fallen off the bus",
@@ -49,12 +49,12 @@ func resetXIDs() map[uint64]string {
 	}
 }
 
-// meanings returns the other errors that have a name here. Good probes end them.
+// meanings returns the names of other errors. A GPU recovers from them by good probes.
 func meanings() map[uint64]string {
 	return map[uint64]string{48: "double-bit ECC error", 74: "NVLink error"}
 }
 
-// xidEvent returns the event for an XID, and whether a GPU is out of use until it is reset.
+// xidEvent returns the reason for an XID, and whether the GPU needs a reset.
 func xidEvent(xid uint64) (reason string, reset bool) {
 	if meaning, ok := resetXIDs()[xid]; ok {
 		return fmt.Sprintf("XID %d: %s: it %s", xid, meaning, needsReset), true
@@ -65,22 +65,21 @@ func xidEvent(xid uint64) (reason string, reset bool) {
 	return fmt.Sprintf("XID %d", xid), false
 }
 
-// watcher waits for NVML's events in a goroutine of its own, for the waiting is
-// done in C.
+// watcher waits for NVML's events in a separate goroutine, because the wait blocks in C.
 type watcher struct {
-	events chan event // closed at the end
+	events chan event // closed when the watcher ends
 	done   chan struct{}
 	quit   chan struct{}
 	of     map[nvml.Device][]source
 }
 
-// A source is a device that the events of a GPU's handle may be of: the GPU, or a MIG instance of it.
+// source is a possible origin of an event on a GPU's handle: the GPU, or one of its MIG instances.
 type source struct {
 	uuid gpu.UUID
-	id   uint32 // of the GPU instance
+	id   uint32 // of the GPU instance; wholeGPU for a GPU
 }
 
-// wholeGPU is the instance in an event that is of none (NVML, nvmlEventData_t).
+// wholeGPU is the instance ID in events that concern the whole GPU (NVML, nvmlEventData_t).
 const wholeGPU = 0xFFFFFFFF
 
 func (w *watcher) ended() bool {
@@ -92,7 +91,7 @@ func (w *watcher) ended() bool {
 	}
 }
 
-// watch sees to it that a watcher runs for all GPUs that answered.
+// watch ensures that a watcher runs for all GPUs that answered.
 func (p *Prober) watch(s *session, readings []reading) {
 	of := make(map[nvml.Device][]source)
 	for _, r := range readings {
@@ -121,7 +120,7 @@ func (p *Prober) watch(s *session, readings []reading) {
 	}()
 }
 
-// unwatch ends the watcher and waits for it, but not for ever.
+// unwatch stops the watcher, and waits for its end up to Config.Timeout.
 func (p *Prober) unwatch() {
 	w := p.watcher
 	if w == nil {
@@ -143,7 +142,7 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 		<-w.quit
 		return
 	}
-	defer func() { _ = set.Free() }() // the session ends: nothing is lost
+	defer func() { _ = set.Free() }() // the session ends in any case
 	for handle, of := range w.of {
 		if ret := handle.RegisterEvents(supported(handle), set); ret != nvml.SUCCESS {
 			log.Debug("no events from GPU", zap.Any("devices", devices(of, wholeGPU)), zap.String("reason", ret.Error()))
@@ -158,7 +157,7 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 		e, ret := set.Wait(eventWaitMS)
 		switch {
 		case ret == nvml.ERROR_TIMEOUT:
-		case ret != nvml.SUCCESS: // a GPU is lost, or the driver: the next session tells
+		case ret != nvml.SUCCESS: // a GPU or the driver is lost; the next session reports which
 			w.send(event{probe: true})
 			return
 		case e.EventType == nvml.EventTypeDoubleBitEccError:
@@ -175,7 +174,7 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 	}
 }
 
-// supported returns which of the failures a GPU can tell of.
+// supported returns the event types in failures that a GPU supports.
 func supported(handle nvml.Device) uint64 {
 	if types, ret := handle.GetSupportedEventTypes(); ret == nvml.SUCCESS {
 		return types & failures
@@ -183,11 +182,11 @@ func supported(handle nvml.Device) uint64 {
 	return nvml.EventTypeXidCriticalError
 }
 
-// tell reports what has happened to a GPU. One that is not known, or an instance, is looked for.
+// tell sends an event for the devices of e. For an unknown GPU or instance it requests a probe instead.
 func (w *watcher) tell(e nvml.EventData, reason string, reset bool) {
 	instance := e.GpuInstanceId
 	if reset {
-		instance = wholeGPU // the others end with it
+		instance = wholeGPU // a reset ends all instances
 	}
 	if ids := devices(w.of[e.Device], instance); len(ids) > 0 {
 		w.send(event{uuids: ids, reason: reason, reset: reset})
@@ -196,7 +195,7 @@ func (w *watcher) tell(e nvml.EventData, reason string, reset bool) {
 	w.send(event{probe: true})
 }
 
-// devices returns those that an event is of: all of its GPU's, unless it names a MIG instance.
+// devices returns the UUIDs that an event concerns: all sources of its GPU, or the MIG instance that it names.
 func devices(of []source, id uint32) (out []gpu.UUID) {
 	for _, s := range of {
 		if id == wholeGPU || s.id == wholeGPU || s.id == id {

@@ -10,27 +10,27 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// errNone is the answer for a control group that has no limits, or cannot have any: it has no files of the dmem
-// controller, or the driver limits none. The driver does not tell these apart.
+// errNone reports that a control group has no limits, or cannot have any: it has no files of the dmem
+// controller, or the driver limits no memory. The driver does not distinguish these cases.
 var errNone = errors.New("the control group has no limits, and can have none where +dmem is missing from cgroup.subtree_control above it")
 
 var errOld = errors.New("the driver's NVML has no limits of memory")
 
-// Limits sets and reads limits of control groups on GPU memory, which the driver enforces (NVIDIA, "MPS v3 Memory
-// Partitioning"; driver 615). A call that hangs in the driver is left behind, and no other is made until it returns. Its effect
-// may come late: package enforcement undoes it.
+// Limits sets and reads GPU memory limits of control groups. The driver enforces them (NVIDIA, "MPS v3 Memory
+// Partitioning"; driver 615). Limits abandons a call that hangs in the driver, and makes no other until it
+// returns. An abandoned call may still take effect; package enforcement reverts it.
 type Limits struct {
 	open func() (nvml.Interface, string)
-	turn chan struct{} // of the one call at a time
+	turn chan struct{} // held during a call; only one runs at a time
 }
 
-// NewLimits returns limits that open the library at each call.
+// NewLimits returns a Limits that opens the library for each call.
 func NewLimits(open func() (nvml.Interface, string)) *Limits {
 	return &Limits{open: open, turn: make(chan struct{}, 1)}
 }
 
-// Set sets a control group's soft and hard limits on one GPU, in bytes. Dir is the full path of the group's directory. The
-// driver requires CAP_SYS_ADMIN.
+// Set sets a control group's soft and hard limits on one GPU, in bytes. Dir is the full path of the group's
+// directory. The driver requires CAP_SYS_ADMIN.
 func (l *Limits) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error {
 	_, err := l.call(ctx, "nvmlDeviceSetMemoryLimits_v1", id, dir, func(d nvml.Device) (nvml.MemoryLimits_v1, nvml.Return) {
 		return nvml.MemoryLimits_v1{}, d.SetMemoryLimits_v1(dir, soft, hard)
@@ -38,7 +38,7 @@ func (l *Limits) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard ui
 	return err
 }
 
-// Get returns the limits that Set sets. It is not ok where there are none.
+// Get returns a control group's limits on one GPU, in bytes. It returns ok == false if the group has no limits.
 func (l *Limits) Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard uint64, ok bool, err error) {
 	limits, err := l.call(ctx, "nvmlDeviceGetMemoryLimits_v1", id, dir, func(d nvml.Device) (nvml.MemoryLimits_v1, nvml.Return) {
 		return d.GetMemoryLimits_v1(dir)
@@ -49,7 +49,7 @@ func (l *Limits) Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard u
 	return limits.SoftLimit, limits.HardLimit, err == nil, err
 }
 
-// call waits for its turn and for the driver until the context is done.
+// call runs f in a session of its own, one call at a time. It stops waiting when the context is done.
 func (l *Limits) call(ctx context.Context, symbol string, id gpu.UUID, dir string, f func(nvml.Device) (nvml.MemoryLimits_v1, nvml.Return)) (nvml.MemoryLimits_v1, error) {
 	type answer struct {
 		limits nvml.MemoryLimits_v1
@@ -80,7 +80,7 @@ func (l *Limits) call(ctx context.Context, symbol string, id gpu.UUID, dir strin
 	}
 }
 
-// limits calls one of the library's functions about one GPU, if the library has it.
+// limits calls a library function for one GPU, and returns errOld if the library lacks the function.
 func (s *session) limits(symbol string, id gpu.UUID, f func(nvml.Device) (nvml.MemoryLimits_v1, nvml.Return)) (limits nvml.MemoryLimits_v1, err error) {
 	if s.lib.Extensions().LookupSymbol(symbol) != nil {
 		return limits, errOld

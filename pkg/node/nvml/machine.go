@@ -11,13 +11,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Machine reads all GPUs of a node at once. Each call initialises the library and shuts it down.
+// Machine reads all GPUs of a node. Each call initializes the library and shuts it down.
 type Machine struct {
-	// Open returns the library, not initialised, and the path it is loaded from.
+	// Open returns the uninitialized library, and the path that it is loaded from.
 	Open func() (nvml.Interface, string)
 }
 
-// each calls a function with every GPU, and returns the errors of single GPUs: one that fails does not stop the others.
+// each calls f for every GPU, and collects errors of single GPUs in failed. A failing GPU does not stop the
+// others.
 func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (failed []error, err error) {
 	err = inSession(m.Open, func(s *session) error {
 		n, ret := s.lib.DeviceGetCount()
@@ -39,8 +40,8 @@ func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (
 	return failed, err
 }
 
-// Parts returns the driver's version, the GPUs that answer, the selected MIG instances, and the number of GPUs that do not
-// answer. It returns an error when none does.
+// Parts returns the driver's version, the GPUs that answer, the selected MIG instances, and the number of GPUs
+// that do not answer. It returns an error if none answers.
 func (m Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UUID]bool) (driver string, gpus, instances []inventory.Part, lost int, err error) {
 	var answers []reading
 	failed, err := m.each(func(s *session, index int, _ nvml.Device) error {
@@ -55,7 +56,7 @@ func (m Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UUI
 	if err == nil && len(answers) == 0 {
 		err = cmp.Or(errors.Join(failed...), errors.New("NVML reports no GPU"))
 	}
-	readings := make([]reading, len(answers)+len(failed)) // the indexes of instances depend on how many GPUs there are
+	readings := make([]reading, len(answers)+len(failed)) // indexes of MIG instances depend on the number of GPUs
 	for i := range readings {
 		readings[i].failed = "does not answer"
 	}
@@ -84,14 +85,14 @@ func (m Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UUI
 	return driver, gpus, instances, len(failed), err
 }
 
-// Modes returns the compute modes of the GPUs by UUID, as NVML numbers them. GPUs in MIG mode and GPUs that do not answer are
-// left out.
+// Modes returns the compute mode of each GPU by UUID, in NVML's numbering. It omits GPUs in MIG mode and GPUs
+// that do not answer.
 func (m Machine) Modes() (map[string]int, error) {
 	modes := make(map[string]int)
 	failed, err := m.each(func(s *session, _ int, handle nvml.Device) error {
 		if s.mig {
 			if now, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS && now == nvml.DEVICE_MIG_ENABLE {
-				return nil // it has none
+				return nil // GPUs in MIG mode have no compute mode
 			}
 		}
 		uuid, ret := handle.GetUUID()

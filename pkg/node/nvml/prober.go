@@ -19,30 +19,31 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
-// Config has the settings of a Prober. All fields must be set.
+// Config contains the settings of a Prober. All fields must be set.
 type Config struct {
-	// Open returns the library, not initialised, and the path it is loaded from.
+	// Open returns the uninitialized library, and the path that it is loaded from.
 	Open func() (nvml.Interface, string)
 
-	UnitMiB    int64 // 0: the GPUs are offered in shares
-	MIG        bool  // offer MIG instances, each as a GPU
-	ReserveMiB int64 // of each GPU, next to what the driver keeps
+	UnitMiB    int64 // 0 offers the GPUs in shares
+	MIG        bool  // offer each MIG instance as a GPU
+	ReserveMiB int64 // MiB of each GPU kept from pods, in addition to the driver's reserve
 	Speeds     speeds.Tables
 
-	// Offered returns the node's last inventory, of this prober or an earlier one. Run calls it once, before the first probe.
+	// Offered returns the node's last inventory, from this process or an earlier one. Run calls it once, before
+	// the first probe.
 	Offered func(ctx context.Context) gpu.Inventory
 
 	Interval   time.Duration // between two probes
-	Retry      time.Duration // the same while nothing is found
+	Retry      time.Duration // between two probes while no GPU is found
 	Timeout    time.Duration // of one probe of one GPU
-	Recovery   int           // good probes in a row that make a GPU healthy again
-	IgnoreXIDs []uint64      // more errors that leave a GPU healthy
+	Recovery   int           // consecutive good probes after which a GPU is healthy again
+	IgnoreXIDs []uint64      // further errors that leave a GPU healthy, besides applicationXIDs
 
 	Host   Host
-	Resets string // the file with the GPUs that need a reset
+	Resets string // file that lists the GPUs that need a reset
 }
 
-// Prober finds GPUs and watches them.
+// Prober probes the GPUs of a node and publishes their inventory.
 type Prober struct {
 	cfg Config
 	log *zap.Logger
@@ -52,23 +53,23 @@ type Prober struct {
 	mu        sync.Mutex // guards the rest of this block
 	usage     map[gpu.UUID]usage
 	processes map[gpu.UUID][]inventory.Process
-	measured  chan struct{}       // closed and replaced when usage and processes are new
-	foreign   map[gpu.UUID]uint64 // bytes, as Run will take them in
+	measured  chan struct{}       // closed and replaced when usage and processes change
+	foreign   map[gpu.UUID]uint64 // bytes by GPU, for Run to apply
 
-	// Used by Run only.
-	offered gpu.Inventory // as Config.Offered
+	// Only Run uses the following fields.
+	offered gpu.Inventory // from Config.Offered
 	session *session
 	devices map[gpu.UUID]*tracked
-	sampled map[gpu.UUID]uint64 // reading.sampled; replaced and never changed, for a read that hangs has it too
+	sampled map[gpu.UUID]uint64 // newest sample by GPU (reading.sampled); replaced, never modified, because an abandoned read may still use it
 	calls   calls
-	said    map[string]string // what was logged of a GPU that is not offered
+	said    map[string]string // last message that sayOnce logged, by key
 	watcher *watcher
-	woken   backoff // between probes that NVML asks for
+	woken   backoff // between probes that NVML's events request
 	reopen  reopen
 	resets  resets
 }
 
-// A backoff doubles from first to most, until it is reset.
+// backoff doubles its pause from first to most, until reset.
 type backoff struct{ next, first, most time.Duration }
 
 func (b *backoff) pause() time.Duration {
@@ -79,25 +80,25 @@ func (b *backoff) pause() time.Duration {
 
 func (b *backoff) reset() { b.next = 0 }
 
-// reopen decides when the library is opened again.
+// reopen decides when to open the library again.
 type reopen struct {
-	bound, load string // of the driver, when it was opened
-	wait, every int    // probes until it is opened again, while something is wrong
+	bound, load string // driver state when the library was opened
+	wait, every int    // number of probes until it is opened again, while something fails
 }
 
-// maxReopen is the most probes between two times that the library is opened again.
+// maxReopen is the maximum number of probes between two attempts to reopen the library.
 const maxReopen = 20
 
-// tracked is one GPU or MIG instance that was offered once.
+// tracked is a GPU or MIG instance that was offered at least once.
 type tracked struct {
 	gpu.Device
-	instance    *instance // nil of a GPU
+	instance    *instance // nil for a GPU
 	nvlinks     nvlinks
-	good        int   // probes in a row since it was found unhealthy
-	reservedMiB int64 // what the driver keeps for itself, as far as the capacity heeds it
+	good        int   // consecutive good probes since it became unhealthy
+	reservedMiB int64 // driver's own memory, as counted in the capacity
 }
 
-// New returns a prober with an empty inventory until it runs.
+// New returns a prober whose inventory is empty until Run has probed.
 func New(cfg Config, log *zap.Logger) *Prober {
 	return &Prober{
 		cfg: cfg, log: log,
@@ -116,8 +117,8 @@ func (p *Prober) Inventory() (inv gpu.Inventory, reason string, changed <-chan s
 	return p.latest.Inventory()
 }
 
-// Usage returns the use of a GPU at the last probe: bytes of its memory, and the share of the time in which a kernel ran, or -1
-// when it is unknown. It is not ok for a GPU that did not answer.
+// Usage returns the usage of a GPU at the last probe: the used memory in bytes, and the fraction of time in
+// which a kernel ran (-1 if unknown). It returns ok == false for a GPU that did not answer.
 func (p *Prober) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,15 +126,16 @@ func (p *Prober) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) {
 	return u.usedBytes, u.busy, ok
 }
 
-// Processes returns the processes on each GPU that answered the last probe, and a channel that is closed after the next.
+// Processes returns the processes on each GPU that answered the last probe, and a channel that is closed after
+// the next probe.
 func (p *Prober) Processes() (of map[gpu.UUID][]inventory.Process, probed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.processes, p.measured
 }
 
-// SetForeign sets the bytes of each GPU that programs without a grant use. The next probe withdraws them: from the reserve
-// (Config.ReserveMiB) first, then whole units.
+// SetForeign sets the bytes on each GPU that programs without a grant use. The next probe withdraws them from
+// the offer: first from the reserve (Config.ReserveMiB), then in whole units.
 func (p *Prober) SetForeign(bytes map[gpu.UUID]uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,17 +156,17 @@ type usage struct {
 	busy      float64
 }
 
-// Looked is closed once the first probe has ended, well or not.
+// Looked returns a channel that is closed after the first probe, successful or not.
 func (p *Prober) Looked() <-chan struct{} { return p.latest.Looked() }
 
-// Run probes until the context is done.
+// Run probes the GPUs until the context is done.
 func (p *Prober) Run(ctx context.Context) error {
 	defer func() { p.close(context.WithoutCancel(ctx)) }()
 	p.offered = p.cfg.Offered(ctx)
 	for {
 		reason := p.probe(ctx)
 		if ctx.Err() != nil {
-			return nil // calls were cut short: they say nothing of the GPUs
+			return nil // canceled calls prove nothing about the GPUs
 		}
 		p.publish(reason)
 		if !p.rest(ctx) {
@@ -173,7 +175,8 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// rest waits for the next probe, and applies NVML's events meanwhile. It returns false when the context is done.
+// rest waits until the next probe is due, and applies NVML's events meanwhile. It returns false when the
+// context is done.
 func (p *Prober) rest(ctx context.Context) bool {
 	interval := p.cfg.Interval
 	if p.session == nil || len(p.devices) == 0 {
@@ -220,10 +223,10 @@ func (p *Prober) rest(ctx context.Context) bool {
 	}
 }
 
-// maxGPUs is more than any machine has.
+// maxGPUs is a bound that no machine exceeds.
 const maxGPUs = 1024
 
-// probe reads all GPUs and returns why there is none.
+// probe reads all GPUs, and returns the reason if there is none.
 func (p *Prober) probe(ctx context.Context) (reason string) {
 	load, bound := p.cfg.Host.Load(), p.cfg.Host.Bound()
 	p.logResets(p.resets.refresh(load))
@@ -283,8 +286,8 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 	}
 }
 
-// readAll reads the GPUs side by side, so that one which hangs delays none. For a GPU that does not answer in time, the
-// late answer to the question of the last probe counts.
+// readAll reads the GPUs concurrently, so that a hanging GPU delays no other. For a GPU that does not answer in
+// time, it returns the late answer of the previous probe.
 func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 	readings := make([]reading, n)
 	pending := make([]*pending, n)
@@ -316,7 +319,7 @@ func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 	return distinct(flatten(readings))
 }
 
-// distinct fails the readings whose UUID another has, too.
+// distinct marks readings as failed if an earlier reading has the same UUID.
 func distinct(readings []reading) []reading {
 	seen := make(map[gpu.UUID]bool)
 	for i, r := range readings {
@@ -376,7 +379,7 @@ func (p *Prober) merge(readings []reading) {
 	p.separateIndexes(last + 1)
 }
 
-// measure publishes the use of GPUs and their processes.
+// measure publishes the usage and the processes of the GPUs.
 func (p *Prober) measure(readings []reading) {
 	measured, processes, sampled := make(map[gpu.UUID]usage), make(map[gpu.UUID][]inventory.Process), make(map[gpu.UUID]uint64)
 	maps.Copy(sampled, p.sampled)
@@ -398,8 +401,8 @@ func (p *Prober) measure(readings []reading) {
 	p.measured = make(chan struct{})
 }
 
-// at returns the device that had the index of a reading and was not seen at another, and the MIG
-// instances of that GPU.
+// at returns the device that last had the reading's index and does not appear at another, and the MIG instances
+// of that GPU.
 func (p *Prober) at(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	for uuid, d := range p.devices {
 		inside := r.instance == nil && d.instance != nil && d.instance.of == r.index
@@ -428,7 +431,7 @@ func (p *Prober) found(r reading) {
 		p.log.Info("GPU has another index", zap.String("device", string(d.UUID)), zap.Int("index", r.device.Index), zap.Int("was", d.Index))
 		d.Index = r.device.Index
 	}
-	if d.MemoryMiB != r.device.MemoryMiB { // perhaps an instance was made again, of another size
+	if d.MemoryMiB != r.device.MemoryMiB { // for example, a MIG instance was recreated with another size
 		d.Model, d.Speed = r.device.Model, r.speed(p.cfg.Speeds)
 		p.resize(d, r)
 	}
@@ -442,12 +445,13 @@ func (p *Prober) found(r reading) {
 	}
 }
 
-// variation is the difference, in MiB, of the driver's own memory that changes no capacity: see Decisions.
+// variation is the difference in the driver's own memory, in MiB, that does not change the capacity (see
+// Decisions).
 const variation = 32
 
-// size gives the GPU its memory and its capacity: what there is, or what was offered of it, where
-// a variation accounts for the difference. One unit that the driver needs now stays in the capacity, as foreign: without its
-// slot the kubelet would not start a container again that holds it.
+// size sets the device's memory and capacity. It keeps the offered capacity if a variation explains the
+// difference. If the driver now needs one unit more, that unit stays in the capacity and counts as foreign:
+// without its slot, the kubelet would not restart a container that holds it.
 func (d *tracked) size(cfg Config, r reading, offered gpu.Device, heed bool) {
 	total := r.device.MemoryMiB
 	of := func(reserved int64) gpu.Device { return inventory.Size(total, reserved, cfg.ReserveMiB, cfg.UnitMiB) }
@@ -479,8 +483,8 @@ func (p *Prober) markUnhealthy(d *tracked, reason string) {
 	d.Status, d.good = gpu.Unhealthy(reason), 0
 }
 
-// needsReset returns why a GPU stays out of use although NVML answers well about it. A MIG instance needs the reset of its
-// GPU.
+// needsReset returns why a GPU stays unhealthy although NVML answers normally. A MIG instance needs the reset
+// of its GPU.
 func (p *Prober) needsReset(d *tracked) string {
 	return cmp.Or(p.resets.of[d.UUID], p.resets.of[d.Parent])
 }
@@ -491,8 +495,8 @@ func (p *Prober) logResets(err error) {
 	}
 }
 
-// separateIndexes moves devices that are gone behind those that are there, when
-// their index has become another's.
+// separateIndexes gives devices that are gone a new index behind the present ones, if another device has taken
+// their index.
 func (p *Prober) separateIndexes(n int) {
 	byUUID := slices.SortedFunc(maps.Values(p.devices), func(a, b *tracked) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
@@ -517,7 +521,7 @@ func (p *Prober) separateIndexes(n int) {
 	}
 }
 
-// lost marks all devices, when NVML as a whole has failed.
+// lost marks all devices unhealthy after a failure of NVML as a whole.
 func (p *Prober) lost(reason string) string {
 	p.measure(nil)
 	for _, d := range p.devices {
@@ -526,8 +530,8 @@ func (p *Prober) lost(reason string) string {
 	return reason
 }
 
-// reopens reports whether to open the library again, which shows other GPUs and another driver: at once when the kernel
-// shows others, and more and more rarely while something is wrong.
+// reopens reports whether to reopen the library to detect other GPUs or another driver: immediately when the
+// kernel shows a change, and at growing intervals while something fails.
 func (p *Prober) reopens(load, bound string) bool {
 	switch {
 	case load != p.reopen.load || bound != p.reopen.bound:
@@ -544,7 +548,7 @@ func (p *Prober) reopens(load, bound string) bool {
 	}
 }
 
-// allWell reports whether nothing is wrong that opening the library again could mend.
+// allWell reports whether no failure remains that reopening the library could repair.
 func (p *Prober) allWell() bool {
 	if len(p.devices) == 0 || p.watcher == nil || p.watcher.ended() {
 		return false
@@ -554,7 +558,7 @@ func (p *Prober) allWell() bool {
 		if d.instance != nil {
 			of = d.instance.of
 		}
-		late := p.calls.late(strconv.Itoa(of)) // another session would have no answer of it
+		late := p.calls.late(strconv.Itoa(of)) // reopening the library would discard the late answer
 		if d.Status.Unhealthy && d.good == 0 && p.needsReset(d) == "" && !late {
 			return false
 		}
@@ -589,7 +593,7 @@ func (p *Prober) publish(reason string) {
 	p.latest.Set(inv, reason)
 }
 
-// sayOnce logs a message, unless it repeats the last one of the key.
+// sayOnce logs a message unless it repeats the last one of the same key.
 func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
 	words := []string{message}
 	for _, f := range fields {
@@ -603,7 +607,7 @@ func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
 	p.log.Info(message, fields...)
 }
 
-// close ends the session, unless a call hangs in it. It returns false while the library does not end the session.
+// close ends the session, unless a call hangs in it. It returns false if the shutdown itself hangs.
 func (p *Prober) close(ctx context.Context) bool {
 	p.unwatch()
 	if p.calls.pending["shutdown"] == nil && (p.session == nil || p.calls.anyHanging()) {
@@ -614,6 +618,6 @@ func (p *Prober) close(ctx context.Context) bool {
 		return false
 	}
 	p.session = nil
-	clear(p.calls.pending) // of the session
+	clear(p.calls.pending) // they belong to the ended session
 	return true
 }

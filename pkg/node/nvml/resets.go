@@ -19,20 +19,20 @@ import (
 
 const needsReset = "needs a reset"
 
-// resets are the GPUs that need a reset, with the reason. NVML answers well about such a GPU, so only a file carries the
-// fact to the next process. It holds for one load of the driver.
+// resets tracks the GPUs that need a reset, with the reason. NVML answers normally for such a GPU, so a file
+// passes the record to the next process. The record is valid for one load of the driver.
 type resets struct {
 	path   string
 	load   string
 	of     map[gpu.UUID]string
-	unsafe map[gpu.UUID]bool // not in the file yet
+	unsafe map[gpu.UUID]bool // not yet written to the file
 }
 
 func newResets(path string) resets {
 	return resets{path: path, of: make(map[gpu.UUID]string), unsafe: make(map[gpu.UUID]bool)}
 }
 
-// resetFile is the file's content.
+// resetFile is the JSON content of the file.
 type resetFile struct {
 	Load string              `json:"load"` // see Host.Load
 	GPUs map[gpu.UUID]string `json:"gpus"`
@@ -52,7 +52,7 @@ func readResets(path string) (f resetFile, err error) {
 	return f, nil
 }
 
-// ClearResets removes GPUs from the file at path, and returns those that were not in it.
+// ClearResets removes GPUs from the file at path, and returns the GPUs that it did not list.
 func ClearResets(path string, ids ...gpu.UUID) (unknown []gpu.UUID, err error) {
 	f, err := readResets(path)
 	if err != nil {
@@ -67,8 +67,8 @@ func ClearResets(path string, ids ...gpu.UUID) (unknown []gpu.UUID, err error) {
 	return unknown, checkpoint.WriteJSON(path, f, 0o644)
 }
 
-// refresh reads the file again, from which a person may have removed a GPU, and drops all GPUs once the driver was loaded
-// again. An unreadable file changes nothing.
+// refresh rereads the file, from which an administrator may have removed GPUs. It drops all GPUs after a reload
+// of the driver. An unreadable file changes nothing.
 func (r *resets) refresh(load string) error {
 	f, err := readResets(r.path)
 	if r.load != load {
@@ -88,10 +88,10 @@ func (r *resets) refresh(load string) error {
 	return r.write()
 }
 
-// add records a GPU that needs a reset.
+// add records GPUs that need a reset.
 func (r *resets) add(reason string, ids ...gpu.UUID) error {
 	for _, id := range ids {
-		if _, known := r.of[id]; !known { // the first error is the cause of the others
+		if _, known := r.of[id]; !known { // the first error is the cause of later ones
 			r.of[id], r.unsafe[id] = reason, true
 		}
 	}
@@ -106,14 +106,14 @@ func (r *resets) write() error {
 	return nil
 }
 
-// Host reads Linux's facts about NVIDIA's driver.
+// Host reads facts about NVIDIA's driver from Linux.
 type Host struct {
-	Sys, Proc string // where sysfs and procfs are mounted
+	Sys, Proc string // mount points of sysfs and procfs
 }
 
-// Load identifies one load of the driver: it changes when the machine boots, and when the module is loaded again. The
-// kernel gives each directory of sysfs an inode number that no other had since the machine was booted. Load returns an
-// empty string where no module is loaded.
+// Load identifies one load of the driver. It changes when the machine boots or the module is reloaded: the
+// kernel never reuses the inode number of a sysfs directory between boots. Load returns an empty string if the
+// module is not loaded.
 func (h Host) Load() string {
 	module, err := os.Stat(filepath.Join(h.Sys, "module/nvidia"))
 	if err != nil {
@@ -129,9 +129,9 @@ func (h Host) Load() string {
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// Bound returns the PCI addresses of the driver's devices.
+// Bound returns the PCI addresses of the devices that the driver serves, separated by spaces.
 func (h Host) Bound() string {
-	entries, _ := os.ReadDir(filepath.Join(h.Sys, "bus/pci/drivers/nvidia")) // none: the driver is not loaded
+	entries, _ := os.ReadDir(filepath.Join(h.Sys, "bus/pci/drivers/nvidia")) // missing if the driver is not loaded
 	var bound []string
 	for _, e := range entries {
 		if pciAddress.MatchString(e.Name()) {

@@ -21,17 +21,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
-// session is the library, opened and initialised.
+// session is an opened and initialized library.
 type session struct {
 	lib    nvml.Interface
 	driver string
 
-	// Calling a function that an old library lacks ends the process.
+	// Functions that this library has. Calling a missing one ends the process.
 	memoryV2, affinity, mig, instanced, utilization, compute, graphics, mps, samples, nvlink, nvlinkType, fields, rows bool
 }
 
-// open loads and initialises the library. The error is for people: it becomes
-// the reason why a node offers nothing.
+// open loads and initializes the library. Its error is the reason that people read when a node offers no GPU.
 func open(find func() (nvml.Interface, string)) (*session, error) {
 	lib, path := find()
 	switch ret := lib.Init(); ret {
@@ -71,7 +70,7 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 	return s, nil
 }
 
-// inSession opens a session for one function. NVML counts its users, so the library may be open already.
+// inSession runs f in a new session. NVML counts its users, so the library may already be open.
 func inSession(find func() (nvml.Interface, string), f func(*session) error) (err error) {
 	s, err := open(find)
 	if err != nil {
@@ -87,25 +86,26 @@ func inSession(find func() (nvml.Interface, string), f func(*session) error) (er
 
 const mib = 1 << 20
 
-// reading is what one GPU or MIG instance answered.
+// reading contains the answers for one GPU or MIG instance.
 type reading struct {
 	index       int
-	device      gpu.Device // without capacity and health; of a known GPU the prober keeps what it has, see found
-	reservedMiB int64      // what the driver keeps for itself
+	device      gpu.Device // without capacity and health, which the prober keeps for a known GPU (found)
+	reservedMiB int64      // driver's own memory
 	usage       usage
 	processes   []inventory.Process
-	sampled     uint64 // when the newest sample of what processes do was taken, in microseconds since 1970
+	sampled     uint64 // time of the newest utilization sample, in microseconds since 1970
 	nvlinks     nvlinks
-	mig         bool      // it is in MIG mode
-	instances   []reading // of a GPU in MIG mode, where they are asked for
-	instance    *instance // nil of a GPU
+	mig         bool      // the GPU is in MIG mode
+	instances   []reading // MIG instances of the GPU, if requested
+	instance    *instance // nil for a GPU
 	handle      nvml.Device
-	failed      string // why there is no answer; the rest is then empty
+	failed      string // reason for a missing answer; all other fields are then empty
 
-	unlisted bool // NVML did not list the processes: the list of the last probe counts
+	unlisted bool // NVML did not list the processes: the list of the previous probe counts
 }
 
-// answered reports whether an optional call about the GPU succeeded. A lost GPU has failed, whatever the call.
+// answered reports whether an optional call succeeded. It marks the reading as failed if the call reports a
+// lost GPU.
 func (r *reading) answered(ret nvml.Return) bool {
 	if ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED {
 		r.failed = cmp.Or(r.failed, failure(ret))
@@ -113,8 +113,8 @@ func (r *reading) answered(ret nvml.Return) bool {
 	return ret == nvml.SUCCESS
 }
 
-// read reads one GPU, and its MIG instances on request. It fails where identity and memory are unknown, and leaves out other
-// facts that NVML does not return. Sampled is the reading.sampled of each GPU at the last probe.
+// read reads one GPU, and its MIG instances if requested. It fails if identity or memory is unknown, and omits
+// other facts that NVML does not return. Sampled contains reading.sampled of each GPU at the last probe.
 func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) reading {
 	handle, ret := s.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
@@ -129,7 +129,7 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	}
 	if s.mig {
 		current, _, ret := handle.GetMigMode()
-		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED { // it might be in MIG mode
+		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED { // the GPU may be in MIG mode
 			return reading{index: index, failed: failure(ret)}
 		}
 		r.mig = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
@@ -200,7 +200,8 @@ func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret 
 	return m.Total, 0, m.Used, ret
 }
 
-// recovery returns why a GPU cannot be used although it answers. Drivers before 565 do not report it: there only its XIDs do.
+// recovery returns why a GPU is unusable although it answers. Drivers before 565 do not report it; for them,
+// only XIDs do.
 func (s *session) recovery(handle nvml.Device) string {
 	if s.fields {
 		asked := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
@@ -212,7 +213,7 @@ func (s *session) recovery(handle nvml.Device) string {
 				return "by its driver, the machine must be rebooted"
 			case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
 				return "by its driver, programs that use several GPUs must end"
-			default: // none, or one that this version does not know
+			default: // no action, or an action unknown to this version
 			}
 		}
 	}
@@ -244,9 +245,9 @@ func busID(pci nvml.PciInfo) string {
 	return strings.ToLower(string(id))
 }
 
-// numaNode returns the node whose memory is nearest, -1 when there is none to tell.
+// numaNode returns the nearest NUMA node, or -1 if the driver reports none.
 func numaNode(handle nvml.Device) int {
-	const nodes = 1024 // the most that Linux has
+	const nodes = 1024 // Linux's maximum
 	set, ret := handle.GetMemoryAffinity(nodes, nvml.AFFINITY_SCOPE_NODE)
 	if ret != nvml.SUCCESS {
 		return -1
@@ -259,14 +260,14 @@ func numaNode(handle nvml.Device) int {
 	return -1
 }
 
-// notAvailable is what NVML says of a process whose memory it does not know.
+// notAvailable is NVML's value for the memory of a process if it is unknown.
 const notAvailable = 1<<64 - 1
 
-// processes reads the memory of a GPU's processes and their time since the last sample. A process that uses the GPU in several
-// ways is in several lists, with all of its memory in each.
+// processes reads the memory of a GPU's processes, and their GPU time since the last sample. A process that
+// uses the GPU in several ways appears in several lists, with all of its memory in each.
 func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 	most := make(map[int]uint64)
-	clients := make(map[int]bool) // of MPS
+	clients := make(map[int]bool) // clients of MPS
 	for _, list := range []struct {
 		there bool
 		of    func() ([]nvml.ProcessInfo, nvml.Return)
@@ -297,21 +298,22 @@ func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 		if share, has := sm[pid]; has {
 			p.SM = share
 		} else if known && !clients[pid] {
-			p.SM = new(0) // NVML has no sample of a process that does nothing
+			p.SM = new(0) // NVML has no samples of idle processes
 		}
 		r.processes = append(r.processes, p)
 	}
 	r.sampled = sampled
 }
 
-// sm returns the per cent of the time in which a GPU ran kernels of each process that has a sample newer than since, and the
-// time of the newest sample. The share is nil where NVML's number makes no sense. Not known: the GPU returns no samples.
+// sm returns, for each process with a sample newer than since, the percentage of time in which the GPU ran its
+// kernels (nil if NVML's number is out of range), and the time of the newest sample. Known is false if the GPU
+// returns no samples.
 func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled uint64, known bool) {
 	if !s.samples {
 		return nil, since, false
 	}
 	if since > uint64(time.Now().UnixMicro()) {
-		since = 0 // the machine's clock was set back: no sample would be newer until it is there again
+		since = 0 // the clock was set back: otherwise no sample would be newer until it catches up
 	}
 	samples, ret := newSamples(handle, since)
 	switch ret {
@@ -337,7 +339,8 @@ func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled
 	return of, sampled, true
 }
 
-// newSamples recovers from a panic of go-nvml: it panics when NVML has more samples than the buffer that it has just made.
+// newSamples recovers from a panic in go-nvml: it panics if NVML has more samples than the buffer that it has
+// just allocated.
 func newSamples(handle nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
 	defer func() {
 		if recover() != nil {
@@ -347,17 +350,17 @@ func newSamples(handle nvml.Device, since uint64) (samples []nvml.ProcessUtiliza
 	return handle.GetProcessUtilization(since)
 }
 
-// nvlinks counts the active NVLinks of a GPU.
+// nvlinks counts a GPU's active NVLinks.
 type nvlinks struct {
-	to       map[string]int // to other GPUs, by bus address
-	switches int            // to NVSwitches, which lead to all other GPUs
+	to       map[string]int // links to other GPUs, by bus address
+	switches int            // links to NVSwitches, which connect all GPUs
 }
 
 func (s *session) nvlinks(handle nvml.Device) nvlinks {
 	out := nvlinks{to: make(map[string]int)}
 	for link := range nvml.NVLINK_MAX_LINKS {
 		if state, ret := handle.GetNvLinkState(link); ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
-			continue // numbers can have gaps
+			continue // link numbers can have gaps
 		}
 		if s.nvlinkType {
 			if kind, ret := handle.GetNvLinkRemoteDeviceType(link); ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
@@ -372,13 +375,13 @@ func (s *session) nvlinks(handle nvml.Device) nvlinks {
 	return out
 }
 
-// links returns the pairs of devices that NVLinks join. One end that reports a link is enough.
+// links returns the pairs of devices that NVLinks connect. A link counts if either end reports it.
 func links(devices []*tracked) []gpu.Link {
 	var out []gpu.Link
 	for i, b := range devices {
 		for _, a := range devices[:i] {
 			if a.instance != nil || b.instance != nil {
-				continue // of a GPU in MIG mode NVLinks are off
+				continue // NVLinks are off in MIG mode
 			}
 			lanes := max(a.nvlinks.to[b.PCI], b.nvlinks.to[a.PCI])
 			if lanes == 0 {
@@ -392,26 +395,27 @@ func links(devices []*tracked) []gpu.Link {
 	return out
 }
 
-// maxInstances is how many MIG instances a GPU has at most (NVIDIA, "Multi-Instance GPU").
+// maxInstances is the maximum number of MIG instances on a GPU (NVIDIA, "Multi-Instance GPU").
 const maxInstances = 7
 
-// An instance is the part of a GPU that a MIG instance has.
+// instance identifies a MIG instance within its GPU.
 type instance struct {
 	of     int    // index of the GPU
-	id     uint32 // of its GPU instance
-	place  int    // in NVML's list of the GPU's
-	slices int    // of the GPU's compute slices; 0: not known
-	most   int    // how many of these the GPU has; 0: not known
+	id     uint32 // ID of the GPU instance
+	place  int    // position in NVML's list
+	slices int    // number of compute slices; 0 if unknown
+	most   int    // maximum number of slices of the GPU; 0 if unknown
 }
 
-// instances reads the MIG instances of a GPU. An instance has the facts of its GPU where NVML returns none. An instance
-// that shares its memory fails: NVML lists the compute instances of a GPU instance, each with all of its memory.
+// instances reads the MIG instances of a GPU. For facts that NVML does not report by instance, it uses the
+// GPU's. NVML lists the compute instances of a GPU instance, each with all of its memory: an instance that
+// shares its memory fails.
 func (s *session) instances(parent nvml.Device, of reading, sampled map[gpu.UUID]uint64) (out []reading) {
 	most, _ := parent.GetMaxMigDeviceCount()
 	for place := range maxInstances {
 		handle, ret := parent.GetMigDeviceHandleByIndex(place)
 		if ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT {
-			continue // places can have gaps, and a GPU fewer of them
+			continue // positions can have gaps, and their number depends on the GPU
 		}
 		r := reading{failed: failure(ret)}
 		if ret == nvml.SUCCESS {
@@ -439,8 +443,8 @@ func (s *session) instances(parent nvml.Device, of reading, sampled map[gpu.UUID
 	return out
 }
 
-// flatten appends the readings of MIG instances to the list of GPUs. An instance has the same index whatever other instances
-// there are.
+// flatten appends the MIG instances to the list of GPUs. An instance's index does not depend on the presence of
+// other instances.
 func flatten(gpus []reading) []reading {
 	out := gpus
 	for _, r := range gpus {
@@ -453,7 +457,7 @@ func flatten(gpus []reading) []reading {
 	return out
 }
 
-// speed returns the speed of a device: an instance has the same part of it as of the GPU's slices.
+// speed returns the relative speed of a device. An instance's speed is proportional to its slices.
 func (r reading) speed(of speeds.Tables) int {
 	speed := of.Of(r.device.Model)
 	if r.instance == nil || r.instance.slices == 0 || r.instance.most == 0 || speed == 0 {
@@ -464,7 +468,7 @@ func (r reading) speed(of speeds.Tables) int {
 
 const libraryName = "libnvidia-ml.so.1"
 
-// libraryDirs are where distributions and driver containers keep the library.
+// libraryDirs are the directories in which distributions and driver containers install the library.
 var libraryDirs = [...]string{
 	"usr/lib64",
 	"usr/lib/x86_64-linux-gnu",
@@ -476,8 +480,8 @@ var libraryDirs = [...]string{
 	"lib",
 }
 
-// FindInDriver returns the path to load a library of the driver from: the first that exists under
-// the driver's root, else the bare name, which leaves the search to the dynamic linker.
+// FindInDriver returns the path of a driver library: the first that exists under the driver's root, or the bare
+// name, which the dynamic linker resolves.
 func FindInDriver(name, driverRoot string) string {
 	if driverRoot != "" {
 		for _, dir := range libraryDirs {
@@ -490,7 +494,7 @@ func FindInDriver(name, driverRoot string) string {
 	return name
 }
 
-// Opener returns a Config.Open that looks for the library each time it is called.
+// Opener returns a function for Config.Open that searches for the library on each call.
 func Opener(path, driverRoot string) func() (nvml.Interface, string) {
 	return func() (nvml.Interface, string) {
 		found := cmp.Or(path, FindInDriver(libraryName, driverRoot))
