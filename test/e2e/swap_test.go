@@ -8,10 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/test/cluster"
-	"github.com/gpumem/gpumem/test/stack"
 )
 
 // relayAnswers puts itself between the kubelet's PodResources and who asks, until the test
@@ -35,20 +33,8 @@ func (e *env) relayAnswers(node string) *cluster.Answers {
 	if err != nil {
 		e.Fatal(err)
 	}
-	before := e.componentIDs("gpumem-device-plugin")
-	if _, err := suite.stack.Kubectl(e.ctx, e.cluster, "delete", "pods", "--selector=app.kubernetes.io/component=device-plugin",
-		"--wait=false", "--namespace", stack.Namespace); err != nil {
-		e.Fatal(err)
-	}
-	e.eventually("every plugin is replaced", func() (bool, string) { return e.replaced(before) })
-	e.eventually(node+" offers its GPUs again", func() (bool, string) {
-		n, err := e.client.CoreV1().Nodes().Get(e.ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		offered := n.Status.Allocatable[gpuMem]
-		return offered.Value() == 2*t4, offered.String()
-	})
+	e.replacePlugins()
+	e.offers(node)
 	return answers
 }
 
