@@ -310,9 +310,14 @@ func (s *apiServer) streams() (out []stream) {
 // someStream draws a watch to which something happens: of pods, mostly.
 func (w *World) someStream() stream {
 	if w.rng.IntN(3) == 0 {
-		return pick(w.rng, likely(w, w.api.nodeSubs, (*informer[*v1.Node]).process))
+		if nodes := likely(w, w.api.nodeSubs, (*informer[*v1.Node]).process); len(nodes) > 0 {
+			return pick(w.rng, nodes)
+		}
 	}
-	return pick(w.rng, likely(w, w.api.podSubs, (*informer[*v1.Pod]).process))
+	if pods := likely(w, w.api.podSubs, (*informer[*v1.Pod]).process); len(pods) > 0 {
+		return pick(w.rng, pods)
+	}
+	return pick(w.rng, w.api.streams()) // no process lives
 }
 
 // bookmark has the server tell now and then how far the client has been told, as it

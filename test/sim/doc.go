@@ -77,9 +77,9 @@
 //
 //   - A GPU that has shrunk may hold more than it has.
 //
-//   - A pod whose GPUs were chosen by somebody who could not know of another pod
-//     on them (see excuse.go). Every such case is looked at on its own: an extender
-//     has to know its own bindings, and a plugin all that it has been told.
+//   - A pod to which a rule of excuse.go applies, for as long as its bound. An extender or a plugin
+//     chose its GPUs without news of another pod on them, or the API server has an older state than
+//     the kubelet. An extender has to know its own bindings, and a plugin all that it has been told.
 //
 //   - A pod that the kubelet admits before the plugin has heard of it: it is given
 //     one GPU, as for a pod of which no scheduler knows. If it asks for several it

@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -10,12 +11,60 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Nothing here is transactional: an extender and a device plugin each decide by
-// what they have been told, and two that have not heard of each other's latest
-// decision can promise the same memory. The kubelet then gives it to one of the
-// two, and the other goes elsewhere or fails. So the books of a GPU may be too
-// full for a while on account of a pod whose GPUs were chosen without news of
-// another pod on them; and of no other pod.
+// Extender and device plugin decide without a transaction. Two that have not heard of each other's latest decision can promise
+// the same memory. The kubelet then gives it to one pod, and the other pod fails or goes elsewhere. Until then, the pods that
+// the API server has on a GPU may need more than the GPU has, for one of these reasons and no longer than its bound.
+
+// rule is a reason for which a pod does not count on its GPUs for a while.
+type rule struct {
+	name  string
+	bound time.Duration // from the moment when it begins to apply to a pod
+}
+
+var (
+	olderInventory   = rule{"an extender bound the pod by an older inventory of the node", 30 * time.Second}
+	unheardBinding   = rule{"an extender bound the pod without news of another pod on the GPU", 30 * time.Second}
+	unheardPlacement = rule{"the plugin placed the pod without news of another pod on the GPU", 30 * time.Second}
+	unheardPod       = rule{"the plugin served the pod without news of it", 30 * time.Second}
+	exchange         = rule{"pods that can stand in for one another have exchanged GPUs, and the plugin has not written all of them", 30 * time.Second}
+	ending           = rule{"the kubelet has rejected the pod or stopped its containers, and has not written that", 30 * time.Second}
+)
+
+// excuse records that a rule begins to apply to a pod.
+func (w *World) excuse(s *spec, r rule, about string) {
+	w.logf("  excused: %s: %s%s", s.name, r.name, about)
+	s.excused[r] = w.now()
+	w.counts.Excused++
+}
+
+// isMisplaced reports whether a pod was placed without news. It keeps the GPUs, and may have others there than its rules allow.
+func (s *spec) isMisplaced() bool {
+	for r := range s.excused {
+		if r != exchange && r != ending {
+			return true
+		}
+	}
+	return false
+}
+
+// excuseWhile records whether a rule applies to a pod now.
+func (w *World) excuseWhile(applies bool, s *spec, r rule) {
+	if _, known := s.excused[r]; !applies {
+		delete(s.excused, r)
+	} else if !known {
+		s.excused[r] = w.now()
+	}
+}
+
+// isExcused reports whether a rule applies to a pod within its bound.
+func (w *World) isExcused(s *spec) bool {
+	for r, since := range s.excused {
+		if w.now()-since <= r.bound {
+			return true
+		}
+	}
+	return false
+}
 
 // sending is a binding that an extender has sent.
 type sending struct {
@@ -117,7 +166,7 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)
 		return
 	}
-	s.excused = "bound without news of " + other.name
+	w.excuse(s, unheardBinding, ": "+other.name)
 }
 
 // checkPlace looks at the GPUs that the kubelet has given a pod, if they are not
@@ -140,7 +189,7 @@ func (k *kubelet) checkPlace(s *spec, gpus []string) {
 		}
 	}
 	if other := w.unheard(s, k.m.name, gpus, b); other != nil {
-		s.excused = "placed by the plugin without news of " + other.name
+		w.excuse(s, unheardPlacement, ": "+other.name)
 	}
 }
 

@@ -416,7 +416,7 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 			w.violate("I4", "%s gives %s %s, which the rules forbid (held by %v)", e.name, s.name, id, specNames(b.holders[id]))
 		}
 		if d := w.machine(nodeName).device(id); d == nil || b.capacity[id] > int(d.Allocatable) {
-			s.excused = "bound by an older inventory"
+			w.excuse(s, olderInventory, "")
 		}
 	}
 	e.checkCaughtUp(s, nodeName)
@@ -507,11 +507,8 @@ func (w *World) truth(name string, on []*v1.Pod) *books {
 	return b
 }
 
-// checkTruth is I2 for what is written in the API: the pods that were placed
-// with all that there was to know fit the GPU. Of pods that are exchanging their
-// GPUs the halves are written one by one: they count when that is done, and so
-// does whoever has taken the gap meanwhile. A pod that the kubelet has rejected, or that has
-// stopped, has nothing, though that is not written yet.
+// checkTruth is I2 for annotations: the pods that no rule excuses fit the GPU that the API server has them on. It is I4 for
+// pods that were placed with news of all others.
 func (w *World) checkTruth() {
 	on := w.podsByNode()
 	for _, m := range w.machines {
@@ -520,14 +517,20 @@ func (w *World) checkTruth() {
 		}
 		b := w.truth(m.name, on[m.name])
 		b.lawful = true
+		for _, pod := range on[m.name] {
+			s := w.pods[string(pod.UID)]
+			w.excuseWhile(m.exchanging(s), s, exchange)
+			w.excuseWhile(m.over(s), s, ending)
+		}
 		for _, d := range m.hardware {
 			id := string(d.UUID)
 			b.keep(id, func(s *spec) bool {
-				return s.excused == "" && !w.forges(s) && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s) && !m.over(s)
+				return !w.isExcused(s) && !w.forges(s) && slices.Contains(w.assignment(w.api.pods[s.name]), id)
 			})
 			if sum := b.requested[id]; sum.units > int(d.Allocatable) && !m.resized[d.UUID] || sum.cores > allCores {
 				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %v: %v", id, m.name, d.Allocatable, sum, specNames(b.holders[id]))
 			}
+			b.keep(id, func(s *spec) bool { return !s.isMisplaced() })
 			for _, s := range b.holders[id] {
 				if !b.allows(s, id) {
 					w.violate("I4", "%s is on %s of %s, which its rules forbid, or those of others: %v", s.name, id, m.name, specNames(b.holders[id]))
@@ -590,7 +593,7 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	}
 	if k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, func(o allocation.Pod) bool { return o.Pod.UID == s.uid }) {
 		m.blind = true // the plugin could not know whom it served
-		s.excused = "placed by the plugin without news of it"
+		w.excuse(s, unheardPod, "")
 		return
 	}
 	for _, n := range perGPU {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -226,4 +227,33 @@ func TestTwice(t *testing.T) {
 			t.Fatalf("seed %d runs differently the second time (-first +second):\n%s", seed, diff)
 		}
 	}
+}
+
+// A rule applies to a pod until its bound, and anew once it has not applied meanwhile.
+func TestEachExcuseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &World{start: time.Now()}
+		s := &spec{life: &life{excused: make(map[rule]time.Duration)}}
+		check := func(when string, want bool) {
+			t.Helper()
+			if got := w.isExcused(s); got != want {
+				t.Errorf("%s: excused: %t, want %t", when, got, want)
+			}
+		}
+		check("at first", false)
+		w.excuse(s, unheardPod, "")
+		time.Sleep(unheardPod.bound)
+		check("at the bound", true)
+		time.Sleep(1)
+		check("after the bound", false)
+		for range 2 {
+			w.excuseWhile(true, s, exchange)
+			check("while it applies", true)
+			time.Sleep(exchange.bound + 1)
+			w.excuseWhile(true, s, exchange)
+			check("while it applies for too long", false)
+			w.excuseWhile(false, s, exchange)
+			check("when it does not apply", false)
+		}
+	})
 }

@@ -46,9 +46,9 @@ type life struct {
 	boundAt  time.Duration // when it was last
 	begun    bool          // the kubelet has given it something
 
-	excused string // why whoever chose its GPUs may have filled them too much
-	edited  bool   // what it asks for was changed while it waited
-	lawful  string // the assignment that a binding or the plugin has written last
+	excused map[rule]time.Duration // by rule that applies to it, since when
+	edited  bool                   // what it asks for was changed while it waited
+	lawful  string                 // the assignment that a binding or the plugin has written last
 }
 
 // anew is a pod that asks for the same, and of which nothing has been decided.
@@ -196,7 +196,7 @@ func (w *World) create(s *spec) {
 		w.logf("create %s: refused: %v", s.name, err)
 		return
 	}
-	s.life = &life{created: w.now()}
+	s.life = &life{created: w.now(), excused: make(map[rule]time.Duration)}
 	w.pods[s.uid] = s
 	w.order = append(w.order, s)
 	w.api.setPod(s.name, pod)
