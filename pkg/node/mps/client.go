@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	statusSocket = "status.sock" // in a supervisor's directory
-	checkTimeout = time.Second   // of one request: the supervisor answers from memory
+	statusSocket = "status.sock" // in the supervisor's directory
+	checkTimeout = time.Second   // per request: the supervisor answers from memory
 )
 
 // Status is a supervisor's report about its daemon.
 type Status struct {
 	Healthy  bool   `json:"healthy"`
-	Reason   string `json:"reason,omitempty"`  // why it is not
-	Protocol int    `json:"protocol"`          // of the daemon; 3 only from a supervisor of version 0.2
-	Restarts int    `json:"restarts"`          // of the daemon, by this supervisor
-	Clients  int    `json:"clients"`           // by the last answer of the daemon
-	Servers  []int  `json:"servers,omitempty"` // process IDs of the MPS servers, by the same answer
-	Proven   []int  `json:"proven,omitempty"`  // indexes of the GPUs on which a client was limited
+	Reason   string `json:"reason,omitempty"`  // why the daemon is not healthy
+	Protocol int    `json:"protocol"`          // the daemon's MPS version; 3 only with a supervisor of version 0.2
+	Restarts int    `json:"restarts"`          // daemon restarts by this supervisor
+	Clients  int    `json:"clients"`           // from the daemon's last answer
+	Servers  []int  `json:"servers,omitempty"` // process IDs of the MPS servers, from the same answer
+	Proven   []int  `json:"proven,omitempty"`  // indexes of the GPUs on which the daemon limited a client
 
 	SingleUser bool `json:"singleUser,omitempty"` // the daemon serves the containers of one user at a time
 }
 
-// DirOf returns the directory of the daemon that serves a device, below that of the node's daemons: a MIG
-// instance has a daemon of its own (NVIDIA, "Multi-Process Service", MPS on MIG).
+// DirOf returns the directory of the daemon that serves a device. A MIG instance has a separate daemon in a
+// subdirectory (NVIDIA, "Multi-Process Service", MPS on MIG).
 func DirOf(dir string, d gpu.Device) string {
 	if d.MIG() {
 		return filepath.Join(dir, string(d.UUID))
@@ -45,7 +45,8 @@ func DirOf(dir string, d gpu.Device) string {
 	return dir
 }
 
-// Check returns the indexes of the devices whose clients the node's daemons limit, and an error when they limit none.
+// Check returns the indexes of the devices on which the node's daemons limit their clients. It returns an error
+// if they limit clients on none.
 func Check(ctx context.Context, dir string, devices []gpu.Device) (limited []int, err error) {
 	whole := len(devices) == 0
 	var errs []error
@@ -70,7 +71,7 @@ func Check(ctx context.Context, dir string, devices []gpu.Device) (limited []int
 	return nil, errors.Join(errs...)
 }
 
-// CheckAll returns an error that names the daemons of a node that do not limit their clients.
+// CheckAll returns an error that lists the node's daemons that do not limit their clients.
 func CheckAll(ctx context.Context, dir string) error {
 	return each(dir, func(c *Client) error {
 		_, err := c.Check(ctx)
@@ -78,8 +79,8 @@ func CheckAll(ctx context.Context, dir string) error {
 	})
 }
 
-// Servers returns the process IDs of the MPS servers of a node's daemons. The error names the supervisors that run and did
-// not answer: the servers of their daemons are missing.
+// Servers returns the process IDs of the MPS servers of the node's daemons. The error lists running supervisors
+// that did not answer; their servers are missing from the result.
 func Servers(ctx context.Context, dir string) (map[int]bool, error) {
 	out := make(map[int]bool)
 	err := each(dir, func(c *Client) error {
@@ -95,10 +96,10 @@ func Servers(ctx context.Context, dir string) (map[int]bool, error) {
 	return out, err
 }
 
-// each calls a function with a client for each supervisor of a node: those with a socket, or the one of the whole GPUs where
-// none has. It joins the errors.
+// each calls f with a client for each supervisor socket of the node. If there is none, it uses the socket for
+// whole GPUs. It joins the errors.
 func each(dir string, f func(*Client) error) error {
-	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well formed
+	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well-formed
 	whole := filepath.Join(dir, statusSocket)
 	if _, err := os.Stat(whole); err == nil || len(sockets) == 0 {
 		sockets = append(sockets, whole)
@@ -112,9 +113,9 @@ func each(dir string, f func(*Client) error) error {
 	return errors.Join(errs...)
 }
 
-// Running reports whether a supervisor of a node answers: it does until its daemon has ended.
+// Running reports whether a supervisor of the node answers. A supervisor answers until its daemon has ended.
 func Running(ctx context.Context, dir string) bool {
-	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well formed
+	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well-formed
 	return slices.ContainsFunc(append(sockets, filepath.Join(dir, statusSocket)), func(socket string) bool {
 		_, err := NewClient(filepath.Dir(socket)).Status(ctx)
 		return err == nil
@@ -126,15 +127,15 @@ var (
 	errSupervisorEnded = errors.New("the supervisor of the MPS daemon has ended")
 )
 
-// Client requests the status of the supervisor of a directory.
+// Client requests the status of one supervisor.
 type Client struct{ http http.Client }
 
-// NewClient returns a client that connects at each request.
+// NewClient returns a client for the supervisor in dir. It opens a connection for each request.
 func NewClient(dir string) *Client {
 	socket := filepath.Join(dir, statusSocket)
 	return &Client{http: http.Client{
 		Transport: &http.Transport{
-			DisableKeepAlives: true, // a supervisor that has ended must not seem to answer
+			DisableKeepAlives: true, // otherwise a supervisor that has ended could seem to answer
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 			},
@@ -142,7 +143,8 @@ func NewClient(dir string) *Client {
 	}}
 }
 
-// Status returns the supervisor's report.
+// Status returns the supervisor's report. The error is errNoSupervisor if there is no socket, and
+// errSupervisorEnded if nobody listens on it.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -167,12 +169,12 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// Protocol is the version of NVIDIA's MPS interface that Supervisor speaks: commands on the program's standard input,
-// and limits in the environment of each client.
+// Protocol is the version of NVIDIA's MPS interface that Supervisor uses: commands on the program's standard
+// input, and limits in the environment of each client.
 const Protocol = 2
 
-// CheckProtocol returns an error for a container or a claim that was set up for a protocol which gpumem no longer runs.
-// The protocol is 0 for one that is no client of MPS.
+// CheckProtocol returns an error for a container or claim that was prepared for an MPS version that gpumem no
+// longer runs. Protocol 0 means that it is not an MPS client.
 func CheckProtocol(protocol int) error {
 	if protocol <= Protocol {
 		return nil
@@ -180,13 +182,14 @@ func CheckProtocol(protocol int) error {
 	return fmt.Errorf("it is a client of MPS protocol %d, which gpumem no longer runs: delete its pod, to have it placed again", protocol)
 }
 
-// Check returns the indexes of the GPUs on which the daemon limits its clients, and an error when it limits none.
+// Check returns the indexes of the GPUs on which the daemon limits its clients. It returns an error if it
+// limits clients on none.
 func (c *Client) Check(ctx context.Context) (gpus []int, err error) {
 	s, err := c.Status(ctx)
 	switch {
 	case err != nil:
 		return nil, err
-	case s.Protocol > Protocol: // its supervisor is of version 0.2, for its DaemonSet is updated by hand
+	case s.Protocol > Protocol: // from a supervisor of version 0.2, because administrators update its DaemonSet manually
 		return nil, fmt.Errorf("the MPS daemon has protocol %d, which gpumem no longer uses: delete the daemon's pod, with which its clients end", s.Protocol)
 	case !s.Healthy:
 		return nil, fmt.Errorf("the MPS daemon: %s", s.Reason)

@@ -14,8 +14,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// FindControl returns the path of the daemon's program: the one that is given, or else the one on
-// the PATH, or of a driver that is installed under a directory.
+// FindControl returns the path of the MPS control program: the given path, or the program on the PATH or under
+// driverRoot.
 func FindControl(given, driverRoot string) (string, error) {
 	const name = "nvidia-cuda-mps-control"
 	if given != "" {
@@ -32,17 +32,18 @@ func FindControl(given, driverRoot string) (string, error) {
 	return "", fmt.Errorf("%s is neither on the PATH nor under %s: NVIDIA's runtime brings it with the driver capability \"compute\"", name, driverRoot)
 }
 
-// control sends commands to a daemon.
+// control sends commands to a daemon through NVIDIA's control program.
 type control struct {
-	timeout time.Duration // of one command
+	timeout time.Duration // per command
 	program string
 	env     []string
 }
 
-// refusals are words of replies that refuse a command. The program's exit status is 0 all the same.
+// refusals are words in replies that refuse a command. The program's exit status is 0 in any case.
 var refusals = [...]string{"error", "invalid", "fail", "unknown", "cannot", "can't", "not found", "usage:"}
 
-// command sends one command and returns the reply.
+// command sends one command and returns the reply. It returns an error if the daemon refuses the command or
+// does not answer in time.
 func (c control) command(ctx context.Context, words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -76,7 +77,7 @@ func refuses(reply string) bool {
 	return false
 }
 
-// check sends a question that every working daemon answers.
+// check sends a query that every working daemon answers.
 func (c control) check(ctx context.Context) error {
 	reply, err := c.command(ctx, "get_default_active_thread_percentage")
 	if err != nil {
@@ -100,7 +101,7 @@ func (c control) apply(ctx context.Context, gpus []inventory.Part) error {
 	return nil
 }
 
-// clients returns how many processes use the daemon, and the process IDs of its MPS servers.
+// clients returns the number of client processes, and the process IDs of the daemon's MPS servers.
 func (c control) clients(ctx context.Context) (clients int, servers []int, err error) {
 	list, err := c.command(ctx, "get_server_list")
 	if err != nil {
@@ -119,8 +120,8 @@ func (c control) clients(ctx context.Context) (clients int, servers []int, err e
 	return clients, servers, nil
 }
 
-// count returns how many processes a reply lists: the numbers that its lines begin with. One that
-// uses several GPUs is listed for each.
+// count returns the number of processes in a reply: the distinct numbers at the start of its lines. A process
+// that uses several GPUs has several lines.
 func (c control) count(ctx context.Context, words ...string) (n int, err error) {
 	reply, err := c.command(ctx, words...)
 	if err != nil {

@@ -13,12 +13,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
-// exclusiveProcess is NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: one process at a time
-// may use a GPU, which is the MPS server.
+// exclusiveProcess is NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: only one process at a time can use a GPU, here the
+// MPS server.
 const exclusiveProcess = 3
 
-// Modes reads and sets the compute modes of the GPUs, by UUID, as NVML numbers
-// them.
+// Modes reads and sets the compute modes of GPUs, by UUID and in NVML's numbering.
 type Modes interface {
 	Modes() (map[string]int, error)
 	SetMode(uuid string, mode int) error
@@ -26,15 +25,15 @@ type Modes interface {
 
 const modesFile = "modes.json"
 
-// exclusive makes the GPUs exclusive, and restores how they were found.
+// exclusive sets the GPUs to exclusive mode, and restores their original modes.
 type exclusive struct {
 	modes Modes
-	file  string // with the modes as they were found, while they are changed
+	file  string // contains the original modes while they are changed
 	log   *zap.Logger
 }
 
-// set makes the GPUs exclusive, after it has written down how they were. A supervisor that was
-// killed before has written so, and what it has written counts.
+// set records the original modes, and then sets the GPUs to exclusive mode. Modes that an earlier, killed
+// supervisor recorded take precedence over the current ones.
 func (e exclusive) set() error {
 	now, err := e.modes.Modes()
 	if err != nil {
@@ -57,8 +56,8 @@ func (e exclusive) set() error {
 	return nil
 }
 
-// restore puts the GPUs back to how they were found, if they were changed. Those that are gone, or in
-// MIG mode by now, have no mode.
+// restore resets the GPUs to their original modes, if set changed them. It skips GPUs that are gone or now in
+// MIG mode, because they have no compute mode.
 func (e exclusive) restore() error {
 	found, err := e.found()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,7 +66,7 @@ func (e exclusive) restore() error {
 	if err != nil {
 		return fmt.Errorf("restore the compute modes: %w", err)
 	}
-	now, unread := e.modes.Modes() // as a whole: one GPU that is lost does not keep the others from their modes
+	now, unread := e.modes.Modes() // one list of all GPUs, so that a lost GPU does not stop the others from being restored
 	var errs []error
 	for uuid, mode := range found {
 		if _, there := now[uuid]; !there && unread == nil {

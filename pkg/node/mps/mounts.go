@@ -11,29 +11,28 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps/shm"
 )
 
-// Pipe returns the pipe directory of a daemon's clients.
+// Pipe returns the pipe directory of the daemon in dir.
 func Pipe(dir string) string { return filepath.Join(dir, "pipe") }
 
-// Mounts makes file systems for what daemon and clients share.
+// Mounts mounts the file systems that daemon and clients share.
 type Mounts interface {
-	// Shared makes a directory a file system of its own, in memory and bounded, and the
-	// /dev/shm of this process too.
+	// Shared mounts a bounded file system in memory at dir, and also at this process's /dev/shm.
 	Shared(dir string) error
-	// ReadOnly shows a directory at another path too, as it is mounted into containers.
+	// ReadOnly mounts dir read-only at a second path, as containers see it.
 	ReadOnly(dir, at string) error
 }
 
-// shmMiB bounds what all clients of a node can have in /dev/shm together.
+// shmMiB bounds the total size of all clients' files in /dev/shm of a node.
 const shmMiB = 1024
 
-// Kernel makes mounts, for which it needs the right to.
+// Kernel implements Mounts with mount(2), which requires CAP_SYS_ADMIN.
 type Kernel struct {
 	mu     sync.Mutex
-	shared bool // the /dev/shm of this process is what it is to be
+	shared bool // /dev/shm of this process is mounted
 }
 
-// Shared implements Mounts. The file system outlives the process, with what is in it: containers
-// of the node have it. All supervisors of a process share one.
+// Shared implements Mounts. The file system and its files outlive the process, because containers of the node
+// use it. All supervisors of a process share one.
 func (k *Kernel) Shared(dir string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -61,7 +60,7 @@ func (*Kernel) ReadOnly(dir, at string) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
-	if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // of the one before
+	if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // a mount of an earlier supervisor
 		return fmt.Errorf("unmount %s: %w", at, err)
 	}
 	err := syscall.Mount(dir, at, "", syscall.MS_BIND, "")
@@ -74,7 +73,7 @@ func (*Kernel) ReadOnly(dir, at string) error {
 	return nil
 }
 
-// mounted reports whether a file system of its own is at a directory.
+// mounted reports whether a file system is mounted at dir.
 func mounted(dir string) (bool, error) {
 	own, err := shm.DeviceOf(dir)
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// daemonOptions are the options to start a daemon with, the best first. The manual pages of some drivers do not list
-// -multiuser-server. Without it the daemon serves the containers of one user at a time: containers of a second
-// user wait until the clients of the first have ended.
+// daemonOptions lists the options to start a daemon with, in order of preference. The manual pages of some
+// drivers do not list -multiuser-server. Without it, the daemon serves the containers of one user at a time:
+// containers of a second user wait until the clients of the first have ended.
 var daemonOptions = [...][]string{{"-f", "-multiuser-server"}, {"-f"}}
 
-// maxEarlyEnds is how many daemons in a row must end early before the supervisor drops -multiuser-server. A daemon may also
-// end early for a passing reason, such as a driver that is still loading.
+// maxEarlyEnds is the number of consecutive early ends after which the supervisor drops -multiuser-server. A
+// daemon can also end early for a temporary reason, such as a driver that is still loading.
 const maxEarlyEnds = 3
 
-// A trial finds the options that the daemon accepts. Documents differ between drivers, and the daemon has no option that
-// lists its options: one that ends before it answers a question may have refused them.
+// trial finds the options that the daemon accepts. The documentation differs between drivers, and the daemon
+// cannot list its options. If a daemon ends before it answers a query, it may have refused them.
 type trial struct {
-	next     int                        // of daemonOptions
-	early    int                        // daemons in a row that ended early with the best options
-	answered bool                       // the daemon that was started last took its settings
+	next     int                        // index into daemonOptions
+	early    int                        // consecutive early ends of daemons with the first options
+	answered bool                       // the last daemon accepted its settings
 	failures [len(daemonOptions)]string // by options, since a daemon last answered
 }
 
@@ -32,18 +32,18 @@ func (t *trial) options() []string {
 	return daemonOptions[t.next]
 }
 
-// singleUser reports whether the daemon that was started last serves the containers of one user at a time.
+// singleUser reports whether the last daemon serves the containers of one user at a time.
 func (t *trial) singleUser() bool { return t.next != 0 }
 
-// succeed keeps the options of a daemon that took its settings until that daemon ends.
+// succeed records that the daemon accepted its settings. Its options stay in use until it ends.
 func (t *trial) succeed() {
 	t.answered, t.early = true, 0
 	t.failures = [len(daemonOptions)]string{}
 }
 
-// fail returns the reason for people why a daemon is not healthy, which lists all options that failed, and chooses the
-// options of the next daemon. After a daemon that took its settings these are the best ones again: its clients have ended
-// with it.
+// fail returns the reason why a daemon is not healthy, with all options that failed, and selects the options of
+// the next daemon. After a daemon that had accepted its settings, it starts again with the first options,
+// because the daemon's clients have ended with it.
 func (t *trial) fail(err error) string {
 	if t.answered {
 		t.next = 0
@@ -62,13 +62,13 @@ func (t *trial) fail(err error) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(t.failures[:]), func(s string) bool { return s == "" }), "; ")
 }
 
-// maxBackoff is the longest pause before a daemon is started again, and how long one must run for the pause to be short again.
+// maxBackoff is the longest pause before a restart. A daemon that runs at least that long resets the pause.
 const maxBackoff = time.Minute
 
-// A backoff is the pause between two daemons. It doubles while they end soon.
+// backoff is the pause between two daemons. It doubles while they end early.
 type backoff struct{ first, next time.Duration }
 
-// after returns the pause after a daemon that ran for that long.
+// after returns the pause after a daemon that ran for the given time.
 func (b *backoff) after(lived time.Duration) time.Duration {
 	if b.next == 0 || lived >= maxBackoff {
 		b.next = b.first

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	maxOutput = 200 // bytes of the daemon's last line, which becomes part of the node's annotation
-	// outputPatience is how long to wait for the rest of an ended daemon's output. Its MPS server has the same
-	// standard output and may outlive it.
+	maxOutput = 200 // maximum bytes of the daemon's last line, which becomes part of the node's annotation
+	// outputPatience is the wait for the remaining output of an ended daemon. Its MPS server shares the
+	// standard output, and may outlive it.
 	outputPatience = time.Second
 )
 
-// An output copies a daemon's output to a writer and remembers the last line.
+// output copies a daemon's output to a writer and remembers the last line.
 type output struct {
-	ended chan struct{} // closed when no process writes any more
+	ended chan struct{} // closed when no process writes anymore
 
 	mu   sync.Mutex // guards last
-	last []byte     // the end of the output
+	last []byte     // last bytes of the output
 }
 
-// newOutput returns the file for a daemon's standard output. The caller closes the file once the daemon has started. A
-// pipe of package exec would not do: its Wait waits for the MPS server as well.
+// newOutput returns the file for a daemon's standard output. The caller closes the file after the daemon has
+// started. A pipe of package exec is unsuitable, because its Wait would also wait for the MPS server.
 func newOutput(to io.Writer) (*output, *os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -35,7 +35,7 @@ func newOutput(to io.Writer) (*output, *os.File, error) {
 	go func() {
 		defer close(o.ended)
 		defer r.Close()
-		_, _ = io.Copy(io.MultiWriter(o, to), r) // the output serves people: the daemon works without
+		_, _ = io.Copy(io.MultiWriter(o, to), r) // the output is only for people: the daemon works without it
 	}()
 	return o, w, nil
 }
@@ -50,7 +50,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastLine returns the last line of an ended daemon's output, and nothing when it wrote none.
+// lastLine returns the last line of an ended daemon's output, or an empty string.
 func (o *output) lastLine() string {
 	select {
 	case <-o.ended:

@@ -26,48 +26,47 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
-// Config has the settings of a Supervisor. All fields must be set.
+// Config contains the settings of a Supervisor. All fields must be set.
 type Config struct {
 	Dir     string
-	Shm     string // the /dev/shm of all clients: one for all daemons of a node, see Decisions
+	Shm     string // /dev/shm of all clients, one for all daemons of the node (see Decisions)
 	Program string // nvidia-cuda-mps-control
 	Mounts  Mounts
 
-	// Probe runs a program that uses one GPU, in an environment that makes it a client with a
-	// limit of 1 GiB, and says why that does not hold.
+	// Probe runs a program that uses one GPU, in an environment that makes it a client with a limit of 1 GiB.
+	// It returns an error if the daemon does not enforce the limit.
 	Probe func(ctx context.Context, env []string) error
-	// GPUs returns the GPUs that the next daemon is for, or one MIG instance, in NVML's order. All reports that the machine
-	// has no other: the daemon then numbers them as NVML does.
+	// GPUs returns the GPUs for the next daemon, or one MIG instance, in NVML's order. All reports that the
+	// machine has no other GPUs. The daemon then uses NVML's numbers.
 	GPUs func() (gpus []inventory.Part, all bool, err error)
 
-	Exclusive bool          // no program may use the GPUs past the daemon
-	Interval  time.Duration // between two questions
-	Timeout   time.Duration // of a command
-	Backoff   time.Duration // before a daemon that has ended is started again
-	Drain     time.Duration // for clients to end, before the daemon does
-	Quit      time.Duration // for the daemon to end, before it is killed
+	Exclusive bool          // prevent programs from bypassing the daemon
+	Interval  time.Duration // between two queries
+	Timeout   time.Duration // per command
+	Backoff   time.Duration // before the first restart of a daemon
+	Drain     time.Duration // for clients to end before the daemon ends
+	Quit      time.Duration // for the daemon to quit before it is killed
 }
 
 const (
-	// MaxFailures is how many questions in a row a daemon may leave unanswered
-	// before it is started again.
+	// MaxFailures is the number of consecutive failed queries after which the supervisor restarts the daemon.
 	MaxFailures = 3
-	// startTimeout is how long a daemon may take until it answers.
+	// startTimeout bounds the time from a daemon's start to its first answer.
 	startTimeout = 30 * time.Second
-	// maxPause is the longest time between two probes that fail: each takes memory of the GPUs.
+	// maxPause bounds the pause between two failed probes. Each probe allocates GPU memory.
 	maxPause = time.Minute
-	// sweepInterval is the time between two sweeps of /dev/shm.
+	// sweepInterval is the interval of cleaning /dev/shm.
 	sweepInterval = time.Minute
 )
 
-// Supervisor keeps a daemon running.
+// Supervisor keeps an MPS control daemon running.
 type Supervisor struct {
 	cfg    Config
 	modes  exclusive
 	log    *zap.Logger
-	trial  trial            // of Run, as are the next four
+	trial  trial            // Only Run uses this and the next four fields.
 	direct bool             // NVIDIA's tool cannot use the read-only pipe directory
-	gpus   []inventory.Part // of the daemon that was started last
+	gpus   []inventory.Part // GPUs of the last daemon
 	all    bool             // see Config.GPUs
 	proven map[gpu.UUID]bool
 
@@ -75,7 +74,7 @@ type Supervisor struct {
 	status Status
 }
 
-// New returns a supervisor that does nothing until it runs.
+// New returns a supervisor; Run starts it.
 func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
 	return &Supervisor{
 		cfg:    cfg,
@@ -85,7 +84,7 @@ func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
 	}
 }
 
-// Status returns the report that clients get.
+// Status returns the status that clients receive.
 func (s *Supervisor) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +97,7 @@ func (s *Supervisor) update(change func(*Status)) {
 	change(&s.status)
 }
 
-// sick publishes why the daemon is not healthy, and logs a new reason.
+// sick publishes the reason why the daemon is not healthy, and logs a new reason.
 func (s *Supervisor) sick(reason string) {
 	was := s.Status()
 	s.update(func(st *Status) { st.Healthy, st.Reason = false, reason })
@@ -117,7 +116,7 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// It answers to the end, also while clients are waited for.
+	// The server answers until the end, including the wait for clients.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
 	routes := http.NewServeMux()
@@ -127,7 +126,7 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 		stop()
 		err = errors.Join(err, <-served)
 	}()
-	setModes := s.modes.restore // of a supervisor that was killed
+	setModes := s.modes.restore // left by a supervisor that was killed
 	if s.cfg.Exclusive {
 		setModes = s.modes.set
 	}
@@ -154,14 +153,13 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 
 func (s *Supervisor) path(name string) string { return filepath.Join(s.cfg.Dir, name) }
 
-// makeDirs makes the directories that daemon and clients share. Clients have any
-// user.
+// makeDirs creates the directories that daemon and clients share. Clients run as any user.
 func (s *Supervisor) makeDirs() error {
 	for dir, mode := range map[string]os.FileMode{s.path("pipe"): 0o755, s.path("log"): 0o755, s.cfg.Shm: 0o777 | os.ModeSticky} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		if err := os.Chmod(dir, mode); err != nil { // whatever the umask
+		if err := os.Chmod(dir, mode); err != nil { // regardless of the umask
 			return err
 		}
 	}
@@ -176,7 +174,7 @@ func (s *Supervisor) listen(ctx context.Context) (net.Listener, error) {
 	if _, err := NewClient(s.cfg.Dir).Status(ctx); err == nil {
 		return nil, fmt.Errorf("another supervisor answers on %s", socket)
 	}
-	if err := os.RemoveAll(socket); err != nil { // of one that was killed
+	if err := os.RemoveAll(socket); err != nil { // left by a supervisor that was killed
 		return nil, err
 	}
 	return (&net.ListenConfig{}).Listen(ctx, "unix", socket)
@@ -184,20 +182,20 @@ func (s *Supervisor) listen(ctx context.Context) (net.Listener, error) {
 
 func (s *Supervisor) answer(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s.Status()) // the client is gone
+	_ = json.NewEncoder(w).Encode(s.Status()) // an error means that the client is gone
 }
 
 func (s *Supervisor) control() control { return s.controlBy("pipe") }
 
-// asClient asks as clients do, which can write nothing into the pipe folder: a daemon that
-// cannot be asked so is of no use to them.
+// asClient returns a control through the pipe directory of clients, which is read-only. Clients cannot use a
+// daemon that does not answer there.
 func (s *Supervisor) asClient() control { return s.controlBy("clients") }
 
 func (s *Supervisor) controlBy(pipe string) control {
 	env := append(os.Environ(),
 		"CUDA_MPS_PIPE_DIRECTORY="+s.path(pipe),
 		"CUDA_MPS_LOG_DIRECTORY="+s.path("log"),
-		// The order in which NVML has them, so that indexes are the same.
+		// NVML's order, so that the indexes agree
 		"CUDA_DEVICE_ORDER=PCI_BUS_ID",
 	)
 	if !s.all {
@@ -206,7 +204,7 @@ func (s *Supervisor) controlBy(pipe string) control {
 	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, env: env}
 }
 
-// visible returns CUDA's names for the daemon's GPUs: numbers where the daemon sees all GPUs.
+// visible returns CUDA's names for the daemon's GPUs. They are numbers if the daemon sees all GPUs.
 func (s *Supervisor) visible() (names []string) {
 	for i, g := range s.gpus {
 		name := string(g.UUID)
@@ -218,12 +216,12 @@ func (s *Supervisor) visible() (names []string) {
 	return names
 }
 
-// visible is the variable that says which GPUs CUDA uses.
+// visible is the variable that selects CUDA's GPUs.
 const visible = "CUDA_VISIBLE_DEVICES="
 
-// daemon runs one daemon from its start to its end, and says why it ended.
+// daemon runs one daemon from start to end, and returns the reason for its end.
 func (s *Supervisor) daemon(ctx context.Context) error {
-	life := context.WithoutCancel(ctx) // it outlives the context by the time of its clients
+	life := context.WithoutCancel(ctx) // the daemon outlives ctx while clients drain
 	gpus, all, err := s.cfg.GPUs()
 	if err != nil {
 		return fmt.Errorf("list its GPUs: %w", err)
@@ -256,8 +254,8 @@ func (s *Supervisor) daemon(ctx context.Context) error {
 
 var errExited = errors.New("it has ended")
 
-// start starts a daemon in the foreground. It reads its standard input, which
-// must stay open.
+// start starts a daemon in the foreground. The caller must keep the returned standard input open, because the
+// daemon reads it.
 func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, *output, error) {
 	c := s.control()
 	options := s.trial.options()
@@ -272,7 +270,7 @@ func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, *output, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	defer file.Close() // the daemon has its own
+	defer file.Close() // the daemon has a duplicate
 	cmd.Stdout, cmd.Stderr = file, file
 	if err := cmd.Start(); err != nil {
 		return nil, nil, nil, fmt.Errorf("start it: %w", err)
@@ -281,9 +279,8 @@ func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, *output, 
 	return cmd, stdin, out, nil
 }
 
-// watch waits for a daemon to answer, gives it its settings, and asks it at an
-// interval. It returns when the daemon has to be started again, or the context is
-// done.
+// watch waits until the daemon answers, sends its settings, and queries it at an interval. It returns when the
+// daemon must be restarted or the context is done.
 func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	c := s.control()
 	deadline := time.Now().Add(startTimeout)
@@ -305,10 +302,10 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, errUnreachable): // another daemon would be no better
+		case errors.Is(err, errUnreachable): // a restart would not help
 			failures = 0
 			s.sick(err.Error())
-		case unproven != nil && len(s.proven) == 0: // it is not for want of a daemon
+		case unproven != nil && len(s.proven) == 0: // the daemon is not the cause
 			failures = 0
 			s.sick(unproven.Error())
 		case err == nil:
@@ -330,8 +327,7 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	}
 }
 
-// wait waits for the next tick. It returns an error when the daemon has exited, or the context is
-// done.
+// wait waits for the next tick. It returns an error if the daemon exits or the context is done.
 func wait(ctx context.Context, exited <-chan error, tick <-chan time.Time) error {
 	select {
 	case <-ctx.Done():
@@ -364,9 +360,10 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 
 var errUnreachable = errors.New("the daemon answers, but not through the read-only pipe directory that clients have")
 
-// ask returns an error when the daemon does not work for clients. NVIDIA's tool may need to write into the pipe directory,
-// which clients do not: where it has never worked for this daemon, the supervisor uses its own directory from then on, and
-// the probe of limits shows whether clients get through (prove). Known is whether the daemon has answered before.
+// ask returns an error if the daemon does not work for clients. Clients cannot write to the pipe directory, but
+// NVIDIA's tool may need to. If the tool has never worked that way with this daemon, the supervisor uses its
+// own directory from then on, and the limit probe shows whether clients can connect (prove). Known reports
+// whether the daemon has answered before.
 func (s *Supervisor) ask(ctx context.Context, known bool) error {
 	if s.direct {
 		return s.control().check(ctx)
@@ -375,7 +372,7 @@ func (s *Supervisor) ask(ctx context.Context, known bool) error {
 	if err == nil || s.control().check(ctx) != nil {
 		return err
 	}
-	if err = s.asClient().check(ctx); err == nil { // the daemon came up between the first two
+	if err = s.asClient().check(ctx); err == nil { // the daemon may have come up between the two checks
 		return nil
 	}
 	if known {
@@ -386,16 +383,16 @@ func (s *Supervisor) ask(ctx context.Context, known bool) error {
 	return nil
 }
 
-// A proof is whether clients have a limit, as far as it was looked for.
+// proof is the result of the probes that verify limits.
 type proof struct {
 	done  bool
-	err   error         // of the last probe
-	pause time.Duration // from then to the next
+	err   error         // from the last probe
+	pause time.Duration // between the last probe and the next
 	next  time.Time
 }
 
-// renew probes, unless that has succeeded once, and says what came of the last one. After a probe
-// that fails it waits, from first on twice as long each time.
+// renew probes unless a probe has already succeeded, and returns the result of the last probe. The pause after
+// a failure starts at first and doubles each time.
 func (p *proof) renew(first time.Duration, probe func() error) error {
 	if p.done || time.Now().Before(p.next) {
 		return p.err
@@ -407,12 +404,12 @@ func (p *proof) renew(first time.Duration, probe func() error) error {
 	return p.err
 }
 
-// minFreeMiB is how much of a GPU must be free, so that a client which gets no more than its limit
-// is seen to have met that, and not the end of the GPU: the limit, and a context.
+// minFreeMiB is the free memory that a probe needs on a GPU: the limit and a context. With less, an allocation
+// could fail because the GPU is full, and not because of the limit.
 const minFreeMiB = 2 * probe.LimitMiB
 
-// prove probes each GPU as a client that has the pipe directory of clients, and returns why clients have no limit on some.
-// A GPU that no longer answers keeps no other from its proof.
+// prove probes each GPU through the pipe directory of clients, and returns an error for the GPUs without a
+// limit. A GPU that no longer answers does not affect the others.
 func (s *Supervisor) prove(ctx context.Context) error {
 	now, _, err := s.cfg.GPUs()
 	if err != nil {
@@ -466,8 +463,8 @@ func (s *Supervisor) sweep() {
 	}
 }
 
-// well records that a daemon answers, and counts its clients. The last count stays if this one fails: without the servers'
-// process IDs, the device plugin would count granted memory as foreign.
+// well publishes that the daemon is healthy, and updates the client count. If the count fails, the previous one
+// stays: without the servers' process IDs, the device plugin would count allocated memory as foreign.
 func (s *Supervisor) well(ctx context.Context, c control) {
 	clients, servers, err := c.clients(ctx)
 	if err != nil {
@@ -481,7 +478,8 @@ func (s *Supervisor) well(ctx context.Context, c control) {
 	})
 }
 
-// drain waits until no client is left, at most for Config.Drain. A daemon that does not list its clients may have some.
+// drain waits until no clients remain, up to Config.Drain. If the daemon does not list its clients, it may have
+// some.
 func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	s.sick("it is about to end")
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Drain)
@@ -499,7 +497,7 @@ func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 		}
 		select {
 		case err := <-exited:
-			exited <- err // for end
+			exited <- err // for end to receive
 			return
 		case <-ctx.Done():
 			s.log.Warn("MPS daemon ends with clients", zap.Int("clients", s.Status().Clients))
@@ -509,7 +507,7 @@ func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	}
 }
 
-// end lets the daemon quit, and kills it after Config.Quit.
+// end asks the daemon to quit, and kills it after Config.Quit.
 func (s *Supervisor) end(ctx context.Context, cmd *exec.Cmd, exited <-chan error) {
 	if err := s.control().quit(ctx); err != nil {
 		s.log.Warn("MPS daemon does not quit", zap.Error(err))

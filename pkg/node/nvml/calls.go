@@ -14,7 +14,7 @@ type calls struct {
 	pending map[string]*pending
 }
 
-// pending is a call that was started and whose answer nobody has used yet.
+// pending is a started call with an unused answer.
 type pending struct {
 	done   chan struct{}
 	answer any // valid once done is closed

@@ -49,7 +49,7 @@ func (l *Limits) Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard u
 	return limits.SoftLimit, limits.HardLimit, err == nil, err
 }
 
-// call runs f in a session of its own, one call at a time. It stops waiting when the context is done.
+// call runs f in a separate session, one call at a time. It stops waiting when the context is done.
 func (l *Limits) call(ctx context.Context, symbol string, id gpu.UUID, dir string, f func(nvml.Device) (nvml.MemoryLimits_v1, nvml.Return)) (nvml.MemoryLimits_v1, error) {
 	type answer struct {
 		limits nvml.MemoryLimits_v1

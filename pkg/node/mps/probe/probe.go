@@ -1,6 +1,6 @@
-// Package probe uses a GPU as a client of the MPS daemon does, to see whether its limit holds.
+// Package probe uses a GPU as an MPS client would, and verifies that the daemon enforces the memory limit.
 //
-// It is for a process of its own: CUDA is in the process to its end that it was started in, and may hang.
+// Run it in a separate process: CUDA stays loaded until the process ends, and may hang.
 package probe
 
 /*
@@ -44,15 +44,15 @@ import (
 	"fmt"
 )
 
-// LimitMiB is the limit that the process is to have, and smallMiB what it must be able to have.
-// CUDA's context is inside the limit.
+// LimitMiB is the limit of the probing process, and smallMiB an amount that must fit within it. CUDA's context
+// counts toward the limit.
 const (
 	LimitMiB = 1024
 	smallMiB = 16
 )
 
-// Run takes memory of the first GPU that the process sees, with CUDA's library by its path: little,
-// which must succeed, and as much as the limit, which must not.
+// Run allocates memory on the first visible GPU, through the CUDA library at the given path. A small allocation
+// must succeed, and one as large as the limit must fail.
 func Run(library string) error {
 	const mib = 1 << 20
 	var result C.int

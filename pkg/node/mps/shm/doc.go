@@ -1,3 +1,3 @@
-// Package shm removes what programs have left in a /dev/shm that containers share, once none is left that
-// could have made it.
+// Package shm cleans a /dev/shm that containers share. It removes files once no container remains that could
+// have created them.
 package shm

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// Dir is where containers have the shared file system.
+// Dir is the path of the shared file system in containers.
 const Dir = "/dev/shm"
 
-// ticks is how many of a second the kernel tells times in (CLK_TCK, on every machine).
+// ticks is the number of clock ticks per second in the kernel's times (CLK_TCK, on every machine).
 const ticks = 100
 
-// Sweep removes from a directory that containers share what those have left that have ended: all
-// that is older than the oldest process of a container that has the directory's file system as its
-// /dev/shm, and that no process has open or mapped. What made it has ended.
+// Sweep removes leftover files from a directory that containers share. A file is left over if it is older than
+// every container process that has the directory's file system at /dev/shm, and if no process has it open or
+// mapped: the process that created it has ended.
 func Sweep(proc, dir string) error {
 	device, err := DeviceOf(dir)
 	if err != nil {
@@ -31,7 +31,7 @@ func Sweep(proc, dir string) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir) // no link leads out of it
+	root, err := os.OpenRoot(dir) // no symbolic link can lead out of it
 	if err != nil {
 		return err
 	}
@@ -39,11 +39,11 @@ func Sweep(proc, dir string) error {
 	var left []string
 	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == "." {
-			return nil //nolint:nilerr // what goes meanwhile is gone
+			return nil //nolint:nilerr // removed meanwhile
 		}
 		info, err := e.Info()
 		if err != nil {
-			return nil //nolint:nilerr // the same
+			return nil //nolint:nilerr // removed meanwhile
 		}
 		file, ok := info.Sys().(*syscall.Stat_t)
 		if ok && file.Dev == device && !seen.used[file.Ino] && time.Unix(file.Ctim.Unix()).Before(seen.oldest) {
@@ -51,7 +51,7 @@ func Sweep(proc, dir string) error {
 		}
 		return nil
 	})
-	for _, path := range slices.Backward(left) { // folders after what is in them
+	for _, path := range slices.Backward(left) { // directories after their contents
 		if bad := root.Remove(path); bad != nil && !errors.Is(bad, fs.ErrNotExist) && !errors.Is(bad, syscall.ENOTEMPTY) {
 			err = errors.Join(err, bad)
 		}
@@ -59,14 +59,14 @@ func Sweep(proc, dir string) error {
 	return err
 }
 
-// users is who uses a file system.
+// users describes the processes that use a file system.
 type users struct {
-	oldest time.Time       // when the oldest of the containers' processes started; now, if there is none
+	oldest time.Time       // start time of the oldest container process; now, if there is none
 	used   map[uint64]bool // inodes that any process has open or mapped
 }
 
-// look finds the processes that have a file system as their /dev/shm. Those of this process's own
-// mounts are the daemon and its servers.
+// look finds the processes that have a file system at /dev/shm. Processes in this process's mount namespace are
+// the daemon and its servers, not containers.
 func look(proc string, device uint64) (users, error) {
 	out := users{oldest: time.Now(), used: make(map[uint64]bool)}
 	booted, err := bootTime(proc)
@@ -85,7 +85,7 @@ func look(proc string, device uint64) (users, error) {
 		process := filepath.Join(proc, e.Name())
 		mounts, err := os.ReadFile(filepath.Join(process, "mountinfo"))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EINVAL) {
-			continue // it has ended
+			continue // the process has ended
 		}
 		if err != nil {
 			return out, err
@@ -112,9 +112,9 @@ func look(proc string, device uint64) (users, error) {
 	return out, err
 }
 
-// note takes in what a process has open or mapped.
+// note adds the inodes that a process has open or mapped.
 func (u users) note(process string, device uint64) {
-	maps, _ := os.ReadFile(filepath.Join(process, "maps")) // it may have ended
+	maps, _ := os.ReadFile(filepath.Join(process, "maps")) // the process may have ended
 	name := fmt.Sprintf("%02x:%02x", major(device), minor(device))
 	for line := range strings.Lines(string(maps)) { // address perms offset dev inode path
 		if f := strings.Fields(line); len(f) > 4 && f[3] == name {
@@ -131,7 +131,7 @@ func (u users) note(process string, device uint64) {
 	}
 }
 
-// hasShm reports whether a process has a file system as its /dev/shm, by its mountinfo (proc(5)).
+// hasShm reports whether a process has the file system at /dev/shm, by its mountinfo (proc(5)).
 func hasShm(mountinfo string, device uint64) bool {
 	name := fmt.Sprintf("%d:%d", major(device), minor(device))
 	for line := range strings.Lines(mountinfo) { // ID parent major:minor root mount-point …
@@ -142,7 +142,7 @@ func hasShm(mountinfo string, device uint64) bool {
 	return false
 }
 
-// bootTime returns when the machine was started.
+// bootTime returns the time at which the machine booted.
 func bootTime(proc string) (time.Time, error) {
 	text, err := os.ReadFile(filepath.Join(proc, "stat"))
 	if err != nil {
@@ -157,10 +157,10 @@ func bootTime(proc string) (time.Time, error) {
 	return time.Time{}, errors.New("the kernel does not report its start time")
 }
 
-// startTime returns when a process was started, by its stat (proc(5)), and a second less: it is
-// known from a time in whole seconds.
+// startTime returns the start time of a process from its stat (proc(5)), minus a second, because the boot time
+// has a precision of one second.
 func startTime(stat string, booted time.Time) (time.Time, error) {
-	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // from the third on
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // from the third field on
 	if len(fields) < 20 {
 		return time.Time{}, errors.New("the kernel does not report its start time")
 	}
@@ -168,11 +168,11 @@ func startTime(stat string, booted time.Time) (time.Time, error) {
 	return booted.Add(time.Duration(n)*time.Second/ticks - time.Second), err
 }
 
-// major and minor are the halves of a device's number as the kernel packs them (makedev(3)).
+// major and minor decode the kernel's device number (makedev(3)).
 func major(device uint64) uint64 { return device>>8&0xfff | device>>32&^0xfff }
 func minor(device uint64) uint64 { return device&0xff | device>>12&0xffffff00 }
 
-// DeviceOf returns the number of the file system that a directory is in.
+// DeviceOf returns the device number of the file system that contains dir.
 func DeviceOf(dir string) (uint64, error) {
 	var s syscall.Stat_t
 	if err := syscall.Stat(dir, &s); err != nil {

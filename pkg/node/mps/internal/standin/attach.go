@@ -12,26 +12,26 @@ import (
 	"syscall"
 )
 
-// Terms are what the daemon grants a process that uses the GPUs through it.
+// terms are the settings that the daemon gives a client process.
 type terms struct {
-	percent float64           // of a GPU's multiprocessors
-	limits  map[string]string // of a GPU's memory, by the GPU's index
+	percent float64           // percentage of a GPU's multiprocessors
+	limits  map[string]string // memory limits by GPU index
 }
 
-// An attached process holds a connection for as long as it lives (test/fakenvml, src/mps.c).
+// attached tracks client processes. Each keeps a connection open while it lives (test/fakenvml, src/mps.c).
 type attached struct {
 	mu   sync.Mutex
 	pids []int
 }
 
-// attach grants a process its terms, and counts it until it ends.
+// attach sends a process its terms, and counts the process until it ends.
 func (a *attached) attach(conn net.Conn, t terms) {
 	pid := peer(conn)
 	a.mu.Lock()
 	a.pids = append(a.pids, pid)
 	a.mu.Unlock()
 	fmt.Fprintf(conn, "threads %g\n", t.percent)
-	visible := strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ",") // the daemon's indexes are of these
+	visible := strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ",") // the daemon's indexes refer to this list
 	for gpu, limit := range t.limits {
 		if i, err := strconv.Atoi(gpu); err == nil && i < len(visible) && visible[i] != "" {
 			gpu = visible[i]
@@ -49,7 +49,7 @@ func (a *attached) attach(conn net.Conn, t terms) {
 	}()
 }
 
-// list returns the processes, one a line.
+// list returns the process IDs, one per line.
 func (a *attached) list() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,7 +60,7 @@ func (a *attached) list() string {
 	return out.String()
 }
 
-// peer returns the process at the other end, as this one's namespace numbers it.
+// peer returns the process ID of the connection's other end, in this process's namespace.
 func peer(conn net.Conn) (pid int) {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {

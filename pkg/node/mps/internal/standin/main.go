@@ -1,16 +1,15 @@
-// Command standin takes the place of nvidia-cuda-mps-control in tests. It checks
-// what it is asked as strictly as it can, and writes it down: every command is a line
-// of standin.log in the log directory. It has no GPU: its clients are processes that use
-// the simulated driver of test/fakenvml.
+// Command standin replaces nvidia-cuda-mps-control in tests. It validates its input strictly, and appends every
+// command as a line to standin.log in the log directory. It has no GPU: its clients are processes that use the
+// simulated driver of test/fakenvml.
 //
-// A test steers it by files in the pipe directory:
+// A test controls it through files in the pipe directory:
 //
-//	clients   process IDs, one a line, that it says are its clients
-//	broken    commands fail whose first word is in it; "all" are all of them
-//	deaf      while it is there, nothing is answered
-//	refused   options, with which the daemon does not start
-//	dying     what the daemon writes when it ends at its start
-//	locking   while it is there, the client tool needs to write into the pipe directory
+//	clients   process IDs to report as clients, one per line
+//	broken    first words of commands that fail; "all" makes every command fail
+//	deaf      while it exists, the daemon answers nothing
+//	refused   options with which the daemon does not start
+//	dying     output of a daemon that exits at its start
+//	locking   while it exists, the client tool needs write access to the pipe directory
 package main
 
 import (
@@ -47,7 +46,7 @@ func run(args []string) error {
 	case slices.Equal(args, []string{"-f", "-multiuser-server"}), slices.Equal(args, []string{"-f"}):
 		return d.start(args)
 	case len(args) == 0:
-		// Tests show the read-only directory of clients by a link, which can be written.
+		// Tests replace the read-only directory of clients by a symbolic link, which is writable.
 		if _, err := os.Stat(filepath.Join(pipe, "locking")); err == nil && filepath.Base(pipe) == "clients" {
 			return errors.New("Cannot open the lock: Read-only file system")
 		}
@@ -65,7 +64,7 @@ type daemon struct {
 
 func (d *daemon) socket() string { return filepath.Join(d.pipe, "control") }
 
-// ask sends commands to the daemon, one a line, and prints the replies.
+// ask sends commands to the daemon, one per line, and prints the replies.
 func (d *daemon) ask(commands io.Reader) error {
 	lines := bufio.NewScanner(commands)
 	for lines.Scan() {
@@ -83,7 +82,7 @@ func (d *daemon) ask(commands io.Reader) error {
 	return lines.Err()
 }
 
-// start is the daemon, unless a test says otherwise.
+// start runs the daemon, unless a file in the pipe directory makes the start fail.
 func (d *daemon) start(args []string) error {
 	refused, err := os.ReadFile(filepath.Join(d.pipe, "refused"))
 	if i := slices.IndexFunc(args, func(arg string) bool { return slices.Contains(strings.Fields(string(refused)), arg) }); err == nil && i >= 0 {
@@ -96,7 +95,7 @@ func (d *daemon) start(args []string) error {
 	return d.serve(args)
 }
 
-// serve is the daemon. It ends when its standard input does, as in the foreground.
+// serve runs the daemon. It ends at the end of its standard input, like the real daemon in the foreground.
 func (d *daemon) serve(args []string) error {
 	if conn, err := net.Dial("unix", d.socket()); err == nil {
 		conn.Close()
@@ -109,7 +108,7 @@ func (d *daemon) serve(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chmod(d.socket(), 0o777); err != nil { // for many users, as is wanted of it
+	if err := os.Chmod(d.socket(), 0o777); err != nil { // clients have any user
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(d.pipe, "nvidia-cuda-mps-control.pid"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {

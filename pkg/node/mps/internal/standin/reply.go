@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// answer answers one command, and reports whether it was the last.
+// answer replies to one command. It reports whether the command was quit.
 func (d *daemon) answer(conn net.Conn) (last bool) {
 	for {
 		if _, err := os.Stat(filepath.Join(d.pipe, "deaf")); err != nil {
@@ -84,7 +84,7 @@ func (d *daemon) limit(index, value string) error {
 	return nil
 }
 
-// servers returns the daemon's one server, which runs while it has clients.
+// servers returns the process ID of the daemon's only server, which runs while it has clients.
 func (d *daemon) servers() string {
 	if d.clients() == "" {
 		return ""
@@ -92,7 +92,7 @@ func (d *daemon) servers() string {
 	return "4242"
 }
 
-// clients returns the processes that use the daemon, and those that a test says do.
+// clients returns the attached processes, and those in the test's file clients.
 func (d *daemon) clients() string {
 	text, err := os.ReadFile(filepath.Join(d.pipe, "clients"))
 	if err != nil {
@@ -101,7 +101,7 @@ func (d *daemon) clients() string {
 	return strings.TrimSpace(d.attached.list() + string(text))
 }
 
-// note writes down what the daemon was asked.
+// note appends a line to standin.log.
 func (d *daemon) note(line string) {
 	f, err := os.OpenFile(filepath.Join(d.logs, "standin.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
