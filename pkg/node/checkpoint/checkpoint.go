@@ -1,5 +1,5 @@
-// Package checkpoint stores the state of the node agent that outlives a process, in a versioned form.
-// A checkpoint can be lost: each owner rebuilds its state without one.
+// Package checkpoint stores state of the node agent across restarts, with a version. A checkpoint may be lost:
+// each owner can rebuild its state without one.
 package checkpoint
 
 import (
@@ -13,22 +13,22 @@ import (
 	"go.uber.org/zap"
 )
 
-// Store contains one checkpoint. A write is durable when Write returns, or had no effect.
+// Store contains one checkpoint. A write is durable when Write returns nil; a failed write has no effect.
 type Store interface {
-	Read() ([]byte, error) // nil: there is none
+	Read() ([]byte, error) // nil if there is none
 	Write(data []byte) error
-	SetAside() (where string, err error) // removes an unusable checkpoint and preserves it for people
+	SetAside() (where string, err error) // moves an unusable checkpoint away, for people to inspect
 }
 
-// header is the part of a checkpoint that every version has.
+// header is the part of a checkpoint that all versions have in common.
 type header struct {
 	Version int `json:"v"`
 }
 
-// Load decodes the checkpoint of a store into a value and reports whether there was one. It sets aside a checkpoint
-// that it cannot decode, one of another version, and one that a Bounded store cannot read any more: none keeps a process
-// from its start. It returns only errors of Store.Read. The checkpoint may be valid, so the caller tries again and writes
-// nothing until then.
+// Load decodes the checkpoint of a store, and reports whether it found one. It sets aside a checkpoint that it
+// cannot decode, that has another version, or that a Bounded store has given up reading, because an unusable
+// checkpoint must not stop a process from starting. It returns only errors of Store.Read. The checkpoint may
+// then be valid, so the caller retries and writes nothing until Load succeeds.
 func Load[T any](store Store, version int, log *zap.Logger) (state T, found bool, err error) {
 	data, err := store.Read()
 	if err == nil && data == nil || err != nil && !errors.Is(err, errUnreadable) {
@@ -44,16 +44,17 @@ func Load[T any](store Store, version int, log *zap.Logger) (state T, found bool
 	return state, err == nil, nil
 }
 
-// errUnreadable ends the tries to read a checkpoint.
+// errUnreadable reports that a Bounded store has given up reading.
 var errUnreadable = errors.New("the checkpoint was not readable in many tries")
 
-// Bounded returns a store whose checkpoint Load sets aside when that many reads have failed: no later read may succeed.
+// Bounded returns a store that gives up after the given number of failed reads. Load then sets the checkpoint
+// aside.
 func Bounded(store Store, reads int) Store { return &bounded{Store: store, left: reads} }
 
 type bounded struct {
 	Store
 
-	left int // failures until the end
+	left int // remaining failures
 }
 
 // Read implements Store.
@@ -68,11 +69,11 @@ func (b *bounded) Read() ([]byte, error) {
 	return nil, err
 }
 
-// Peek decodes the checkpoint of a store while another process may still write it. It returns an empty value for an
-// unusable checkpoint, and for one that it cannot read.
+// Peek decodes the checkpoint of a store while another process may still write it. It returns an empty value if
+// the checkpoint is unusable or unreadable.
 func Peek[T any](store Store, version int) (state T) {
 	if data, err := store.Read(); err == nil && data != nil {
-		state, _ = decode[T](data, version) // empty with an error
+		state, _ = decode[T](data, version) // empty on an error
 	}
 	return state
 }
@@ -92,10 +93,10 @@ func decode[T any](data []byte, version int) (none T, err error) {
 	return state, nil
 }
 
-// asideSuffix ends the name of a checkpoint that was set aside. The next one replaces it.
+// asideSuffix is the suffix of a checkpoint that was set aside. The next one replaces it.
 const asideSuffix = ".unusable"
 
-// File is a Store in one file.
+// File is the path of a Store in one file.
 type File string
 
 // Read implements Store.
@@ -116,11 +117,11 @@ func (f File) SetAside() (where string, err error) {
 	return where, os.Rename(string(f), where)
 }
 
-// halfSuffix ends the name of a file that is being written.
+// halfSuffix is the suffix of an incomplete file.
 const halfSuffix = ".tmp"
 
-// WriteFile replaces a file in one step that survives a crash of the machine: the former content remains until all of the new
-// content is on the disk.
+// WriteFile replaces a file atomically, even if the machine crashes: the old content remains until all of the
+// new content is on disk.
 func WriteFile(file string, data []byte, mode fs.FileMode) error {
 	half, err := os.OpenFile(file+halfSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
 	if err != nil {
@@ -140,7 +141,7 @@ func WriteFile(file string, data []byte, mode fs.FileMode) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// WriteJSON writes a value as JSON in the way of WriteFile.
+// WriteJSON writes a value as JSON, like WriteFile.
 func WriteJSON(file string, value any, mode fs.FileMode) error {
 	data, err := json.Marshal(value)
 	if err != nil {

@@ -1,18 +1,15 @@
-// Package inventory passes on which GPUs a node offers: from package nvml, which
-// finds them, to those who hand them out. Who stands between hears from the one
-// before, changes what it has heard, and tells the next.
+// Package inventory passes the node's inventory from package nvml, which probes the GPUs, to the parts that
+// offer them. Intermediate stages change the inventory on the way.
 //
 // # Invariants
 //
-//   - An answer is the reader's own: nothing that is set later changes it.
-//   - The channel that comes with an answer is closed when there is another one,
-//     and not before: what is set again wakes no one.
+//   - The caller owns a returned inventory: later updates do not change it.
+//   - The returned channel is closed when the inventory changes. Setting an equal inventory does not close it.
 //
 // # Decisions
 //
-// The parts of the device plugin stand in a line (nvml, coexist, enforcement, and
-// then the plugin and the writer of the node's annotation), each a Source for the
-// next. No one polls, and no one calls back: a reader takes the last state and
-// waits for the channel, so a slow one skips states and holds up none. A queue of
-// changes would have to be read to its end by everybody, those that start late too.
+// The parts of the device plugin form a chain (nvml, coexist, enforcement, and then the plugin and the writer
+// of the node's annotation). Each is a Source for the next. There are no callbacks and no polls: a reader gets
+// the latest state and waits on the channel, so a slow reader skips states and delays no other. A queue of
+// changes would require every reader to consume all of it, including readers that start late.
 package inventory

@@ -10,28 +10,29 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Source tells which GPUs the node has, why it has none, and when that changes.
+// Source returns the node's inventory, the reason if it has no GPU, and a channel that is closed when either
+// changes.
 type Source interface {
 	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
 }
 
-// Latest is a Source that tells what was set last. It is safe for concurrent use.
+// Latest is a Source that returns the last stored inventory. It is safe for concurrent use.
 type Latest struct {
-	looked chan struct{} // closed when something is set for the first time
+	looked chan struct{} // closed by the first Set
 	first  sync.Once
 
 	mu        sync.Mutex // guards the rest
 	inventory gpu.Inventory
 	reason    string
-	changed   chan struct{} // closed and replaced when the rest changes
+	changed   chan struct{} // closed and replaced when the inventory or the reason changes
 }
 
-// NewLatest returns a Source that tells this until something is set.
+// NewLatest returns a Source with an initial inventory and reason.
 func NewLatest(inv gpu.Inventory, reason string) *Latest {
 	return &Latest{inventory: inv, reason: reason, looked: make(chan struct{}), changed: make(chan struct{})}
 }
 
-// Inventory returns what was set last.
+// Inventory implements Source.
 func (l *Latest) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,10 +41,10 @@ func (l *Latest) Inventory() (inv gpu.Inventory, reason string, changed <-chan s
 	return inv, l.reason, l.changed
 }
 
-// Looked is closed once something was set.
+// Looked returns a channel that is closed by the first Set.
 func (l *Latest) Looked() <-chan struct{} { return l.looked }
 
-// Set stores the inventory, and wakes those who wait for a change if it is one.
+// Set stores the inventory and the reason. If they differ from the last ones, it wakes the waiting readers.
 func (l *Latest) Set(inv gpu.Inventory, reason string) {
 	l.mu.Lock()
 	if reason != l.reason || !reflect.DeepEqual(inv, l.inventory) {
@@ -55,29 +56,29 @@ func (l *Latest) Set(inv gpu.Inventory, reason string) {
 	l.first.Do(func() { close(l.looked) })
 }
 
-// Upstream is a Source that lists no GPU before its first look.
+// Upstream is a Source whose inventory is empty before the first probe.
 type Upstream interface {
 	Source
-	Looked() <-chan struct{} // closed after the first look
+	Looked() <-chan struct{} // closed after the first probe
 }
 
-// Stage is an Upstream that changes the inventory of another Upstream. A package embeds it.
+// Stage is an Upstream that changes the inventory of another Upstream. Packages embed it.
 type Stage struct {
 	source Upstream
 	*Latest
 }
 
-// Change makes the inventory of a stage from the source's.
+// Change derives a stage's inventory from its source's.
 type Change func(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string)
 
-// NewStage returns a stage that publishes the inventory of the source until it is updated.
+// NewStage returns a stage that publishes the source's inventory until Update is called.
 func NewStage(source Upstream) Stage {
 	inv, reason, _ := source.Inventory()
 	return Stage{source, NewLatest(inv, reason)}
 }
 
-// Wait returns when the source has looked for GPUs, or the context is done. A stage that publishes earlier would publish that
-// the node has no GPU.
+// Wait waits until the source has probed the GPUs or the context is done. A stage that publishes earlier would
+// report a node without GPUs.
 func (s Stage) Wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -85,8 +86,8 @@ func (s Stage) Wait(ctx context.Context) {
 	}
 }
 
-// Update publishes the changed inventory of the source, unless the context is done. The channel is closed when the source
-// has another inventory.
+// Update publishes the changed inventory of the source, unless the context is done. The returned channel is
+// closed when the source's inventory changes.
 func (s Stage) Update(ctx context.Context, change Change) <-chan struct{} {
 	inv, reason, changed := s.source.Inventory()
 	if inv, reason = change(ctx, inv, reason); ctx.Err() == nil {
@@ -95,7 +96,8 @@ func (s Stage) Update(ctx context.Context, change Change) <-chan struct{} {
 	return changed
 }
 
-// Watch updates the stage once the source has looked, at an interval, and when the source changes, until the context is done.
+// Watch waits for the source's first probe. Then it updates the stage at an interval and whenever the source
+// changes, until the context is done.
 func (s Stage) Watch(ctx context.Context, interval time.Duration, change Change) error {
 	s.Wait(ctx)
 	timer := time.NewTicker(interval)
@@ -111,8 +113,9 @@ func (s Stage) Watch(ctx context.Context, interval time.Duration, change Change)
 	}
 }
 
-// Size returns how many units a GPU with so much memory offers, and of shares how large they are: all
-// the same, of what neither the driver keeps nor is reserved. A unit of 0 MiB is a share.
+// Size returns a device with the number of units that a GPU offers: whole units of the memory that neither the
+// driver nor reserveMiB takes. If unitMiB is 0, the GPU offers shares, and the device also has the size of a
+// share.
 func Size(totalMiB, driverMiB, reserveMiB, unitMiB int64) gpu.Device {
 	reservedMiB := max(0, driverMiB) + reserveMiB
 	if unitMiB > 0 {

@@ -2,18 +2,18 @@ package inventory
 
 import "github.com/gpumem/gpumem/pkg/core/gpu"
 
-// A Part is a GPU or a MIG instance that an MPS daemon serves.
+// Part is a GPU or MIG instance that an MPS daemon serves.
 type Part struct {
 	UUID   gpu.UUID
-	Index  int   // of NVML
-	MiB    int64 // the most that a client may have
+	Index  int   // NVML's index
+	MiB    int64 // maximum memory of a client
 	Free   int64 // MiB that no program uses
-	Closed bool  // the GPU is in MIG mode or not selected, so no client uses it
+	Closed bool  // the GPU is in MIG mode or not selected, so it has no clients
 }
 
-// A Process uses a GPU.
+// Process is a process that uses a GPU.
 type Process struct {
 	PID   int    // on the host
-	Bytes uint64 // of the GPU's memory
-	SM    *int   // per cent of the time in which the GPU ran its kernels; nil: unknown
+	Bytes uint64 // of GPU memory
+	SM    *int   // percentage of time in which the GPU ran its kernels; nil if unknown
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// ClaimUser is a pod with the names of the ResourceClaims that each of its containers uses.
+// ClaimUser is a pod with the names of the ResourceClaims that its containers use, by container.
 type ClaimUser struct {
 	Pod        placement.PodRef
 	Containers map[string][]string
 }
 
-// ClaimUsers returns the pods that name ResourceClaims.
+// ClaimUsers returns the pods that reference ResourceClaims.
 func (p *Pods) ClaimUsers() (users []ClaimUser) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,9 +31,9 @@ func (p *Pods) ClaimUsers() (users []ClaimUser) {
 	return users
 }
 
-// claimsOf returns the names of the claims that each container of a pod uses. It lacks claims that are not made yet.
+// claimsOf returns the names of the claims of each container. It omits claims that have not been created yet.
 func claimsOf(pod *v1.Pod) map[string][]string {
-	names := make(map[string]string) // by the pod's own names
+	names := make(map[string]string) // claim names by their names in the pod
 	for i := range pod.Spec.ResourceClaims {
 		of := &pod.Spec.ResourceClaims[i]
 		if name, _, err := resourceclaim.Name(pod, of); err == nil && name != nil {
@@ -51,7 +51,7 @@ func claimsOf(pod *v1.Pod) map[string][]string {
 	return out
 }
 
-// trimClaims adds what claimsOf reads to a trimmed pod.
+// trimClaims copies the fields that claimsOf reads to a trimmed pod.
 func trimClaims(out, pod *v1.Pod) {
 	out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses
 	out.Spec.InitContainers, out.Spec.Containers = nil, nil
@@ -60,7 +60,7 @@ func trimClaims(out, pod *v1.Pod) {
 	}
 }
 
-// ReadClaims reads the ResourceClaims of a node's pods from the API server.
+// ReadClaims reads the ResourceClaims of a node's pods from the API server. It omits claims that do not exist.
 func ReadClaims(ctx context.Context, client kubernetes.Interface, node string) (claims []*resourceapi.ResourceClaim, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

@@ -1,30 +1,32 @@
-// Package nodepods is the device plugin's view of the API server: the pods of its node as core types, and all writes of the
-// plugin.
+// Package nodepods connects the device plugin with the API server: it provides the pods of the node as core
+// types, and makes all writes of the plugin.
 //
 // # Protocol
 //
-//   - Pods watches the node's pods that have not ended. It stores the fields that the core reads, or the claims of each container
-//     on a node that hands out claims. Refresh lists the pods at once, because a watch may be behind. Correct and RecordUse patch
-//     the annotations of one pod, and nothing else of it. Evict requests an eviction.
-//   - Node watches the node's own object. It writes the inventory annotation whenever it differs from the node's offer: when the
-//     GPUs change, when somebody edits it, when the object is made again. It writes the condition of the GPUs' health in the same
-//     way, and reads which GPUs people have cordoned. With the inventory it writes, once a second at most, the grants of pods
-//     whose annotations have less. It writes nothing before these are known. Withdraw lets it write, as its last write, that no
-//     GPU takes new pods.
-//   - Events records Events of pods and of the node.
+//   - Pods watches the node's pods that have not ended. It stores the fields that the core reads, or the claims
+//     of each container on a node that allocates by claims. Refresh lists the pods immediately, because a watch
+//     may lag. Correct and RecordUse patch annotations of one pod, and change nothing else. Evict requests an
+//     eviction.
+//   - Node watches the node's object. It writes the inventory annotation whenever it differs from the node's
+//     offer: when the GPUs change, when somebody edits it, or when the object is recreated. It maintains the
+//     condition of the GPUs' health in the same way, and reads the list of cordoned GPUs. The inventory
+//     contains the grants of pods whose annotations show less; Node updates these at most once a second. It
+//     writes nothing before they are known. After Withdraw, its last write stops all GPUs from accepting new
+//     pods.
+//   - Events records Events on pods and on the node.
 //
 // # Invariants
 //
-//   - A patch carries the pod's UID as a precondition: a pod made again under the same name never gets the annotations of the
-//     one before it.
+//   - A patch contains the pod's UID as a precondition, so a recreated pod of the same name never receives the
+//     annotations of its predecessor.
 //   - Each watch event replaces the stored pod, unless it is older.
-//   - No lock is kept over a call.
+//   - No call is made while a lock is held.
 //
 // # Decisions
 //
-// A withdrawn inventory has GPUs that are not healthy, with the reason: every reader understands that, of older versions too. The
-// condition does not follow it, because those who watch the condition take the node for broken.
+// In a withdrawn inventory, the GPUs are unhealthy, with a reason: all readers support that, including older
+// versions. The condition stays unchanged, because tools that watch it would treat the node as broken.
 //
-// The field selector leaves out pods that have ended, so the core sees none. A pod that is being deleted is in: its
-// containers run.
+// The field selector excludes pods that have ended. It includes pods with a deletion timestamp, because their
+// containers still run.
 package nodepods

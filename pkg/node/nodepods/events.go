@@ -17,17 +17,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/event"
 )
 
-// maxNote is the longest note that the API server takes, in bytes.
+// maxNote is the API server's maximum length of a note, in bytes.
 const maxNote = 1024
 
-// Events records what happens to pods and to the node. It never waits for the
-// API server.
+// Events records events on pods and on the node. It never waits for the API server.
 type Events struct {
 	recorder events.EventRecorder
 	node     string
 }
 
-// NewEvents returns a recorder that sends until the context is done.
+// NewEvents returns a recorder that sends events until the context is done.
 func NewEvents(ctx context.Context, client kubernetes.Interface, component, node string) (*Events, error) {
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
@@ -37,16 +36,16 @@ func NewEvents(ctx context.Context, client kubernetes.Interface, component, node
 	return &Events{recorder: broadcaster.NewRecorder(scheme.Scheme, component), node: node}, nil
 }
 
-// Pod records what happened to a pod.
+// Pod records an event on a pod.
 func (e *Events) Pod(ref placement.PodRef, of event.OnPod, note string) {
 	e.record(&v1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID),
 	}, of.Row(), note)
 }
 
-// Node records what happened to the node.
+// Node records an event on the node.
 func (e *Events) Node(of event.OnNode, note string) {
-	// The kubelet too gives the name for the UID, and kubectl looks for that.
+	// The kubelet also sets the name as UID, and kubectl searches for it.
 	e.record(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)}, of.Row(), note)
 }
 
@@ -54,11 +53,10 @@ func (e *Events) record(regarding runtime.Object, of event.Row, note string) {
 	e.recorder.Eventf(regarding, nil, of.Type, of.Reason, action(note), "%s", strings.ToValidUTF8(note[:min(len(note), maxNote)], ""))
 }
 
-// action names what was done. The recorder takes events that differ in their note
-// alone for one that happens again, and keeps the first note; so each note has an
-// action of its own.
+// action returns an action that is unique to the note. The recorder merges events that differ only in their
+// note into one series, and keeps the first note.
 func action(note string) string {
 	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(note)) // a hash takes everything
+	_, _ = sum.Write([]byte(note)) // a hash never fails
 	return fmt.Sprintf("AllocateGPUMemory-%08x", sum.Sum32())
 }

@@ -15,17 +15,18 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Seen is the state of a node at one moment.
+// Seen is the state of a node and its pods at one moment.
 type Seen struct {
 	UID     types.UID // of the node's object
 	Labels  map[string]string
-	Holders []string // pods with amounts of memory that have not ended, as namespace/name
-	Sharers []string // such pods with shares
-	// Admitted reports whether the kubelet has admitted a holder or a sharer. It admits none on a node that serves claims.
+	Holders []string // running pods with amounts of memory, as namespace/name
+	Sharers []string // running pods with shares, as namespace/name
+	// Admitted reports whether the kubelet has admitted a holder or a sharer. On a node that serves claims, it
+	// admits none.
 	Admitted bool
-	Claimers []string // pods with claims to the node's memory that have not ended, by the annotation
+	Claimers []string // running pods with claims to the node's memory, according to the inventory annotation
 
-	Offered gpu.Inventory // by its annotation
+	Offered gpu.Inventory // from the inventory annotation
 }
 
 // Look reads a node and its pods from the API server.
@@ -44,7 +45,7 @@ func Look(ctx context.Context, client kubernetes.Interface, names api.Names, nod
 		return s, err
 	}
 	s = Seen{UID: nodes.Items[0].UID, Labels: nodes.Items[0].Labels}
-	s.Offered, _ = names.InventoryOf(&nodes.Items[0]) // unreadable: empty
+	s.Offered, _ = names.InventoryOf(&nodes.Items[0]) // empty if unreadable
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		name := pod.Namespace + "/" + pod.Name

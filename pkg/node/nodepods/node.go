@@ -23,47 +23,47 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// How long to wait after a write that failed: twice as long each time.
+// The pause after a failed write doubles from minRetry to maxRetry.
 const (
 	minRetry = time.Second
 	maxRetry = time.Minute
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
-	// givenPause is the least time between two writes of what pods were given: their owners can
-	// have it change.
+	// givenPause is the minimum time between two writes of the account. Pod owners can change it often.
 	givenPause = time.Second
-	// lookTimeout bounds Look.
+	// lookTimeout bounds Look and ReadClaims.
 	lookTimeout = 5 * time.Second
 )
 
-// Node writes the inventory annotation and the condition of a node, and reads the wishes of people.
+// Node publishes the inventory annotation and the condition of a node, and reads the administrators' settings
+// from it.
 type Node struct {
 	client kubernetes.Interface
 	names  api.Names
 	name   string
 	log    *zap.Logger
 
-	api  string   // by which the node's GPUs are handed out, as its label says it; empty: amounts of memory
-	apis []string // that the label may say
+	api  string   // API that serves the node's GPUs, as a value of the label; empty for amounts of memory
+	apis []string // enabled APIs, as values of the label
 
 	leave     func()        // closes leaving
-	leaving   chan struct{} // closed when Run is to withdraw the inventory
-	withdrawn chan struct{} // closed when Run has
+	leaving   chan struct{} // closed to make Run withdraw the inventory
+	withdrawn chan struct{} // closed after Run has withdrawn it
 
 	mu      sync.Mutex // guards the rest
-	missing string     // why the annotation differs from the node's offer
+	missing string     // reason why the annotation differs from the node's offer
 	said    Said
-	heard   chan struct{} // closed and replaced when something else is said
-	read    chan struct{} // closed when the node was read
+	heard   chan struct{} // closed and replaced when said changes
+	read    chan struct{} // closed after the first read of the node
 }
 
-// Said is what people say on a node's object.
+// Said contains the settings on a node's object.
 type Said struct {
-	Cordoned []gpu.UUID // are to take no new pods
-	API      string     // by which its GPUs are to be handed out; empty: amounts of memory
+	Cordoned []gpu.UUID // GPUs that accept no new pods
+	API      string     // requested API, as a value of the label; empty for amounts of memory
 }
 
-// NewNode returns a Node that does nothing until it runs.
+// NewNode returns a Node that does nothing until Run is called.
 func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap.Logger) *Node {
 	leaving := make(chan struct{})
 	return &Node{
@@ -73,37 +73,37 @@ func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap
 	}
 }
 
-// Serve lets Run write that no GPU takes new pods while the node's label names another API than this: one of those that are on.
-// Call it before Run.
+// Serve sets the API that serves the node's GPUs and the enabled APIs. While the node's label requests another
+// enabled API, Run stops all GPUs from accepting new pods. Call it before Run.
 func (n *Node) Serve(api string, on []string) { n.api, n.apis = api, on }
 
-// Missing returns why the annotation differs from the node's offer.
+// Missing returns the reason why the annotation differs from the node's offer, or an empty string.
 func (n *Node) Missing() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.missing
 }
 
-// Cordoned returns the GPUs that people have closed to new pods.
+// Cordoned returns the GPUs that administrators have cordoned.
 func (n *Node) Cordoned() []gpu.UUID {
 	said, _ := n.Said()
 	return said.Cordoned
 }
 
-// Said returns what people say of the node, and a channel that is closed when they say something else.
+// Said returns the settings on the node's object, and a channel that is closed when they change.
 func (n *Node) Said() (Said, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.said, n.heard
 }
 
-// Read is closed once Run has read the node.
+// Read returns a channel that is closed after Run has read the node.
 func (n *Node) Read() <-chan struct{} { return n.read }
 
-// Run writes until the context is done, or Withdraw is called. The source tells
-// what the node offers, and has a channel that is closed when it offers something
-// else. The account returns in the same way what pods were given whose
-// annotations say less, and whether that is known yet: until then the annotation stays as it is.
+// Run publishes the inventory until the context is done or Withdraw is called. Source returns the node's offer,
+// and a channel that is closed when it changes. Account returns the grants of pods whose annotations show less,
+// whether they are known yet, and a channel that is closed when they change. Run does not write the annotation
+// before the account is known.
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -124,7 +124,7 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 
 	wait := minRetry
 	given, known, news := account()
-	var pause <-chan time.Time // the account is looked at no earlier
+	var pause <-chan time.Time // no read of the account until it fires
 	for {
 		inv, changed := source()
 		inv = api.WithAllocated(inv, given)
@@ -163,7 +163,7 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 	}
 }
 
-// changesOf returns a channel that gets a value when an object of the informer has come or changed.
+// changesOf returns a channel that receives a value when an object of the informer is added or updated.
 func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
 	touched := make(chan struct{}, 1)
 	touch := func(any) {
@@ -179,10 +179,10 @@ func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
 	return touched, err
 }
 
-// errAccount says that pods may count for less by the new inventory than the kubelet has given them.
+// errAccount reports that a new inventory could count pods for less than the kubelet has allocated to them.
 var errAccount = errors.New("the kubelet has not listed yet what it has given to the pods of the node")
 
-// ensure writes the annotation and the condition if they differ, once the account in the inventory is known.
+// ensure writes the annotation and the condition if they differ, once the account is known.
 func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory, known bool) error {
 	obj, ok, err := store.GetByKey(n.name)
 	if err != nil || !ok {
@@ -221,7 +221,7 @@ func (n *Node) writeInventory(ctx context.Context, was string, inv gpu.Inventory
 // object is a JSON object.
 type object map[string]any
 
-// patch changes the node's object.
+// patch patches the node's object, or a subresource.
 func (n *Node) patch(ctx context.Context, kind types.PatchType, change any, subresources ...string) error {
 	data, err := json.Marshal(change)
 	if err != nil {
@@ -273,7 +273,7 @@ func (n *Node) trim(obj any) (any, error) {
 	return out, nil
 }
 
-// heed records the wishes of people on the node's object.
+// heed records and returns the settings on the node's object.
 func (n *Node) heed(node *v1.Node) Said {
 	said := Said{Cordoned: n.names.CordonedGPUs(node)}
 	if label := node.Labels[n.names.API()]; slices.Contains(n.apis, label) {
@@ -303,7 +303,8 @@ func conditionOf(node *v1.Node) *v1.NodeCondition {
 	return nil
 }
 
-// writeCondition writes whether the node's GPUs are healthy, if the condition differs. A node that never had a GPU gets none.
+// writeCondition writes the condition of the GPUs' health if it differs. A node that never had a GPU gets no
+// condition.
 func (n *Node) writeCondition(ctx context.Context, node *v1.Node, inv gpu.Inventory) error {
 	want, has := condition(inv), conditionOf(node)
 	if has == nil && len(inv.Devices) == 0 || has != nil && has.Status == want.Status && has.Reason == want.Reason && has.Message == want.Message {
@@ -338,9 +339,9 @@ func condition(inv gpu.Inventory) v1.NodeCondition {
 	}
 }
 
-// removeStartupTaint removes the startup taint once the node offers GPU memory: the kubelet
-// advertises it, or the node hands out its GPUs by claims. Until then a cluster autoscaler
-// would add another node for a pod that waits for this one.
+// removeStartupTaint removes the startup taint once the node offers GPU memory: the kubelet advertises the
+// resource, or the node allocates by claims. Without the taint, a cluster autoscaler would add another node for
+// a pod that waits for this one.
 func (n *Node) removeStartupTaint(ctx context.Context, node *v1.Node) error {
 	i := slices.IndexFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == api.StartupTaint })
 	if i < 0 || n.api != api.ByClaims && !n.advertised(node) {
@@ -348,7 +349,7 @@ func (n *Node) removeStartupTaint(ctx context.Context, node *v1.Node) error {
 	}
 	path := fmt.Sprintf("/spec/taints/%d", i)
 	err := n.patch(ctx, types.JSONPatchType, []object{
-		{"op": "test", "path": path + "/key", "value": api.StartupTaint}, // another taint may have come before it
+		{"op": "test", "path": path + "/key", "value": api.StartupTaint}, // fails if other taints have shifted the index
 		{"op": "remove", "path": path},
 	})
 	if err != nil {
@@ -364,11 +365,12 @@ func (n *Node) advertised(node *v1.Node) bool {
 	return !units.IsZero()
 }
 
-// Withdraw lets Run write that no GPU takes new pods, and end. It returns once Run has written, or the context is done.
+// Withdraw makes Run write that no GPU accepts new pods, and end. It returns after that write, or when the
+// context is done.
 //
-// Run writes, and not Withdraw, so that this is the last write. The next plugin starts when this one has ended (a DaemonSet's
-// maxSurge is 0). If the API server applies a write so late that the next plugin has written already, that plugin sees the change
-// on its watch, and writes again.
+// Run makes the write, so that it is the last one. The next plugin starts after this one has ended (a
+// DaemonSet's maxSurge is 0). If the API server applies the write after the next plugin's first write, that
+// plugin sees the change on its watch and writes again.
 func (n *Node) Withdraw(ctx context.Context) error {
 	n.leave()
 	select {
@@ -379,7 +381,8 @@ func (n *Node) Withdraw(ctx context.Context) error {
 	}
 }
 
-// withdraw retries until the write succeeds, or the context is done. The condition stays, because no GPU has failed.
+// withdraw retries until the write succeeds or the context is done. The condition stays, because no GPU has
+// failed.
 func (n *Node) withdraw(ctx context.Context, inv gpu.Inventory) error {
 	for {
 		err := n.writeInventory(ctx, "", closed(inv))
@@ -396,7 +399,7 @@ func (n *Node) withdraw(ctx context.Context, inv gpu.Inventory) error {
 	}
 }
 
-// closed returns the inventory with no GPU taking new pods.
+// closed returns the inventory with all working GPUs stopped for new pods.
 func closed(inv gpu.Inventory) gpu.Inventory {
 	inv.Devices = slices.Clone(inv.Devices)
 	for i := range inv.Devices {
@@ -407,11 +410,11 @@ func closed(inv gpu.Inventory) gpu.Inventory {
 	return inv
 }
 
-// stopGrace is the time for watches to end. One that waits for its next try, while the API server is away, does not check its
-// context for up to half a minute.
+// stopGrace bounds the wait for watches to stop. While the API server is unreachable, a watch in its retry
+// pause ignores its context for up to half a minute.
 const stopGrace = time.Second
 
-// shutdown waits for the watches of a factory whose context is done, at most for stopGrace.
+// shutdown waits up to stopGrace for the watches of a factory whose context is done.
 func shutdown(factory informers.SharedInformerFactory) {
 	done := make(chan struct{})
 	go func() {

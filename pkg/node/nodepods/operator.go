@@ -12,8 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// ClientsStopped reads whether NVIDIA's GPU Operator keeps programs that use the driver off the node: it does so from before
-// it unloads the driver until it has loaded the next one.
+// ClientsStopped reads from the API server whether NVIDIA's GPU Operator currently keeps driver clients off the
+// node. It does so from before it unloads the driver until it has loaded the next one.
 func (n *Node) ClientsStopped(ctx context.Context) (bool, error) {
 	selector := fields.OneTermEqualSelector("metadata.name", n.name).String()
 	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: selector})

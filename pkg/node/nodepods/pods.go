@@ -32,7 +32,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// Pods are the pods of one node that hold GPU memory, or name ResourceClaims, and have not ended.
+// Pods tracks the pods of one node that hold GPU memory, or reference ResourceClaims, and have not ended.
 type Pods struct {
 	client kubernetes.Interface
 	names  api.Names
@@ -48,25 +48,25 @@ type Pods struct {
 	pods    map[types.NamespacedName]entry
 	changed chan struct{} // closed and replaced when pods change
 
-	asking int             // calls under way whose answers have pods
-	gone   map[string]bool // UIDs that the watch has taken away meanwhile
+	asking int             // pending calls whose answers contain pods
+	gone   map[string]bool // UIDs that the watch has removed during these calls
 }
 
-// entry is the last state of a pod.
+// entry is the last known state of a pod.
 type entry struct {
 	pod     allocation.Pod
 	version string // resource version
-	problem string // why a part cannot be read
+	problem string // error in the pod's annotations or requests
 
-	containers map[string]string // names by ID
-	static     string            // the kubelet's UID of the static pod that this one mirrors
+	containers map[string]string // container names by ID
+	static     string            // for a mirror pod, the kubelet's UID of its static pod
 
 	claims map[string][]string // names of ResourceClaims by container
 
-	disrupted string // the reason why Kubernetes terminates it, or ""
+	disrupted string // reason of the pod's termination by Kubernetes, or ""
 }
 
-// NewPods returns a view that is empty until it runs.
+// NewPods returns a view that is empty until Run is called.
 func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap.Logger) *Pods {
 	return &Pods{
 		client: client, names: names, node: node, log: log, trimmer: trim.New(names),
@@ -75,11 +75,11 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 	}
 }
 
-// InShares selects pods with shares of GPUs instead of pods with amounts of memory: the kubelet gives nothing of a resource that
-// the node does not offer. Call it before Run.
+// InShares selects pods with shares of GPUs instead of pods with amounts of memory. The kubelet allocates
+// nothing of a resource that the node does not offer. Call it before Run.
 func (p *Pods) InShares(is bool) { p.inShares = is }
 
-// ByClaims selects pods that name ResourceClaims, and no others. Call it before Run.
+// ByClaims selects only pods that reference ResourceClaims. Call it before Run.
 func (p *Pods) ByClaims() { p.byClaims = true }
 
 func (p *Pods) counts(pod *v1.Pod) bool {
@@ -89,7 +89,7 @@ func (p *Pods) counts(pod *v1.Pod) bool {
 	return p.names.HoldsHere(pod, p.inShares)
 }
 
-// Run watches until the context is done.
+// Run watches the pods until the context is done.
 func (p *Pods) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = podSelector(p.node) }),
@@ -111,7 +111,7 @@ func (p *Pods) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handler returns the handler for the events of a watch.
+// Handler returns the handler for watch events.
 func (p *Pods) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    p.put,
@@ -120,7 +120,7 @@ func (p *Pods) Handler() cache.ResourceEventHandler {
 	}
 }
 
-// Missing returns why the list of pods is not complete.
+// Missing returns the reason why the list of pods is incomplete, or an empty string.
 func (p *Pods) Missing() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,8 +130,8 @@ func (p *Pods) Missing() string {
 	return "the pods of node " + p.node + " have not been listed yet"
 }
 
-// Pods returns the pods in the order of namespace and name, whether the list is complete, and a channel that is closed when
-// either has changed.
+// Pods returns the pods sorted by namespace and name, whether the list is complete, and a channel that is
+// closed when either changes.
 func (p *Pods) Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,7 +144,7 @@ func (p *Pods) Pods() (pods []allocation.Pod, complete bool, changed <-chan stru
 	return pods, p.synced, p.changed
 }
 
-// trim drops the fields of a pod that nobody here reads: the watch stores every pod of the node.
+// trim drops the fields of a pod that no reader uses, because the watch stores every pod of the node.
 func (p *Pods) trim(obj any) (any, error) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
@@ -177,7 +177,7 @@ func keepSecondNames(trimmed, full []v1.Container) {
 	}
 }
 
-// secondNames returns the variables of each container that are second names of a framework's setting.
+// secondNames returns, by container, the variables that are second names of a framework's setting.
 func secondNames(pod *v1.Pod) map[string]map[string]string {
 	var out map[string]map[string]string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -186,7 +186,7 @@ func secondNames(pod *v1.Pod) map[string]map[string]string {
 				continue
 			}
 			value := e.Value
-			if e.ValueFrom != nil || strings.Contains(value, "$(") { // the kubelet replaces references in the pod's variables only
+			if e.ValueFrom != nil || strings.Contains(value, "$(") { // the value is unknown here: the kubelet resolves references
 				value = containers.UnknownValue
 			}
 			if out == nil {
@@ -217,7 +217,7 @@ func key(pod *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// put stores a pod of the API server.
+// put stores a pod from the API server.
 func (p *Pods) put(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
@@ -261,8 +261,8 @@ func (p *Pods) put(obj any) {
 	}
 }
 
-// starting reports whether the kubelet has admitted a pod and is about to make containers of
-// it: none of them waits for something else, as an image that cannot be pulled.
+// starting reports whether the kubelet has admitted a pod and is about to create its containers. A container
+// that waits for another reason, such as an image that cannot be pulled, is not starting.
 func starting(pod *v1.Pod) bool {
 	if !api.Admitted(pod) || pod.Status.Phase != v1.PodPending {
 		return false
@@ -274,8 +274,8 @@ func starting(pod *v1.Pod) bool {
 	})
 }
 
-// containerNames returns the names of the containers that run, or ran last, by
-// their IDs. The status has these with the runtime's name: "containerd://ID".
+// containerNames returns the names of containers by ID, for containers that run or ran last. The status lists
+// IDs with the runtime's name: "containerd://ID".
 func containerNames(pod *v1.Pod) map[string]string {
 	out := make(map[string]string)
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
@@ -286,9 +286,9 @@ func containerNames(pod *v1.Pod) map[string]string {
 	return out
 }
 
-// staticUID returns the UID that the kubelet gave to the static pod that a pod mirrors: a hash of
-// its manifest (k8s.io/kubernetes/pkg/kubelet/config, applyDefaults). Anybody can write the
-// annotation, but the API server's UIDs are of another form: none can be claimed by it.
+// staticUID returns the kubelet's UID of the static pod that a pod mirrors, which is a hash of its manifest
+// (k8s.io/kubernetes/pkg/kubelet/config, applyDefaults). Any user can write the annotation, but the API
+// server's UIDs have a different form, so the annotation cannot claim another pod's UID.
 func staticUID(pod *v1.Pod) string {
 	hash := pod.Annotations[v1.MirrorPodAnnotationKey]
 	if len(hash) != 32 || strings.Contains(hash, "-") {
@@ -303,13 +303,13 @@ func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool)
 	return e.pod.Pod, e.containers[id], ok
 }
 
-// Holds reports whether the pod with that UID, or the static pod to which the kubelet gave it, has GPU memory.
+// Holds reports whether a pod holds GPU memory, by its UID or by the kubelet's UID of its static pod.
 func (p *Pods) Holds(uid string) bool {
 	_, ok := p.find(func(e entry) bool { return e.pod.Pod.UID == uid || e.static != "" && e.static == uid })
 	return ok
 }
 
-// Disruptions returns the pods that Kubernetes terminates, and a channel that is closed when any pod has changed.
+// Disruptions returns the pods that Kubernetes terminates, and a channel that is closed when any pod changes.
 func (p *Pods) Disruptions() (out []usage.Disruption, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -341,7 +341,7 @@ func (p *Pods) remove(obj any) {
 	}
 }
 
-// ask begins a call whose answer has pods: the watch may have removed them by then.
+// ask marks the start of a call whose answer contains pods. The watch may remove some of these during the call.
 func (p *Pods) ask() (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -355,8 +355,7 @@ func (p *Pods) ask() (end func()) {
 	}
 }
 
-// Refresh reads the pods from the API server itself. A watch that was broken
-// waits for up to half a minute before it is made again.
+// Refresh lists the pods from the API server. A broken watch takes up to half a minute to reconnect.
 func (p *Pods) Refresh(ctx context.Context) error {
 	defer p.ask()()
 	list, err := listPods(ctx, p.client, p.node)
@@ -373,7 +372,7 @@ func (p *Pods) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// dropBefore drops the pods that a list of that version lacks.
+// dropBefore drops the pods that are missing from a list of the given resource version.
 func (p *Pods) dropBefore(version string, there map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -385,7 +384,7 @@ func (p *Pods) dropBefore(version string, there map[string]bool) {
 	}
 }
 
-// later compares two resource versions. It returns unknown for those that have no order.
+// later compares two resource versions. It returns unknown if they have no order.
 func later(a, b string, unknown bool) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {
@@ -394,7 +393,7 @@ func later(a, b string, unknown bool) bool {
 	return order > 0
 }
 
-// forget drops a pod, but not one that was made again under its name.
+// forget drops a pod, unless a new pod of the same name has replaced it.
 func (p *Pods) forget(pod *v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -410,13 +409,13 @@ func (p *Pods) forget(pod *v1.Pod) {
 	}
 }
 
-// signal reports a change. The caller has the lock.
+// signal reports a change. The caller must hold the lock.
 func (p *Pods) signal() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// Correct writes a pod's assignment to GPUs of an inventory.
+// Correct publishes a pod's assignment to GPUs of an inventory.
 func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.Assignment, inv gpu.Inventory) error {
 	node := placement.NewNode(p.node, inv, nil)
 	annotations, err := p.names.AssignmentAnnotations(a, node)
@@ -432,11 +431,11 @@ func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.As
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
-	p.put(pod) // earlier than the watch
+	p.put(pod) // before the watch delivers it
 	return nil
 }
 
-// RecordUse writes the GPU memory that a pod uses, and the most that it used.
+// RecordUse publishes a pod's current and peak GPU memory usage.
 func (p *Pods) RecordUse(ctx context.Context, ref placement.PodRef, usedMiB, peakMiB int64) error {
 	value, err := api.EncodeUse(api.Use{UsedMiB: usedMiB, PeakMiB: peakMiB, Time: time.Now().UTC().Truncate(time.Second)})
 	if err == nil {
@@ -448,7 +447,7 @@ func (p *Pods) RecordUse(ctx context.Context, ref placement.PodRef, usedMiB, pea
 	return nil
 }
 
-// patch changes the metadata of a pod. The API server refuses it when another pod has the name by now.
+// patch patches the metadata of a pod. The API server rejects the patch if a new pod has the same name.
 func (p *Pods) patch(ctx context.Context, ref placement.PodRef, metadata object) (*v1.Pod, error) {
 	metadata["uid"] = ref.UID
 	data, err := json.Marshal(object{"metadata": metadata})
@@ -458,9 +457,9 @@ func (p *Pods) patch(ctx context.Context, ref placement.PodRef, metadata object)
 	return p.client.CoreV1().Pods(ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, data, metav1.PatchOptions{})
 }
 
-// Evict requests the eviction of this very pod, and not of one that has its name by now. If the pod is gone, it returns an error
-// (package evict). The eviction of a static pod would remove its mirror at the API server: the kubelet leaves the containers alone,
-// and creates another mirror.
+// Evict requests the eviction of the pod with this UID, never of a new pod of the same name. It returns an
+// error if the pod is gone (package evict), and usage.ErrStatic for a static pod: the eviction would only
+// delete the mirror pod, which the kubelet would recreate.
 func (p *Pods) Evict(ctx context.Context, ref placement.PodRef) error {
 	if e, _ := p.find(func(e entry) bool { return e.pod.Pod.UID == ref.UID }); e.static != "" {
 		return fmt.Errorf("pod %s: %w", ref, usage.ErrStatic)

@@ -15,20 +15,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// maxMessage bounds an answer. It lists every slot of the node's pods, also of other resources.
+// maxMessage bounds an answer in bytes. It contains every device ID of the node's pods, including other
+// resources.
 const maxMessage = 64 << 20
 
-// quickBackoff reconnects at once after a restart of the kubelet, which is on the same machine: gRPC's default pauses grow to
-// minutes.
+// quickBackoff reconnects quickly after a restart of the kubelet on the same machine. gRPC's default pauses
+// grow to minutes.
 var quickBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second}
 
-// Client reads PodResources.
+// Client reads the kubelet's PodResources API.
 type Client struct {
 	conn      *grpc.ClientConn
 	resources []string
 }
 
-// New returns a client for some resources. It connects at its first call, and again when the kubelet has restarted.
+// New returns a client for some resources. It connects on the first call, and reconnects after a restart of the
+// kubelet.
 func New(socket string, resources ...string) (*Client, error) {
 	conn, err := grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket
@@ -45,7 +47,8 @@ func New(socket string, resources ...string) (*Client, error) {
 // Close closes the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// List returns the slots of the client's resources by container, and all pods that the kubelet lists, as namespace/name.
+// List returns the slots of the client's resources by container, and the set of all pods that the kubelet
+// lists, as namespace/name.
 func (c *Client) List(ctx context.Context) ([]allocation.Allocated, map[string]bool, error) {
 	answer, err := c.list(ctx)
 	if err != nil {
@@ -70,7 +73,7 @@ func read(answer *podresources.ListPodResourcesResponse, resources []string) (he
 	return held, known
 }
 
-// slotsOf gathers a container's IDs: the kubelet has one entry for each.
+// slotsOf collects a container's slots. The kubelet uses a separate entry for each.
 func slotsOf(container *podresources.ContainerResources, resources []string) []gpu.SlotID {
 	var out []gpu.SlotID
 	for _, d := range container.GetDevices() {
@@ -84,7 +87,8 @@ func slotsOf(container *podresources.ContainerResources, resources []string) []g
 	return out
 }
 
-// Users returns the pods of all device IDs that the kubelet has allocated, as namespace/name, by resource and ID.
+// Users returns the pod of each device ID that the kubelet has allocated, as namespace/name, by resource and
+// ID.
 func (c *Client) Users(ctx context.Context) (map[string]map[string]string, error) {
 	answer, err := c.list(ctx)
 	if err != nil {

@@ -1,7 +1,4 @@
-// Package speeds says how fast models of GPU are, relative to one another, for pods that prefer one.
-//
-// # Decisions
-//
-// It is per cent of an A100, and for an order, not for a forecast. A file of the administrator's goes
-// before what is known here, model by model.
+// Package speeds provides relative speeds of GPU models, for pods that prefer a fast or a slow one. A speed is
+// a percentage of an A100. It orders models and predicts no run time. An administrator's file takes precedence
+// over the default table, model by model.
 package speeds

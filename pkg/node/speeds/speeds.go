@@ -13,17 +13,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Tables are from a glob of a model's name to a number. The first table that has a model counts, and in
-// it the longest glob.
+// Tables map globs of model names to speeds. The first table that matches a model counts, and its longest
+// matching glob.
 type Tables []map[string]int
 
-// most bounds a speed, so that no comparison of two overflows.
+// most bounds a speed, so that comparisons cannot overflow.
 const most = 1 << 30
 
-// Default is per cent of an A100: what the maker's data sheets promise of
-// half-precision arithmetic, by tensor cores where there are any and without
-// sparsity, one GPU of a board with several. H200 and its kin get a tenth more
-// than the H100 for their faster memory. It is for an order, not for a forecast.
+// Default returns the built-in table, in per cent of an A100. The numbers are half-precision throughput from
+// NVIDIA's data sheets, with tensor cores if present and without sparsity, for one GPU of a board with several.
+// H200 and similar models get 10% more than the H100 for their faster memory.
 func Default() Tables {
 	return Tables{{
 		"*K80*": 1, "*M40*": 2, "*M60*": 2,
@@ -38,7 +37,7 @@ func Default() Tables {
 	}}
 }
 
-// Read returns the table of a file, YAML or JSON, before the default one.
+// Read returns the table of a file, in YAML or JSON, followed by the default table.
 func Read(file string) (Tables, error) {
 	if file == "" {
 		return Default(), nil
@@ -62,7 +61,7 @@ func Read(file string) (Tables, error) {
 	return append(Tables{table}, Default()...), nil
 }
 
-// Of returns the speed of a model, 0 when no table has it.
+// Of returns the speed of a model, or 0 if no table matches it.
 func (s Tables) Of(model string) int {
 	for _, table := range s {
 		var globs []string

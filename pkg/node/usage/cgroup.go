@@ -10,19 +10,20 @@ import (
 	"strings"
 )
 
-// Owner is the container that a process is in.
+// Owner is the container of a process.
 type Owner struct {
-	Pod       string // UID; empty: the process is in no pod
-	Container string // ID; empty: it is the pod's, and no container's
+	Pod       string // UID; empty if the process belongs to no pod
+	Container string // ID; empty if the process belongs to the pod but to no container
 }
 
-// ErrGone says that a process is not there.
+// ErrGone reports that the process does not exist.
 var ErrGone = errors.New("the process is gone")
 
-// Proc is a proc file system.
+// Proc reads a proc file system at Root.
 type Proc struct{ Root string }
 
-// Owner returns the container of a process of the host.
+// Owner returns the container of a process, by the host's process ID. It returns ErrGone if there is no such
+// process.
 func (p Proc) Owner(pid int) (Owner, error) {
 	text, err := os.ReadFile(filepath.Join(p.Root, strconv.Itoa(pid), "cgroup"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,9 +35,8 @@ func (p Proc) Owner(pid int) (Owner, error) {
 	return parseCgroups(string(text)), nil
 }
 
-// parseCgroups reads /proc/PID/cgroup (cgroups(7)): a line for each hierarchy,
-// "ID:controllers:path". Every hierarchy has the process in the same container,
-// if it has it in one.
+// parseCgroups reads /proc/PID/cgroup (cgroups(7)), which has a line "ID:controllers:path" for each hierarchy.
+// All hierarchies that contain the container agree on it.
 func parseCgroups(text string) Owner {
 	var pod Owner
 	for line := range strings.Lines(text) {
@@ -55,14 +55,14 @@ func parseCgroups(text string) Owner {
 	return pod
 }
 
-// parsePath reads the path of a control group: the element of the pod, then that
-// of the container, below which the container may have made its own.
+// parsePath parses the path of a control group. The pod's element comes first, then the container's, followed
+// by groups that the container may have created.
 //
 //	cgroupfs  /kubepods/burstable/pod<UID>/<ID>
 //	systemd   /kubepods.slice/…/kubepods-burstable-pod<UID, with _>.slice/cri-containerd-<ID>.scope
 //	          (crio-<ID>.scope, docker-<ID>.scope)
-//	both      /…/kubepods-burstable-pod<UID, with _>.slice:cri-containerd:<ID>, where the kubelet has the driver
-//	          systemd, and the runtime takes its path for a folder
+//	both      /…/kubepods-burstable-pod<UID, with _>.slice:cri-containerd:<ID>, if the kubelet uses the driver
+//	          systemd, and the runtime takes the path for a directory
 func parsePath(path string) (o Owner) {
 	for element := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == ':' }) {
 		if o.Pod == "" {
@@ -76,7 +76,7 @@ func parsePath(path string) (o Owner) {
 	return o
 }
 
-// podOf returns the UID in the name of a pod's control group.
+// podOf returns the pod's UID in the name of its control group, or an empty string.
 func podOf(element string) string {
 	name, systemd := strings.CutSuffix(element, ".slice")
 	if systemd {
@@ -93,8 +93,8 @@ func podOf(element string) string {
 	return uid(name)
 }
 
-// uid returns what is a pod's UID: 32 hexadecimal digits, in groups or, for
-// static pods, without.
+// uid returns s if it has the form of a pod's UID: 32 hexadecimal digits, in groups or, for static pods,
+// without.
 func uid(s string) string {
 	digits := strings.ReplaceAll(s, "-", "")
 	if len(digits) != 32 || !hexadecimal(digits) {
@@ -103,8 +103,8 @@ func uid(s string) string {
 	return s
 }
 
-// containerOf returns the ID in the name of a container's control group: 64
-// hexadecimal digits. CRI-O's monitor (crio-conmon-<ID>) is no container.
+// containerOf returns the container's ID in the name of its control group: 64 hexadecimal digits. It ignores
+// CRI-O's monitor (crio-conmon-<ID>).
 func containerOf(element string) string {
 	name, _ := strings.CutSuffix(element, ".scope")
 	for _, prefix := range []string{"cri-containerd-", "crio-", "docker-"} {

@@ -11,15 +11,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Sample is the use and the grant of one container on one GPU.
+// Sample is one container's usage and grant on one GPU.
 type Sample struct {
 	Pod       placement.PodRef
 	Container string
 	Device    gpu.UUID
 	Used      uint64 // bytes
 	Granted   uint64
-	Peak      uint64 // the most that was seen
-	SM        *int   // per cent of the time in which the GPU ran its kernels; nil: unknown
+	Peak      uint64 // maximum of Used so far, in bytes
+	SM        *int   // percentage of time in which the GPU ran the container's kernels; nil if unknown
 }
 
 // key identifies a container on a GPU.
@@ -38,7 +38,7 @@ func compareSamples(a, b Sample) int {
 	return cmp.Or(strings.Compare(a.Pod.String(), b.Pod.String()), strings.Compare(a.Container, b.Container), cmp.Compare(a.Device, b.Device))
 }
 
-// Looks is the number of samples in a row that change a container's state: over its grant, or within it again.
+// Looks is the number of consecutive samples that change a container's state to over its grant, or back.
 const Looks = 3
 
 // tracker records which containers are over their grants.
@@ -49,10 +49,11 @@ type tracker struct {
 
 type state struct {
 	over  bool
-	other int // samples in a row that contradict over
+	other int // consecutive samples that contradict over
 }
 
-// observe returns the containers that have gone over their grants, those that are within them again, and all that are over.
+// observe returns the containers that have newly exceeded their grants, those that are within them again, and
+// all that currently exceed them.
 func (t *tracker) observe(samples []Sample) (gone, back, over []Sample) {
 	seen := make(map[key]bool)
 	for _, s := range samples {

@@ -17,71 +17,72 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// GPUs lists the processes on GPUs, and subtracts foreign use from their offer.
+// GPUs lists the processes on GPUs, and withdraws foreign memory from the offer.
 type GPUs interface {
 	Processes() (of map[gpu.UUID][]inventory.Process, probed <-chan struct{})
 	SetForeign(bytes map[gpu.UUID]uint64)
 }
 
-// Owners finds the container of a process.
+// Owners resolves the container of a process.
 type Owners interface {
 	Owner(pid int) (Owner, error)
 }
 
-// Pods are those of the node that hold GPU memory.
+// Pods looks up the node's pods that hold GPU memory.
 type Pods interface {
 	// Container returns the pod and the name of a container by its ID.
 	Container(id string) (pod placement.PodRef, name string, ok bool)
-	// Holds reports whether the pod with that UID holds GPU memory: the API server's, or
-	// of a static pod the kubelet's.
+	// Holds reports whether a pod with this UID holds GPU memory. For a static pod, the UID is the kubelet's or
+	// the API server's.
 	Holds(uid string) bool
 }
 
-// Grant is a container's memory on a GPU.
+// Grant is the memory of a container on one GPU.
 type Grant struct {
 	Namespace, Name, Container string
 	Device                     gpu.UUID
 	Bytes                      uint64
 }
 
-// Grants lists the GPU memory of containers.
+// Grants lists the grants of the node's containers.
 type Grants interface {
 	Grants(ctx context.Context) ([]Grant, error)
 }
 
-// ErrStatic is the error that a pod is static, which only a change on the node ends.
+// ErrStatic reports that a pod is static: only the removal of its manifest ends it.
 var ErrStatic = errors.New("it is a static pod: remove its manifest from the node")
 
-// Evictor asks for the eviction of a pod.
+// Evictor requests the eviction of pods.
 type Evictor interface {
 	Evict(ctx context.Context, ref placement.PodRef) error
 }
 
-// Servers returns the process IDs of the MPS servers that serve containers with a grant. With an error, some are missing.
+// Servers returns the process IDs of MPS servers that serve containers with a grant. If it also returns an
+// error, some are missing.
 type Servers func(ctx context.Context) (map[int]bool, error)
 
-// Watch compares use with grants.
+// Watch compares usage with grants after each probe.
 type Watch struct {
 	gpus    GPUs
 	owners  Owners
 	pods    Pods
 	grants  Grants
 	events  event.Events
-	evictor Evictor // nil: no pod is evicted
-	servers Servers // nil: no MPS server runs
+	evictor Evictor // nil disables eviction
+	servers Servers // nil if no MPS server runs
 	log     *zap.Logger
 
-	// Used by Run only.
+	// Only Run uses the following fields.
 	tracker tracker
-	evicted map[string]bool // UIDs of pods whose eviction was granted, or is never asked for again
+	evicted map[string]bool // UIDs of pods that are evicted, or cannot be
 	peaks   map[key]uint64
-	known   map[int]bool // MPS servers at the last look
+	known   map[int]bool // MPS servers, last known
 
-	recorder Recorder // nil: the use is not recorded
+	recorder Recorder // nil disables the recording of usage
 	records  map[placement.PodRef]recorded
 
-	disruptions Disruptions     // nil: no pod is terminated
-	warned      map[string]bool // UIDs of terminating pods whose neighbours were warned of
+	disruptions Disruptions     // nil disables warnings
+	warned      map[string]bool // UIDs of terminating pods that were already reported
 
 	mu      sync.Mutex // guards the rest
 	samples []Sample
@@ -89,8 +90,7 @@ type Watch struct {
 	blind   string
 }
 
-// New returns a watch. A container may use the tolerance more than it was granted
-// before it is reported. evictor may be nil.
+// New returns a watch. It tolerates usage of toleranceMiB above a grant. A nil evictor disables eviction.
 func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants, events event.Events, evictor Evictor, log *zap.Logger) *Watch {
 	return &Watch{
 		gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, evictor: evictor, log: log,
@@ -105,29 +105,29 @@ func (w *Watch) Except(servers Servers) { w.servers = servers }
 
 const (
 	mib = 1 << 20
-	// serverOwnMiB is more than an MPS server uses of a GPU for itself. Above, NVML counts the memory of clients as the
-	// server's: a client's CUDA context alone has more.
+	// serverOwnMiB is more than an MPS server uses of a GPU for itself. If a server has more, NVML counts
+	// clients' memory as the server's: a single client's CUDA context exceeds it.
 	serverOwnMiB = 100
-	// callTimeout bounds a call of the kubelet or of the API server.
+	// callTimeout bounds a call to the kubelet or the API server.
 	callTimeout = 5 * time.Second
 )
 
-// Samples returns what containers with a grant used at the last look.
+// Samples returns the usage of containers with a grant after the last probe.
 func (w *Watch) Samples() []Sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.samples)
 }
 
-// ServerMemory returns the memory of each GPU, in bytes, that NVML counted as an MPS server's at the last look. Its clients
-// use it, and their samples lack it.
+// ServerMemory returns the bytes on each GPU that NVML counted as an MPS server's at the last probe. Clients
+// use that memory, and their samples lack it.
 func (w *Watch) ServerMemory() map[gpu.UUID]uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.merged)
 }
 
-// Run looks after each probe, and warns of disruptions at once, until the context is done.
+// Run compares usage after each probe, and reports disruptions immediately, until the context is done.
 func (w *Watch) Run(ctx context.Context) error {
 	for {
 		processes, probed := w.gpus.Processes()
@@ -146,7 +146,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// look compares the use of one list of processes with grants.
+// look compares the usage by one list of processes with the grants.
 func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Process) {
 	asking, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -180,8 +180,8 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 	w.record(ctx, samples)
 }
 
-// refreshServers lists the MPS servers again. It drops none while a supervisor does not answer: the memory of its clients
-// would count as foreign.
+// refreshServers updates the list of MPS servers. While a supervisor does not answer, it removes none: the
+// memory of their clients would count as foreign.
 func (w *Watch) refreshServers(ctx context.Context) {
 	if w.servers == nil {
 		return
@@ -195,7 +195,7 @@ func (w *Watch) refreshServers(ctx context.Context) {
 	maps.Copy(w.known, servers)
 }
 
-// peak sets the peak of each sample, and drops peaks of pods that have no GPU memory any more.
+// peak sets the peak of each sample, and drops the peaks of pods that no longer hold GPU memory.
 func (w *Watch) peak(samples []Sample) {
 	maps.DeleteFunc(w.peaks, func(k key, _ uint64) bool { return !w.pods.Holds(k.uid) })
 	for i, s := range samples {
@@ -204,7 +204,8 @@ func (w *Watch) peak(samples []Sample) {
 	}
 }
 
-// evict requests the eviction of pods over their grant, after each probe until the API server grants it.
+// evict requests the eviction of pods that exceed their grants, and retries after each probe until the API
+// server accepts.
 func (w *Watch) evict(ctx context.Context, over []Sample) {
 	if w.evictor == nil {
 		return
@@ -222,7 +223,7 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		err := w.evictor.Evict(asking, s.Pod)
 		cancel()
 		if errors.Is(err, ErrStatic) {
-			w.evicted[s.Pod.UID] = true // no call could succeed later
+			w.evicted[s.Pod.UID] = true // a retry cannot succeed
 			w.events.Pod(s.Pod, event.NotEvicted, fmt.Sprintf("not evicted: %v; %s", ErrStatic, s.overUse()))
 		}
 		if err != nil {
@@ -235,22 +236,23 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 	}
 }
 
-// Disruption is the termination of a pod by Kubernetes: by preemption, an eviction, a taint.
+// Disruption is a pod's termination by Kubernetes: by preemption, eviction, or a taint.
 type Disruption struct {
 	Pod    placement.PodRef
-	Reason string // of the condition DisruptionTarget
+	Reason string // from the condition DisruptionTarget
 }
 
-// Disruptions lists the pods that Kubernetes terminates, with a channel that is closed when the list may have changed.
+// Disruptions lists the pods that Kubernetes terminates, with a channel that is closed when the list may have
+// changed.
 type Disruptions interface {
 	Disruptions() ([]Disruption, <-chan struct{})
 }
 
-// WarnOf sets the pods whose termination can harm their neighbours. Call it before Run.
+// WarnOf sets the source of disruptions to report. Call it before Run.
 func (w *Watch) WarnOf(disruptions Disruptions) { w.disruptions = disruptions }
 
-// warn warns once of each pod that terminates, holds GPU memory and has other clients of an MPS server beside it (NVIDIA,
-// "Multi-Process Service", Limitations). The channel is closed when there may be another.
+// warn records one event for each terminating pod that holds GPU memory on a node with MPS clients (NVIDIA,
+// "Multi-Process Service", Limitations). The channel is closed when the list may have changed.
 func (w *Watch) warn() (changed <-chan struct{}) {
 	if w.disruptions == nil {
 		return nil
@@ -270,8 +272,8 @@ func (w *Watch) warn() (changed <-chan struct{}) {
 	return changed
 }
 
-// withoutServers returns the processes that are no MPS servers, and how much memory of each GPU NVML counts as a server's,
-// where that is more than a server's own.
+// withoutServers returns the processes without MPS servers. It also returns the memory of each GPU, in bytes,
+// that NVML counts as a server's, if it exceeds a server's own usage.
 func withoutServers(processes map[gpu.UUID][]inventory.Process, servers map[int]bool) (rest map[gpu.UUID][]inventory.Process, merged map[gpu.UUID]uint64) {
 	rest, merged = make(map[gpu.UUID][]inventory.Process), make(map[gpu.UUID]uint64)
 	for device, list := range processes {
@@ -285,7 +287,8 @@ func withoutServers(processes map[gpu.UUID][]inventory.Process, servers map[int]
 	return rest, merged
 }
 
-// measure adds up the use of containers with a grant, and foreign use.
+// measure sums up the usage of containers with a grant, and foreign usage. It returns the reason in blind if no
+// process is visible.
 func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Grant) (samples []Sample, foreign map[gpu.UUID]uint64, blind string) {
 	used := make(map[key]Sample)
 	foreign = make(map[gpu.UUID]uint64)
@@ -308,7 +311,7 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 			s.Granted, granted = grantOf(grants, s)
 			switch {
 			case !ok && owner.Pod != "" && w.pods.Holds(owner.Pod):
-				continue // it has just started, and its status is not known yet
+				continue // it has just started, and the pod's status lacks it
 			case !ok || !granted:
 				foreign[device] += p.Bytes
 				continue
@@ -331,7 +334,7 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 	return samples, foreign, blind
 }
 
-// sum adds two numbers; nil is unknown.
+// sum adds two numbers; nil means unknown.
 func sum(a, b *int) *int {
 	if a == nil || b == nil {
 		return nil
@@ -339,7 +342,8 @@ func sum(a, b *int) *int {
 	return new(*a + *b)
 }
 
-// grantOf returns a container's grant on a GPU, which may be 0. It is not ok for a container without a grant on any GPU.
+// grantOf returns a container's grant on a GPU, which may be 0. It returns ok == false for a container without
+// a grant on any GPU.
 func grantOf(grants []Grant, s Sample) (bytes uint64, ok bool) {
 	for _, g := range grants {
 		if g.Namespace == s.Pod.Namespace && g.Name == s.Pod.Name && g.Container == s.Container {
@@ -352,15 +356,15 @@ func grantOf(grants []Grant, s Sample) (bytes uint64, ok bool) {
 	return bytes, ok
 }
 
-// Recorder writes the use of a pod to the pod, for owners who may not ask the device plugin.
+// Recorder publishes a pod's usage in its annotations, for users without access to the device plugin.
 type Recorder interface {
 	RecordUse(ctx context.Context, ref placement.PodRef, usedMiB, peakMiB int64) error
 }
 
 const (
-	// recordInterval is the least time between two writes for one pod.
+	// recordInterval is the minimum time between two writes for a pod.
 	recordInterval = 5 * time.Minute
-	// recordStepMiB is the step to which the use is rounded up, so that small changes cause no write.
+	// recordStepMiB is the step to which usage is rounded up, so that small changes cause no write.
 	recordStepMiB = 64
 )
 
@@ -370,11 +374,11 @@ type recorded struct {
 	at         time.Time
 }
 
-// Record sets the recorder of the pods' use. Call it before Run.
+// Record sets the recorder of pods' usage. Call it before Run.
 func (w *Watch) Record(to Recorder) { w.recorder = to }
 
-// record writes the use of pods whose last write is old enough and differs. A write that fails counts, too:
-// the API server has to get no more of them because it is slow.
+// record publishes the usage of pods if it has changed and their last write is old enough. Failed writes count
+// as writes, so that a slow API server does not receive more of them.
 func (w *Watch) record(ctx context.Context, samples []Sample) {
 	if w.recorder == nil {
 		return
