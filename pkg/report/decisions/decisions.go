@@ -128,7 +128,7 @@ func (l *Log) Add(ref placement.PodRef, d Decision) {
 		pod.Tries++
 	}
 	// Copy the slice, because readers may have the old one.
-	kept := []Decision{d}
+	kept := append(make([]Decision, 0, 1+len(pod.Decisions)), d)
 	for _, old := range pod.Decisions {
 		if old.Verb != d.Verb {
 			kept = append(kept, old)
@@ -174,7 +174,7 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Look describes a node for a request. Chosen are the GPUs that the pod has been assigned, if any.
 func Look(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
-	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
+	out := Node{Name: n.Name, UnitMiB: n.UnitMiB, GPUs: make([]GPU, 0, len(n.Devices))}
 	for _, d := range n.Devices {
 		left := n.Left(d)
 		cores := left.Cores
@@ -195,15 +195,25 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 // them.
 func Ranked(order ranking.Ranking, nodes int) Decision {
 	d := Decision{Verb: Prioritize, Result: Fits, Asked: nodes, Fit: nodes, Why: reasons.Why(order)}
-	for i := range order.Best[:min(len(order.Best), MaxNodes)] {
-		one := order.Best[i]
-		d.Nodes = append(d.Nodes, Node{Name: one.Node.Name, Score: &one.Score})
+	best := order.Best[:min(len(order.Best), MaxNodes)]
+	d.Nodes = make([]Node, len(best))
+	for i, one := range best {
+		// A pointer into best would keep the nodes and the pods on them in memory.
+		d.Nodes[i] = Node{Name: one.Node.Name, Score: &scores[one.Score]}
 	}
 	if len(d.Nodes) > 0 {
 		d.Node = d.Nodes[0].Name
 	}
 	return d
 }
+
+// scores are all scores, for Node.Score to point to.
+var scores = func() (all [ranking.MaxScore + 1]int64) {
+	for i := range all {
+		all[i] = int64(i)
+	}
+	return all
+}()
 
 // memoryOf returns the request without cores.
 func memoryOf(req placement.Request) placement.Request {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -173,6 +175,25 @@ func TestRanked(t *testing.T) {
 	}
 	if got := Ranked(ranking.Ranking{}, len(nodes)); got.Node != "" || got.Why != "" || len(got.Nodes) > 0 {
 		t.Errorf("where the pod fits nowhere: %+v", got)
+	}
+}
+
+func TestRankedReleasesTheNodes(t *testing.T) {
+	var gone []weak.Pointer[placement.Node]
+	var order ranking.Ranking
+	for i := range 2 {
+		n := placement.NewNode(fmt.Sprintf("n%d", i), gpu.Inventory{UnitMiB: 1024}, nil)
+		gone, order.Best = append(gone, weak.Make(&n)), append(order.Best, ranking.Scored{Node: &n, Score: 1})
+	}
+	d := Ranked(order, 2)
+	runtime.GC()
+	for i := range gone {
+		if gone[i].Value() != nil {
+			t.Errorf("the decision keeps node %d with its pods in memory", i)
+		}
+	}
+	if *d.Nodes[1].Score != 1 {
+		t.Errorf("got %+v", d)
 	}
 }
 
