@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -119,7 +118,7 @@ type ranked struct {
 }
 
 // unliked is the order of one GPU for a request without preferences.
-var unliked = placement.Order{ModelCost: math.MinInt}
+var unliked placement.Order
 
 // single backs the device lists with one GPU, to avoid an allocation for each.
 var single = func() (out [64]int) {
@@ -140,8 +139,8 @@ func (by criteria) rank(n *placement.Node) *ranked {
 		if r.devices = choice.Devices; len(r.devices) == 1 && r.devices[0] < len(single) {
 			r.devices = single[r.devices[0]:][:1:1]
 		}
-		if choice.Order != unliked {
-			r.order = &choice.Order
+		if order := choice.Order; order != unliked {
+			r.order = &order
 		}
 	}
 	units, _ := by.req.Share()

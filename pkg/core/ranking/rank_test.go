@@ -44,6 +44,15 @@ func scoresOf(defaults Policies, req placement.Request, nodes []placement.Node, 
 	return scores
 }
 
+// Most entries of an Index are of requests without likings, and an Order each would double their size.
+func TestARequestWithoutLikingsHasNoOrder(t *testing.T) {
+	n := placementtest.Node(inventory(device(0, 8), device(1, 8)))
+	r := criteria{defaults: Policies{GPU: placement.Binpack}, req: ask(4)}.rank(&n)
+	if r == nil || r.order != nil {
+		t.Errorf("got %+v, want an entry without an order", r)
+	}
+}
+
 func TestRank(t *testing.T) {
 	named := func(name string, inv gpu.Inventory, holdings ...placement.Holding) placement.Node {
 		return placement.NewNode(name, inv, holdings)
