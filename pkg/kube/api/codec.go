@@ -155,11 +155,14 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	if err := decode(s, &in); err != nil {
 		return gpu.Inventory{}, err
 	}
-	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, MPS: in.MPS > 0, Coreless: in.Coreless}
+	inv := gpu.Inventory{
+		UnitMiB: in.UnitMiB, DriverVersion: within(s, in.DriverVersion), Enforcement: within(s, in.Enforcement), Weaker: within(s, in.Weaker),
+		MPS: in.MPS > 0, Coreless: in.Coreless, Devices: slices.Grow([]gpu.Device(nil), len(in.GPUs)),
+	}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
-			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), ShareMiB: j.ShareMiB, Foreign: cmp.Or(j.ClaimForeign, j.Foreign),
-			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Status: j.status(),
+			UUID: within(s, j.UUID), Index: j.Index, Model: within(s, j.Model), MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), ShareMiB: j.ShareMiB, Foreign: cmp.Or(j.ClaimForeign, j.Foreign),
+			NUMANode: -1, PCI: within(s, j.PCI), ComputeCapability: within(s, j.ComputeCapability), Speed: j.Speed, Status: j.status(),
 		}
 		if j.NUMANode != nil {
 			d.NUMANode = *j.NUMANode
@@ -371,6 +374,15 @@ func FormatIndexes(indexes []int) string {
 		out = append(out, strconv.Itoa(i))
 	}
 	return strings.Join(out, ",")
+}
+
+// within returns the part of s that equals text, or text where s has none. It saves the memory of a copy
+// while the caller keeps s anyway.
+func within[S ~string](s string, text S) S {
+	if i := strings.Index(s, string(text)); i >= 0 {
+		return S(s[i : i+len(text)])
+	}
+	return text
 }
 
 // decode checks the version before it parses the value, because other versions may have another format.
