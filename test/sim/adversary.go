@@ -339,7 +339,7 @@ func (e *extenderProc) checkOthers(got placement.Node, want *books) {
 	for _, d := range got.Devices {
 		for _, h := range d.Pods {
 			if h.Pod.Namespace != enemy {
-				is = append(is, fmt.Sprintf("%s %v of %s", h.Pod.Name, charged(h, d.UUID), d.UUID))
+				is = append(is, fmt.Sprintf("%s %v of %s", h.Pod.Name, charged(*h, d.UUID), d.UUID))
 			}
 		}
 	}
@@ -432,7 +432,7 @@ func (e *extenderProc) checkGivenAtRest(got placement.Node) {
 	for _, d := range got.Devices {
 		counted := make(map[string]amount)
 		for _, h := range d.Pods {
-			if counted[h.Pod.UID] = charged(h, d.UUID); !there[h.Pod.UID] {
+			if counted[h.Pod.UID] = charged(*h, d.UUID); !there[h.Pod.UID] {
 				w.violate("I3", "at rest %s counts %s on %s, which is gone", e.name, h.Pod.Name, d.UUID)
 			}
 		}

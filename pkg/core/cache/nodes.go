@@ -27,7 +27,7 @@ func (s *nodes) node(name string) *node {
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	n := &node{name: name, pods: newPods()}
+	n := &node{name: name}
 	n.id.Store(-1)
 	s.all[name] = n
 	s.known.Store(nil)

@@ -56,9 +56,9 @@ type node struct {
 
 // Pod is a pod as the cache has it: replaced by all that is heard of it.
 type Pod struct {
-	placement.Holding
-	Node    string
-	Assumed bool // the watch has not shown it yet
+	placement.Holding // does not change: nodes share it
+	Node              string
+	Assumed           bool // the watch has not shown it yet
 
 	read bool // of an assumed pod: a read next to the watch has
 	held bool // of an assumed pod: kube-scheduler goes on with it, and its binding has not been sent
@@ -125,6 +125,9 @@ func (s *state) set(as role, uid string, p *Pod) {
 	}
 	if p != nil {
 		n := s.node(p.Node)
+		if n.pods[as] == nil {
+			n.pods[as] = make(map[string]*Pod)
+		}
 		s.pods[as][uid], n.pods[as][uid] = p, p
 		s.publish(n)
 		if !p.until.IsZero() && (s.ends.IsZero() || p.until.Before(s.ends)) {
@@ -150,9 +153,9 @@ func (s *state) view(n *node) *placement.Node {
 	if n.inventory == nil {
 		return nil
 	}
-	holdings := make([]placement.Holding, 0, len(n.pods[on]))
+	holdings := make([]*placement.Holding, 0, len(n.pods[on]))
 	for _, p := range n.pods[on] {
-		holdings = append(holdings, p.Holding)
+		holdings = append(holdings, &p.Holding)
 	}
 	var line, soon []placement.Holding
 	for uid, p := range n.pods[coming] {
@@ -166,7 +169,7 @@ func (s *state) view(n *node) *placement.Node {
 		}
 	}
 	slices.SortFunc(soon, func(a, b placement.Holding) int { return a.Pod.Compare(b.Pod) })
-	state := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(line)
+	state := placement.NewSharedNode(n.name, *n.inventory, holdings).WithNominated(line)
 	state.Expected = soon
 	return &state
 }

@@ -73,12 +73,10 @@ func lacks(v placement.Verdict) []gpu.Units {
 
 // conflicting returns the units that the pods excluding the request hold on a device.
 func conflicting(v placement.Verdict, d placement.Device) (sum gpu.Units) {
-	for _, pods := range [...][]placement.Holding{d.Pods, v.Node.Unattributed} {
-		for _, h := range pods {
-			if v.Request.ConflictsWith(h.Request) {
-				units, _ := h.Request.Share()
-				sum += units
-			}
+	for h := range v.Node.PodsOn(d) {
+		if v.Request.ConflictsWith(h.Request) {
+			units, _ := h.Request.Share()
+			sum += units
 		}
 	}
 	return sum

@@ -54,7 +54,7 @@ func fitsOnceSettled(n placement.Node, req placement.Request, policy placement.P
 // this pod, to the harm of either. It also returns a nominated pod that has waited long for the
 // kubelet to admit others. Otherwise a steady stream of such pods would keep it out forever.
 func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request, chosen placement.Assignment) (placement.PodRef, bool) {
-	harm := func(h placement.Holding) bool {
+	harm := func(h *placement.Holding) bool {
 		waits := h.Nominated && !h.Waits.IsZero()
 		return !h.Admitted && (!h.Nominated || waits) && h.Pod.UID != pod.UID &&
 			h.Request.Confusable(req) && !h.Request.Interchangeable(req) && (waits || !h.Assignment.SameDevices(chosen))
@@ -64,8 +64,10 @@ func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request,
 			return d.Pods[i].Pod, true
 		}
 	}
-	if i := slices.IndexFunc(n.Unattributed, harm); i >= 0 {
-		return n.Unattributed[i].Pod, true
+	for i := range n.Unattributed {
+		if h := &n.Unattributed[i]; harm(h) {
+			return h.Pod, true
+		}
 	}
 	return placement.PodRef{}, false
 }

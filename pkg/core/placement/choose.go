@@ -103,5 +103,5 @@ func CompareBool(a, b bool) int {
 }
 
 func (r Request) inGroup(d *Device) bool {
-	return r.Group != (Group{}) && slices.ContainsFunc(d.Pods, func(h Holding) bool { return h.Request.Group == r.Group })
+	return r.Group != (Group{}) && slices.ContainsFunc(d.Pods, func(h *Holding) bool { return h.Request.Group == r.Group })
 }

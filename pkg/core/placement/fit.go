@@ -42,8 +42,28 @@ func (r Request) Allows(d Device) bool {
 
 // CanShare reports whether the request can share the device with the pods that are, or may be, on it.
 func (n Node) CanShare(r Request, d Device) bool {
-	conflicts := func(h Holding) bool { return r.ConflictsWith(h.Request) }
-	return !slices.ContainsFunc(d.Pods, conflicts) && !slices.ContainsFunc(n.Unattributed, conflicts)
+	for h := range n.PodsOn(d) {
+		if r.ConflictsWith(h.Request) {
+			return false
+		}
+	}
+	return true
+}
+
+// PodsOn yields the pods that are, or may be, on a device of the node.
+func (n *Node) PodsOn(d Device) iter.Seq[*Holding] {
+	return func(yield func(*Holding) bool) {
+		for _, h := range d.Pods {
+			if !yield(h) {
+				return
+			}
+		}
+		for i := range n.Unattributed {
+			if !yield(&n.Unattributed[i]) {
+				return
+			}
+		}
+	}
 }
 
 // ConflictsWith reports whether two requests exclude each other from one device.
@@ -66,10 +86,8 @@ func (n Node) HasClients(r Request, d Device) bool {
 		return true
 	}
 	clients := r.Containers.processes
-	for _, pods := range [...][]Holding{d.Pods, n.Unattributed} {
-		for _, h := range pods {
-			clients += h.Request.Containers.processes
-		}
+	for h := range n.PodsOn(d) {
+		clients += h.Request.Containers.processes
 	}
 	return clients <= n.Clients(d)
 }

@@ -141,10 +141,10 @@ func MoreImportant(a, b Holding) int {
 
 // Device is one GPU of a node and the pods on it.
 type Device struct {
-	*gpu.Device              // points into Inventory.Devices
-	Requested      gpu.Units // sum over Pods
-	RequestedCores int       // sum over Pods, in per cent
-	Pods           []Holding // by namespace and name, including pods that leave the device
+	*gpu.Device               // points into Inventory.Devices
+	Requested      gpu.Units  // sum over Pods
+	RequestedCores int        // sum over Pods, in per cent
+	Pods           []*Holding // by namespace and name, including pods that leave the device. They do not change, because nodes share them.
 }
 
 // With returns a copy of the device with a changed status.
@@ -185,6 +185,17 @@ type Node struct {
 
 // NewNode assigns holdings to the devices of an inventory. The order of the holdings is irrelevant.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
+	holdings = slices.Clone(holdings)
+	shared := make([]*Holding, len(holdings))
+	for i := range holdings {
+		shared[i] = &holdings[i]
+	}
+	return NewSharedNode(name, inv, shared)
+}
+
+// NewSharedNode is NewNode without a copy of each holding. The caller must not change the holdings any
+// more.
+func NewSharedNode(name string, inv gpu.Inventory, holdings []*Holding) Node {
 	n := Node{Name: name, Inventory: inv, Devices: make([]Device, len(inv.Devices))}
 	for i := range inv.Devices {
 		n.Devices[i].Device = &inv.Devices[i]
@@ -197,19 +208,21 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 			continue
 		}
 		// The holdings include the pod itself too, for its CPU and its share of the extended resource.
-		holdings = append(holdings, Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
+		holdings = append(holdings, &Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
 	}
-	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
+	slices.SortFunc(holdings, func(a, b *Holding) int { return a.Pod.Compare(b.Pod) })
 	for _, h := range holdings {
 		if shares, ok := given[h.Pod.UID]; ok && len(h.Allocated) == 0 {
-			h.Allocated = shares
+			with := *h
+			with.Allocated = shares
+			h = &with
 		}
 		n.RequestedCPU += h.Request.CPU
 		if h.Assignment.None() && len(h.Allocated) == 0 && (h.Request.Empty() || len(inv.Devices) > 0 && h.Request.InShares != inv.InShares()) {
 			continue // the pod requests none of the resource, or none that the kubelet allocates here
 		}
 		if h.Assignment.None() && !h.Request.Empty() || n.lacks(h) {
-			n.Unattributed = append(n.Unattributed, h)
+			n.Unattributed = append(n.Unattributed, *h)
 			continue
 		}
 		n.charge(h, append(h.Devices(), h.Assignment.Leaving...))
@@ -218,12 +231,12 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 }
 
 // lacks reports whether the node lacks a device of the pod's assignment.
-func (n *Node) lacks(h Holding) bool {
+func (n *Node) lacks(h *Holding) bool {
 	return slices.ContainsFunc(h.Assignment.Shares, func(s Share) bool { _, ok := n.Device(s.Device); return !ok })
 }
 
 // charge adds a pod to the given devices.
-func (n *Node) charge(h Holding, on []gpu.UUID) {
+func (n *Node) charge(h *Holding, on []gpu.UUID) {
 	for i := range n.Devices {
 		if d := &n.Devices[i]; slices.Contains(on, d.UUID) {
 			s := h.On(d.UUID)
@@ -261,10 +274,10 @@ func (n Node) Unrequested() (units gpu.Units, cores int) {
 // if part of the device is free. A pod counts on the devices of its kubelet allocation, or of its
 // assignment if none is known, and not on the devices that it leaves.
 func (d Device) Excess() (units gpu.Units, cores int) {
-	for i := range d.Pods { // avoid copying Holdings
-		has := d.Pods[i].Allocated
+	for _, h := range d.Pods {
+		has := h.Allocated
 		if len(has) == 0 {
-			has = d.Pods[i].Assignment.Shares
+			has = h.Assignment.Shares
 		}
 		s := shareOn(has, d.UUID)
 		units, cores = units+s.Units, cores+s.Cores

@@ -12,21 +12,23 @@ func (n Node) Only(devices ...Device) Node {
 }
 
 // Holdings returns the pods on the node, each once.
-func (n Node) Holdings() []Holding { return n.holdings(func(Holding) bool { return true }) }
+func (n Node) Holdings() []Holding { return n.holdings(func(*Holding) bool { return true }) }
 
-func (n Node) holdings(wanted func(Holding) bool) []Holding {
+func (n Node) holdings(wanted func(*Holding) bool) []Holding {
 	var out []Holding
-	add := func(pods []Holding) {
-		for _, h := range pods {
-			if wanted(h) && !HasPod(out, h) {
-				out = append(out, h)
-			}
+	add := func(h *Holding) {
+		if wanted(h) && !HasPod(out, *h) {
+			out = append(out, *h)
 		}
 	}
 	for _, d := range n.Devices {
-		add(d.Pods)
+		for _, h := range d.Pods {
+			add(h)
+		}
 	}
-	add(n.Unattributed)
+	for i := range n.Unattributed {
+		add(&n.Unattributed[i])
+	}
 	return out
 }
 
@@ -45,7 +47,7 @@ func HasPod(pods []Holding, h Holding) bool {
 func (n Node) With(h Holding) Node {
 	n.RequestedCPU += h.Request.CPU
 	h.Allocated = nil // this allocation was on its old node
-	if n.lacks(h) && !h.Nominated {
+	if n.lacks(&h) && !h.Nominated {
 		n.Unattributed = append(slices.Clip(n.Unattributed), h)
 		return n
 	}
@@ -53,13 +55,13 @@ func (n Node) With(h Holding) Node {
 	for i := range n.Devices {
 		n.Devices[i].Pods = slices.Clip(n.Devices[i].Pods) // the clone must not share its Pods with n
 	}
-	n.charge(h, h.Assignment.Devices())
+	n.charge(&h, h.Assignment.Devices())
 	return n
 }
 
 // Without returns the node after some of its pods have left.
 func (n Node) Without(gone []Holding) Node {
-	left := func(h Holding) bool { return HasPod(gone, h) }
+	left := func(h *Holding) bool { return HasPod(gone, *h) }
 	for _, h := range n.holdings(left) {
 		n.RequestedCPU -= h.Request.CPU
 	}
@@ -75,7 +77,7 @@ func (n Node) Without(gone []Holding) Node {
 		}
 		d.Pods = slices.DeleteFunc(slices.Clone(d.Pods), left)
 	}
-	n.Unattributed = slices.DeleteFunc(slices.Clone(n.Unattributed), left)
+	n.Unattributed = slices.DeleteFunc(slices.Clone(n.Unattributed), func(h Holding) bool { return left(&h) })
 	return n
 }
 

@@ -131,7 +131,7 @@ func (r reporter) node(f NodeFacts) Node {
 }
 
 // gpu reports one GPU. Promised are the pods on it, including nominated pods.
-func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFacts) GPU {
+func (r reporter) gpu(d placement.Device, promised []*placement.Holding, f NodeFacts) GPU {
 	out := GPU{
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
@@ -148,12 +148,12 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFa
 	}
 	for _, h := range d.Pods {
 		if s := h.On(d.UUID); slices.Contains(h.Devices(), d.UUID) {
-			out.Pods = append(out.Pods, r.pod(h, r.of(d, s.Units), s.Cores))
+			out.Pods = append(out.Pods, r.pod(*h, r.of(d, s.Units), s.Cores))
 		}
 	}
 	for _, h := range promised {
 		if units, cores := h.Request.Share(); h.Nominated {
-			out.Kept = append(out.Kept, r.pod(h, r.of(d, units), cores))
+			out.Kept = append(out.Kept, r.pod(*h, r.of(d, units), cores))
 		}
 	}
 	return out

@@ -114,7 +114,7 @@ func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
 func has(node *placement.Node, uid string) bool {
 	h := placement.Holding{Pod: placement.PodRef{UID: uid}}
 	for i := range node.Devices {
-		if placement.HasPod(node.Devices[i].Pods, h) {
+		if slices.ContainsFunc(node.Devices[i].Pods, func(on *placement.Holding) bool { return on.Pod.UID == uid }) {
 			return true
 		}
 	}
