@@ -45,7 +45,8 @@ func (g gauge) family() *dto.MetricFamily {
 }
 
 // Series yields the extender's state at the time of the scrape. So a GPU that is gone leaves no series
-// behind. Metrics of nodes, GPUs and pods have a part for each node.
+// behind. Metrics of nodes, GPUs and pods have a part for each node. A part is valid until the caller asks
+// for the next one.
 func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
 	var nodes []placement.Node
 	var facts []inspect.NodeFacts
@@ -139,13 +140,22 @@ func schedulable(n placement.Node, facts inspect.NodeFacts) []*dto.Metric {
 	return []*dto.Metric{sample(oneIf(facts.Refuses == nil), label("node", n.Name), label("taint", facts.Taint))}
 }
 
-// ofGPUs returns a value for each GPU of a node.
+// ofGPUs returns a value for each GPU of a node. The samples of all nodes use the same memory: a reader
+// of Series reads one part before it asks for the next. A large fleet has several samples for each of
+// tens of thousands of GPUs.
 func ofGPUs(value func(placement.Device, placement.Node) float64) func(placement.Node, inspect.NodeFacts) []*dto.Metric {
-	return func(n placement.Node, _ inspect.NodeFacts) (out []*dto.Metric) {
-		for _, d := range n.Devices {
-			out = append(out, sample(value(d, n), label("gpu", strconv.Itoa(d.Index)), label("model", d.Model), label("node", n.Name), label("uuid", string(d.UUID))))
+	var samples []*dto.Metric
+	return func(n placement.Node, _ inspect.NodeFacts) []*dto.Metric {
+		for i, d := range n.Devices {
+			if i == len(samples) {
+				samples = append(samples, sample(0, label("gpu", ""), label("model", ""), label("node", ""), label("uuid", "")))
+			}
+			*samples[i].Gauge.Value = value(d, n)
+			for k, text := range []string{strconv.Itoa(d.Index), d.Model, n.Name, string(d.UUID)} {
+				*samples[i].Label[k].Value = text
+			}
 		}
-		return out
+		return samples[:len(n.Devices)]
 	}
 }
 
