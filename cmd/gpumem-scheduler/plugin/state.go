@@ -52,7 +52,13 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 		return nil, fmt.Errorf("%s takes no arguments in the configuration: its settings are flags of %s", Name, Self)
 	}
 	if s.Watch == nil {
-		watch, err := controller.Follow(s.log.Named("controller"), handle.SharedInformerFactory(), s.conf.Names, s.Cache)
+		factory := handle.SharedInformerFactory()
+		if len(handle.Extenders()) == 0 { // an extender may read all fields of a node
+			if err := factory.Core().V1().Nodes().Informer().SetTransform(controller.TrimNode); err != nil {
+				return nil, fmt.Errorf("watch nodes: %w", err)
+			}
+		}
+		watch, err := controller.Follow(s.log.Named("controller"), factory, s.conf.Names, s.Cache)
 		if err != nil {
 			return nil, err
 		}

@@ -48,9 +48,8 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 	return follow(log, pods, others, names, c)
 }
 
-// Follow makes a controller that follows the informers of another, which watch the pods that
-// are not terminal. It adds to them, and so is to be called before they are started; they are
-// started and stopped by whom they belong to, and Run is not called.
+// Follow makes a controller that follows the informers of kube-scheduler, which watch the pods that
+// are not terminal. The caller calls it before it starts the informers, and does not call Run.
 func Follow(log *zap.Logger, factory informers.SharedInformerFactory, names api.Names, c *cache.Cache) (*Controller, error) {
 	return follow(log, factory, factory, names, c)
 }

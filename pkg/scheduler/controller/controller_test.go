@@ -334,6 +334,29 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
+// kube-scheduler's plugins read all that TrimNode keeps of a node.
+func TestTrimNode(t *testing.T) {
+	want := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"other.io/key": "x"}},
+		Spec:       v1.NodeSpec{Unschedulable: true, Taints: []v1.Taint{{Key: "team"}}},
+		Status: v1.NodeStatus{
+			Allocatable:      v1.ResourceList{v1.ResourceCPU: resource.MustParse("8")},
+			Images:           []v1.ContainerImage{{Names: []string{"image"}}},
+			Conditions:       []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}},
+			DeclaredFeatures: []string{"feature"},
+		},
+	}
+	full := want.DeepCopy()
+	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
+	full.Status.Capacity = v1.ResourceList{v1.ResourceCPU: resource.MustParse("9")}
+	full.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.1"}}
+	full.Status.NodeInfo.KernelVersion = "6.12"
+	got, err := TrimNode(full)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
 // Of a node with GPU memory, and of a pod that waits for it, is kept where the pod may go, and of
 // others nothing: there are many.
 func TestTrimKeepsWhereAPodMayGo(t *testing.T) {
@@ -685,8 +708,11 @@ func FuzzTrim(f *testing.F) {
 			}
 		}
 		var node v1.Node
-		if json.Unmarshal(data, &node) == nil {
-			obj, err := Trim(n)(node.DeepCopy())
+		if json.Unmarshal(data, &node) != nil {
+			return
+		}
+		for _, trim := range []toolscache.TransformFunc{Trim(n), TrimNode} {
+			obj, err := trim(node.DeepCopy())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -26,3 +26,14 @@ func Trim(names api.Names) toolscache.TransformFunc {
 		}
 	}
 }
+
+// TrimNode is a transform function for the node informer of kube-scheduler. It removes the fields that
+// no plugin of kube-scheduler reads, nor gpumem.
+func TrimNode(obj any) (any, error) {
+	if node, ok := obj.(*v1.Node); ok {
+		node.ManagedFields = nil
+		s := &node.Status
+		s.Capacity, s.Addresses, s.NodeInfo, s.VolumesInUse, s.VolumesAttached = nil, nil, v1.NodeSystemInfo{}, nil, nil
+	}
+	return obj, nil
+}
