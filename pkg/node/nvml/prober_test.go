@@ -445,16 +445,18 @@ func TestFindLibrary(t *testing.T) {
 	if got := find("", root); got != "libnvidia-ml.so.1" {
 		t.Errorf("nothing there: %q", got)
 	}
-	dir := filepath.Join(root, "usr/lib/aarch64-linux-gnu")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	want := filepath.Join(dir, "libnvidia-ml.so.1")
-	if err := os.WriteFile(want, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if got := find("", root); got != want {
-		t.Errorf("got %q, want %q", got, want)
+	for _, dir := range []string{"lib", "usr/lib/aarch64-linux-gnu"} { // the second precedes the first
+		dir = filepath.Join(root, dir)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		want := filepath.Join(dir, "libnvidia-ml.so.1")
+		if err := os.WriteFile(want, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := find("", root); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 	if got := find("/x.so", root); got != "/x.so" {
 		t.Errorf("set: %q", got)
