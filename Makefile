@@ -93,7 +93,7 @@ verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are ti
 	@echo "verified: what is generated is that of its sources"
 
 # Files that follow the rules of test/lint/styles.
-PROSE = $(addprefix docs/,packing.md routers.md moving-from-hami.md compare.md runbooks.md troubleshooting.md reliability.md seeing.md reference.md limits.md frameworks.md choosing-gpus.md pods.md claims.md preemption.md hardware.md install.md upgrading.md extender.md migrating-from-gpushare.md scaling.md security.md how-it-works.md part-of-a-fleet.md stability.md) README.md test/gpu/README.md CONTRIBUTING.md test/README.md charts/gpumem/README.md charts/gpumem/values.yaml
+PROSE = $(wildcard docs/*.md) README.md test/gpu/README.md CONTRIBUTING.md test/README.md charts/gpumem/README.md charts/gpumem/values.yaml
 
 .PHONY: lint
 lint: ## Run actionlint, Vale, and golangci-lint by the rules of .golangci.yml (LINTFLAGS="--concurrency 1")
