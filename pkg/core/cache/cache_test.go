@@ -41,7 +41,7 @@ func ask(units ...gpu.Units) placement.Request {
 	return placement.Request{Containers: placement.NewContainers(containers...)}
 }
 
-// ref names a pod whose UID is its name, "p", or told apart from it, "p@2".
+// ref returns a reference to a pod, from "p" with the UID "p", or from "p@2" to distinguish pods of one name.
 func ref(uid string) placement.PodRef {
 	name, _, _ := strings.Cut(uid, "@")
 	return placement.PodRef{Namespace: "ns", Name: name, UID: uid}
@@ -65,7 +65,7 @@ func assume(c *Cache, uid, node string, r placement.Request) (placement.Assignme
 	return c.AssumePod(ref(uid), node, r, placement.Binpack, start)
 }
 
-// enter has a read show that a pod is bound to node n.
+// enter records a read that found a pod bound to node n.
 func enter(c *Cache, h placement.Holding, now time.Time) {
 	read := c.BeginRead()
 	defer read.End()
@@ -81,7 +81,7 @@ func mustAssume(t *testing.T, c *Cache, uid, node string, r placement.Request) p
 	return a
 }
 
-// requested returns what is held of each GPU, and of no known one at the end.
+// requested returns the allocated units of each GPU, and of unattributed pods at the end.
 func requested(c *Cache, node string) []gpu.Units {
 	n, ok := c.Node(node)
 	if !ok {
@@ -102,8 +102,8 @@ func TestTransitions(t *testing.T) {
 	two := inventory(10, 10)
 	tests := map[string]struct {
 		do          func(t *testing.T, c *Cache)
-		want        []gpu.Units // held of GPU 0, GPU 1 and of none that is known, on node n
-		wantPod     string      // a pod, and what Where says of it
+		want        []gpu.Units // allocated on node n: of GPU 0, of GPU 1 and of unattributed pods
+		wantPod     string      // queried pod; wantOn and wantAssumed are the results
 		wantOn      string
 		wantAssumed bool
 	}{
@@ -409,12 +409,12 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// Room that was made for a pod is not given to one of lower priority.
+// Memory reserved for a nominated pod is not given to a pod of lower priority.
 func TestRoomIsKeptForANominatedPod(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do       func(c *Cache)
-		priority int32 // of a pod that comes now
-		want     bool  // it finds room
+		priority int32 // of a new pod
+		want     bool  // the new pod fits
 	}{
 		"nobody is nominated":  {do: func(*Cache) {}, want: true},
 		"nominated":            {do: func(c *Cache) { nominate(c, "n") }},
@@ -487,7 +487,7 @@ func nominateUntil(c *Cache, until time.Time) {
 	c.NominatePod("n", ref("vip"), important(ask(8)), placement.Assignment{}, until)
 }
 
-// The nominated pod itself finds its room, and is counted once when it has it.
+// The nominated pod itself can use its reserved memory, and counts once after that.
 func TestANominatedPodIsAssumed(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -503,7 +503,7 @@ func TestANominatedPodIsAssumed(t *testing.T) {
 	}
 }
 
-// What is left to others depends on who asks, though they ask for the same.
+// The decision depends on the pod because of reservations, even for equal requests.
 func TestAnswersBesideANominatedPodAreNotKept(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -518,7 +518,7 @@ func TestAnswersBesideANominatedPodAreNotKept(t *testing.T) {
 	}
 }
 
-// One who asks may find his answer after the node has changed.
+// A decision may be stored after the node has changed.
 func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -533,7 +533,7 @@ func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
 	}
 }
 
-// Nothing but the CPU of a pod without GPU memory is of interest, and that can change.
+// For a pod without GPU memory only the CPU matters, and it can change.
 func TestCPUOfAPodThatIsResized(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -612,7 +612,7 @@ func TestAssumePodErrors(t *testing.T) {
 			c.SetNode("m", inventory(20, 20))
 			if tc.before.Pod.UID != "" {
 				c.AddPod("n", tc.before)
-				c.AddPod("n", bound("fills", ask(8), 0)) // so that binpack takes GPU 0
+				c.AddPod("n", bound("fills", ask(8), 0)) // so that binpack picks GPU 0
 			}
 			if tc.node == "m" {
 				mustAssume(t, c, "p", "n", tc.req)
@@ -660,7 +660,7 @@ func TestAWaitEndsWhenTheOtherIsSettled(t *testing.T) {
 	mustAssume(t, c, "short", "n", ask(2))
 }
 
-// Two extenders, one of which leads no more, can choose the same memory.
+// Two extenders can reserve the same memory if one of them has lost the lead.
 func TestABindingIsNotRepeatedWhenItHasBeenOvertaken(t *testing.T) {
 	overtaken := func(t *testing.T, c *Cache) {
 		t.Helper()
@@ -737,7 +737,7 @@ func TestWhatIsReadDoesNotChange(t *testing.T) {
 	}
 }
 
-// 500 pods at once for room for 400: no GPU is given twice, and no room stays.
+// With 500 concurrent pods and memory for 400, no memory is allocated twice and none stays free.
 func TestConcurrentAssumePod(t *testing.T) {
 	c := New()
 	for i := range 5 {
@@ -775,7 +775,7 @@ func TestConcurrentAssumePod(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				if i%10 == 0 { // every tenth binding is refused once, and tried again
+				if i%10 == 0 { // every tenth binding is refused once and retried
 					c.RefusePod(uid, start)
 					if a, err = assume(c, uid, fmt.Sprint("n", (i+k)%5), ask(1)); err != nil {
 						continue
@@ -803,7 +803,7 @@ func TestConcurrentAssumePod(t *testing.T) {
 	}
 }
 
-// What takes no lock is found by the race detector.
+// For the race detector: readers take no lock.
 func TestAllMayBeCalledAtOnce(*testing.T) {
 	c, real := New(), New()
 	real.SetNode("n", inventory(10))
@@ -857,7 +857,7 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 	all.Wait()
 }
 
-// The same name 1,000 times from eight sides: nothing is left over.
+// The same name is added and removed 1,000 times from eight goroutines, and no record remains.
 func TestRecreatedUnderTheSameName(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10, 10))
@@ -882,8 +882,7 @@ func TestRecreatedUnderTheSameName(t *testing.T) {
 	}
 }
 
-// twin is the cache told in the dumbest way: a list of what the API server has
-// and a list of what is assumed.
+// twin is a simple model of the cache: a list of the API server's pods and a list of the assumed ones.
 type twin struct {
 	nodes     map[string]gpu.Inventory
 	objects   []object
@@ -895,7 +894,7 @@ type twin struct {
 type object struct {
 	node string
 	placement.Holding
-	bindings int  // of an assumed pod: those that may still land
+	bindings int  // of an assumed pod: bindings that may still succeed
 	read     bool // of an assumed pod
 
 	until time.Time // of a nominated or expected pod
@@ -905,14 +904,14 @@ func (w *twin) drop(from *[]object, uid string) {
 	*from = slices.DeleteFunc(*from, func(o object) bool { return o.Pod.UID == uid })
 }
 
-// remove drops a pod in all its roles.
+// remove drops a pod from all lists.
 func (w *twin) remove(uid string) {
 	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated, &w.expected} {
 		w.drop(from, uid)
 	}
 }
 
-// nominate has a pod that is not bound be to come to a node; empty: to none.
+// nominate nominates an unbound pod to a node; an empty name removes the nomination.
 func (w *twin) nominate(node string, h placement.Holding, until time.Time) {
 	w.drop(&w.nominated, h.Pod.UID)
 	if node != "" && !w.has(w.objects, h.Pod.UID) {
@@ -920,18 +919,18 @@ func (w *twin) nominate(node string, h placement.Holding, until time.Time) {
 	}
 }
 
-// isOwn reports whether only the cache knows of a pod's nomination.
+// isOwn reports whether a pod's nomination exists only in the cache.
 func (w *twin) isOwn(uid string) bool {
 	return slices.ContainsFunc(w.nominated, func(o object) bool { return o.Pod.UID == uid && !o.Waits.IsZero() })
 }
 
-// likely is the view with the pods that are expected on the node.
+// likely is the view with the expected pods on their GPUs.
 func (w *twin) likely(name string) (placement.Node, bool) {
 	n, ok := w.view(name)
 	return n.WithExpected(placement.PodRef{}), ok
 }
 
-// decide chooses for a pod that is not on the node, beside those that are expected if possible.
+// decide picks GPUs for a pod that is not on the node, if possible beside the expected pods.
 func (w *twin) decide(name, uid string, req placement.Request) (placement.Assignment, bool) {
 	for _, view := range []func(string) (placement.Node, bool){w.likely, w.view} {
 		n, ok := view(name)
@@ -981,9 +980,8 @@ func (w *twin) view(name string) (placement.Node, bool) {
 	return n, true
 }
 
-// FuzzCache: after each step, the cache is what comes out when all objects and
-// all assumptions are put together from scratch; and an assumption never takes
-// more than there is.
+// FuzzCache checks after each step that the state equals the one computed from scratch from all objects and
+// assumptions, and that an assumption never exceeds the free memory.
 func FuzzCache(f *testing.F) {
 	for seed := range uint64(60) {
 		f.Add(seed, uint8(80))
@@ -1065,7 +1063,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	case 3:
 		read := c.BeginRead()
 		defer read.End()
-		if random.IntN(3) == 0 { // the watch overtakes it
+		if random.IntN(3) == 0 { // the watch is ahead of the read
 			c.RemovePod(uid)
 			w.remove(uid)
 			read.Enter(node, holding, start.Add(time.Minute))
@@ -1135,7 +1133,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	}
 }
 
-// compareAnswers asks in more ways than answers are kept.
+// compareAnswers asks more kinds of questions than the cache stores answers.
 func compareAnswers(t *testing.T, c *Cache, w *twin) {
 	t.Helper()
 	for i := range len(answers{}.kept) + 2 {
@@ -1216,7 +1214,7 @@ func TestChanges(t *testing.T) {
 		name    string
 		do      func()
 		changed []string // nodes
-		nodes   int      // there are then
+		nodes   int      // number of nodes afterwards
 	}{
 		{"a node comes", func() { c.SetNode("a", inventory(10)) }, []string{"a"}, 1},
 		{"another comes", func() { c.SetNode("b", inventory(10)) }, []string{"b"}, 2},
@@ -1237,7 +1235,7 @@ func TestChanges(t *testing.T) {
 		before, _ := c.Changes()
 		step.do()
 		changed, now := c.ChangedSince(before)
-		// A node that is gone is none to look at.
+		// Look returns nil for a removed node.
 		changed = slices.DeleteFunc(slices.Sorted(slices.Values(changed)), func(name string) bool { return c.Look(name) == nil })
 		if after, nodes := c.Changes(); after != now || nodes != step.nodes || !slices.Equal(changed, step.changed) {
 			t.Errorf("%s: %d nodes, %v of them changed, want %d and %v", step.name, nodes, changed, step.nodes, step.changed)
@@ -1248,7 +1246,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// An answer is kept for the next pod that asks for the same, until the node changes.
+// A decision is stored for the next equal request until the node changes.
 func TestAnAnswerIsKept(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -1269,8 +1267,8 @@ func TestAnAnswerIsKept(t *testing.T) {
 	}
 }
 
-// An answer that counts expected pods is kept too, and apart from those that do not count them. A pod that is
-// expected on the node itself has another.
+// A decision that counts expected pods is stored too, separately from decisions that ignore them. The decision
+// for a pod that is itself expected on the node is not stored.
 func TestAnswersBesideAnExpectedPodAreKept(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -1295,19 +1293,19 @@ func TestAnswersBesideAnExpectedPodAreKept(t *testing.T) {
 	}
 }
 
-// A set has the nodes that it was made of, and those that came after it.
+// A set contains the named nodes, and all nodes added later.
 func TestNodeSets(t *testing.T) {
 	c := New()
-	for i := range 64 { // a whole word of bits
+	for i := range 64 { // fills a word of bits
 		c.SetNode(fmt.Sprint("n", i), inventory(10))
 	}
 	set := c.Set(slices.Values([]string{"n0", "n63", "unknown"}))
 	c.SetNode("unknown", inventory(10))
 	c.RemoveNode("n1")
-	c.SetNode("n1", inventory(10)) // again, and another
+	c.SetNode("n1", inventory(10)) // added again, as a new node
 	c.AddPod("n2", bound("left", ask(1), 0))
 	c.RemoveNode("n2")
-	c.SetNode("n2", inventory(10)) // the same, with a pod left
+	c.SetNode("n2", inventory(10)) // added again, with a pod left from before
 	c.AddPod("never", bound("nowhere", ask(1), 0))
 	for name, want := range map[string]bool{"n0": true, "n1": true, "n2": true, "n3": false, "n62": false, "n63": true, "unknown": true, "gone": false, "never": false} {
 		if got := c.Has(set, name); got != want {
@@ -1316,7 +1314,7 @@ func TestNodeSets(t *testing.T) {
 	}
 }
 
-// Tenants can create pods that name a node which never existed. Such names leave nothing behind.
+// Tenants can create pods with the name of a node that never existed. The cache keeps no record of such nodes.
 func TestSetsDoNotGrowWithNamesInPods(t *testing.T) {
 	c := New()
 	c.SetNode("node", inventory(10))
@@ -1330,7 +1328,7 @@ func TestSetsDoNotGrowWithNamesInPods(t *testing.T) {
 	}
 }
 
-// Readers take no lock, and see nothing that is half done: the race detector watches.
+// Readers take no lock and see no partial state. The race detector checks this.
 func TestReadersWhileNodesComeAndGo(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -1355,7 +1353,7 @@ func TestReadersWhileNodesComeAndGo(t *testing.T) {
 	}
 	for range 500 {
 		c.SetNode("short-lived", inventory(10))
-		runtime.Gosched() // to those who read it
+		runtime.Gosched() // let the readers run
 		c.RemoveNode("short-lived")
 	}
 	close(done)

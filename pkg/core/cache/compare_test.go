@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// fromScratch makes a cache of what the API server has.
+// fromScratch returns a cache with only the API server's objects.
 func (w *twin) fromScratch() *Cache {
 	c := New()
 	for _, o := range w.objects {
@@ -38,8 +38,8 @@ func TestDifferencesAndHeal(t *testing.T) {
 	nominated := func(node string) change { return func(c *Cache) { nominate(c, node) } }
 	assumed := func(c *Cache) { _, _ = assume(c, "p", "n", ask(3)) } // it fits
 	tests := map[string]struct {
-		cached, real []change // beside node n with two GPUs
-		want         string   // what is found
+		cached, real []change // besides node n with two GPUs
+		want         string   // the differences
 		was, is      string
 		held         []gpu.Units
 	}{
@@ -158,8 +158,7 @@ func TestDifferencesAndHeal(t *testing.T) {
 	}
 }
 
-// What the cache hears between two looks is not taken for a difference that has
-// stayed, and is not undone by what was read before.
+// An update between two comparisons is not taken for a lasting difference, and an older read does not undo it.
 func TestWhatIsHeardMeanwhileCounts(t *testing.T) {
 	c, real := New(), New()
 	c.SetNode("n", inventory(10, 10))
@@ -188,8 +187,7 @@ func TestWhatIsHeardMeanwhileCounts(t *testing.T) {
 	}
 }
 
-// FuzzHeal: whatever the cache has and whatever is real, healing all differences
-// leaves what is real and, on top of it, what the cache alone has assumed.
+// FuzzHeal checks that after healing all differences, any cache equals the real one plus its own assumptions.
 func FuzzHeal(f *testing.F) {
 	for seed := range uint64(60) {
 		f.Add(seed, uint8(60))

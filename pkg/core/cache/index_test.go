@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// addFleet adds nodes of eight GPUs, of four models in turn, and returns their names.
+// addFleet adds nodes with eight GPUs each, of four models in turn, and returns their names.
 func addFleet(c *Cache, nodes int) (names []string) {
 	sizes := []gpu.Units{79, 79, 22, 14}
 	for i := range nodes {
@@ -28,7 +28,7 @@ func addFleet(c *Cache, nodes int) (names []string) {
 	return names
 }
 
-// An index of a cache has the order of Rank over all nodes, whatever the cache hears and assumes.
+// An index of a cache has the order of Rank over all nodes, after any updates and assumptions.
 func TestAnIndexOfACache(t *testing.T) {
 	cpu := placementtest.CPU(100)
 	requests := []placement.Request{
@@ -94,8 +94,8 @@ func TestAnIndexOfACache(t *testing.T) {
 	}
 }
 
-// BenchmarkBest places pods of seven requests in turn, each on the best of all nodes, as a burst
-// does: the index, choosing and reserving GPUs, and the watch.
+// BenchmarkBest places pods of seven requests in turn, each on the best of all nodes, as in a burst: the index,
+// the reservation of GPUs, and the watch.
 func BenchmarkBest(b *testing.B) {
 	for _, size := range []int{500, 5_000, 50_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -136,7 +136,7 @@ func BenchmarkBest(b *testing.B) {
 	}
 }
 
-// BenchmarkIndex orders all nodes for a request that no pod has made before.
+// BenchmarkIndex orders all nodes for a new request.
 func BenchmarkIndex(b *testing.B) {
 	c := New()
 	addFleet(c, 5_000)
@@ -146,7 +146,7 @@ func BenchmarkIndex(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused finds out why a pod does not fit.
+// BenchmarkRefused measures the decision for a pod that does not fit.
 func BenchmarkRefused(b *testing.B) {
 	c := New()
 	names := addFleet(c, 5_000)
