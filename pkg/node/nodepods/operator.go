@@ -7,7 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
@@ -15,8 +14,7 @@ import (
 // ClientsStopped reads from the API server whether NVIDIA's GPU Operator currently keeps driver clients off the
 // node. It does so from before it unloads the driver until it has loaded the next one.
 func (n *Node) ClientsStopped(ctx context.Context) (bool, error) {
-	selector := fields.OneTermEqualSelector("metadata.name", n.name).String()
-	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: selector})
+	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: nodeSelector(n.name)})
 	if err != nil {
 		return false, fmt.Errorf("read node %s: %w", n.name, err)
 	}

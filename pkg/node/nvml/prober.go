@@ -48,7 +48,7 @@ type Prober struct {
 	cfg Config
 	log *zap.Logger
 
-	latest *inventory.Latest
+	*inventory.Latest // the GPUs of the last probe
 
 	mu        sync.Mutex // guards the rest of this block
 	usage     map[gpu.UUID]usage
@@ -102,7 +102,7 @@ type tracked struct {
 func New(cfg Config, log *zap.Logger) *Prober {
 	return &Prober{
 		cfg: cfg, log: log,
-		latest:   inventory.NewLatest(gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}, "the GPUs have not been probed yet"),
+		Latest:   inventory.NewLatest(gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}, "the GPUs have not been probed yet"),
 		measured: make(chan struct{}),
 		devices:  make(map[gpu.UUID]*tracked),
 		calls:    calls{timeout: cfg.Timeout, pending: make(map[string]*pending)},
@@ -110,11 +110,6 @@ func New(cfg Config, log *zap.Logger) *Prober {
 		woken:    backoff{first: min(time.Second, cfg.Interval), most: cfg.Interval},
 		resets:   newResets(cfg.Resets),
 	}
-}
-
-// Inventory implements inventory.Source.
-func (p *Prober) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
-	return p.latest.Inventory()
 }
 
 // Usage returns the usage of a GPU at the last probe: the used memory in bytes, and the fraction of time in
@@ -155,9 +150,6 @@ type usage struct {
 	usedBytes uint64
 	busy      float64
 }
-
-// Looked returns a channel that is closed after the first probe, successful or not.
-func (p *Prober) Looked() <-chan struct{} { return p.latest.Looked() }
 
 // Run probes the GPUs until the context is done.
 func (p *Prober) Run(ctx context.Context) error {
@@ -583,14 +575,14 @@ func (p *Prober) publish(reason string) {
 	if len(inv.Devices) > 0 {
 		reason = ""
 	}
-	was, said, _ := p.latest.Inventory()
+	was, said, _ := p.Inventory()
 	if len(inv.Devices) > 0 && inv.DriverVersion == "" {
 		inv.DriverVersion = was.DriverVersion
 	}
 	if reason != "" && reason != said {
 		p.log.Info("the node has no GPU to offer", zap.String("reason", reason))
 	}
-	p.latest.Set(inv, reason)
+	p.Set(inv, reason)
 }
 
 // sayOnce logs a message unless it repeats the last one of the same key.
