@@ -235,23 +235,33 @@ func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
 // container's environment, if it is known: the kubelet's answer decides between equal containers of several pods.
 func (t *Table) FindInit(pod placement.PodRef, container string, units int, given map[string]string) (memory, cores *Grant) {
 	grants, _ := t.Grants()
-	var answered *Grant
 	for i := range grants {
 		g := &grants[i]
-		is := g.Namespace == pod.Namespace && g.Pod == pod.Name && (g.UID == "" || g.UID == pod.UID)
-		switch ofMemory := g.Resource() == gpu.Memory && len(g.Slots) == units; {
-		case is && g.Init && g.Resource() == gpu.Cores && g.Container == container:
+		if !g.Init || g.Namespace != pod.Namespace || g.Pod != pod.Name || g.UID != "" && g.UID != pod.UID {
+			continue
+		}
+		switch {
+		case g.Resource() == gpu.Cores && g.Container == container:
 			cores = g
-		case is && g.Init && ofMemory && (g.Container == container || g.Container == "" && memory == nil):
+		case g.Resource() == gpu.Memory && len(g.Slots) == units && (g.Container == container || g.Container == "" && memory == nil):
 			memory = g
-		case ofMemory && (g.Init || g.Pod == "") && g.answers(given):
-			answered = g
 		}
 	}
-	if answered != nil && (memory == nil || !memory.answers(given)) {
-		memory = answered
+	if memory == nil || !memory.answers(given) {
+		memory = cmp.Or(answering(grants, units, given), memory)
 	}
 	return memory, cores
+}
+
+// answering returns the last grant of memory to an init container, or to an unknown pod, that has set an environment.
+func answering(grants []Grant, units int, given map[string]string) *Grant {
+	for i := range slices.Backward(grants) {
+		g := &grants[i]
+		if g.Resource() == gpu.Memory && len(g.Slots) == units && (g.Init || g.Pod == "") && g.answers(given) {
+			return g
+		}
+	}
+	return nil
 }
 
 // Attribute records that a grant is that of an init container of a pod. The pod's former grant, if it had one, goes to
