@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 )
 
-// cdiOptions are the flags of what the container runtime is to know of GPUs.
+// cdiOptions are the flags of the CDI files with which the plugin describes GPUs to the container runtime.
 type cdiOptions struct {
 	dir              string
 	hook             string
@@ -28,7 +28,7 @@ func (o *cdiOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.driverRootOnNode, "cdi-driver-root-on-node", o.driverRootOnNode, "the same `directory` as the node has it")
 }
 
-// check says what is wrong with them.
+// check reports invalid flags to m.
 func (o *cdiOptions) check(m *mistakes, claims bool) {
 	const want = "%q, want an absolute path: the container runtime sees it too"
 	m.require(!claims && o.hook == "" || filepath.IsAbs(o.dir), "cdi-dir", want, o.dir)
@@ -36,7 +36,7 @@ func (o *cdiOptions) check(m *mistakes, claims bool) {
 	m.require(o.hook == "" || filepath.IsAbs(o.driverRootOnNode), "cdi-driver-root-on-node", want, o.driverRootOnNode)
 }
 
-// describer returns who describes the GPUs to the container runtime; nil where others do.
+// describer returns the writer of the node's CDI file, or nil if other software describes the GPUs.
 func (c config) describer(log *zap.Logger, gpus *nvml.Prober) *cdi.Writer {
 	if c.cdi.hook == "" {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
-// byClaims returns a function that makes the allocator of claims. The node's object has the UID.
+// byClaims returns a function that creates the allocator of claims. Uid belongs to the node's object.
 func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.UID) func(*node) allocator {
 	return func(n *node) allocator {
 		n.pods.ByClaims()
@@ -22,7 +22,7 @@ func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.U
 			Domain: n.names.Domain(), Node: n.nodeName, Cores: n.cores, Containers: n.config.plugin.Containers,
 			Ready: n.level.Ready,
 		}, offers, disk, prepared, log)
-		// People keep new claims off the cordoned GPUs, and off all GPUs of a node that is to serve something else.
+		// Cordoned GPUs accept no new claims. Neither does any GPU of a node whose label requests another API.
 		closed := func() (ids []gpu.UUID, all bool, changed <-chan struct{}) {
 			said, changed := n.object.Said()
 			return said.Cordoned, said.API != api.ByClaims, changed
@@ -32,7 +32,7 @@ func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.U
 		return allocator{
 			offers: offers, account: driver.Allocations, allocated: driver.Prepared, retired: driver.RetiredClients,
 			containers: driver.Containers(n.level, users), holders: users, grants: users, alive: offers.Alive,
-			// Schedulers that place pods by the extended resource read that the GPUs are not theirs.
+			// Schedulers that place pods by the extended resource must not use these GPUs.
 			inventory: func() (gpu.Inventory, <-chan struct{}) {
 				inv, changed := offers.Inventory()
 				for i := range inv.Devices {
@@ -42,7 +42,7 @@ func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.U
 			},
 			listed: []<-chan struct{}{n.level.Looked()},
 			checks: []serve.Check{{Name: "claims", Missing: runner.Missing}},
-			runs:   []func(context.Context) error{after(runner.Run, n.object.Read())}, // which knows the cordoned GPUs
+			runs:   []func(context.Context) error{after(runner.Run, n.object.Read())}, // the node's object lists the cordoned GPUs
 			leave:  func(context.Context) {},
 		}
 	}

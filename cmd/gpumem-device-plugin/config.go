@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// config is what the flags say, each of them read once.
+// config contains the parsed flags.
 type config struct {
 	options
 
@@ -33,7 +33,7 @@ type config struct {
 	plugin     deviceplugin.Config
 }
 
-// config reads the flags. It reports all mistakes at once.
+// config parses the flags. It returns all errors at once.
 func (o options) config() (config, error) {
 	c := config{options: o, plugin: deviceplugin.DefaultConfig(o.nodeName)}
 	var m mistakes
@@ -69,7 +69,7 @@ func (o options) config() (config, error) {
 	return c, errors.Join(append(m, o.kube.Validate(), o.log.Validate())...)
 }
 
-// mistakes are what is wrong with flags.
+// mistakes collects errors in flags.
 type mistakes []error
 
 func (m *mistakes) check(flag string, err error) {
@@ -84,7 +84,7 @@ func (m *mistakes) require(is bool, flag, format string, args ...any) {
 	}
 }
 
-// read returns what a flag stands for.
+// read parses the value of a flag, and reports an error to m.
 func read[T any](m *mistakes, flag string, parse func(string) (T, error), value string) T {
 	out, err := parse(value)
 	m.check(flag, err)
@@ -106,7 +106,7 @@ func parseXIDs(list string) ([]uint64, error) {
 	return out, nil
 }
 
-// evictor returns what evicts pods that use too much; nil when nothing does.
+// evictor returns the evictor of pods that exceed their grants, or nil if --on-overuse disables eviction.
 func (c config) evictor(pods *nodepods.Pods) usage.Evictor {
 	if c.onOveruse != overuseEvict {
 		return nil

@@ -16,7 +16,7 @@ func byResource(n *node) allocator {
 	dir := filepath.Join(n.kubeletDir, "device-plugins")
 	cfg := n.config.plugin
 	cfg.Ready, cfg.Kernel, cfg.Cordoned = n.level.Ready, n.level, n.object.Cordoned
-	cfg.Record = checkpoint.File(filepath.Join(dir, "gpumem-grants.json")) // goes with the kubelet's checkpoint
+	cfg.Record = checkpoint.File(filepath.Join(dir, "gpumem-grants.json")) // removed together with the kubelet's checkpoint
 	cfg.Former = filepath.Join(dir, "gpumem-levels.json")
 	measured := metrics.NewDevicePlugin(n.registry)
 	p := deviceplugin.New(cfg, n.level, n.pods, n.kubelet, n.events, measured, n.log.Named("plugin"))
@@ -35,7 +35,7 @@ func byResource(n *node) allocator {
 			p.Announcer.Announce, p.Announcer.AnnounceHealth, p.Reconciler.Run,
 			after(offered(p, runner), n.level.Looked()),
 		},
-		// Pods that are not listed yet may hold some.
+		// A pod that is not listed yet may hold GPU memory.
 		allocated: func() (int, <-chan struct{}) {
 			pods, complete, changed := n.pods.Pods()
 			if !complete {
@@ -43,7 +43,7 @@ func byResource(n *node) allocator {
 			}
 			return len(pods), changed
 		},
-		// A kubelet that has read no devices needs none of them withdrawn.
+		// If the kubelet has read no devices, none need to be withdrawn.
 		leave: func(ctx context.Context) {
 			select {
 			case <-runner.Listed():
@@ -54,10 +54,9 @@ func byResource(n *node) allocator {
 	}
 }
 
-// offered registers the resources once the node has had a GPU. Of a resource that is registered and
-// has no device the kubelet fails pods that name 0 of it, as a LimitRange has them do
-// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate); one that it does not know it
-// leaves alone.
+// offered registers the resources once the node has had a GPU. For a registered resource without devices, the
+// kubelet fails pods that request 0 of it, as a LimitRange can make them do
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate). It ignores unregistered resources.
 func offered(p deviceplugin.Plugin, r *deviceplugin.Runner) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {

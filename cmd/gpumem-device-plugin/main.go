@@ -1,7 +1,6 @@
-// Command gpumem-device-plugin offers the GPU memory of its node to the kubelet,
-// tells containers which GPU they got, and keeps what is written of both true.
-// Called as "gpumem-device-plugin mps", it keeps NVIDIA's MPS daemon running, and as "gpumem-device-plugin was-reset", it
-// returns GPUs to use.
+// Command gpumem-device-plugin offers the GPU memory of its node to the kubelet, passes the assigned GPUs to
+// containers, and publishes the node's inventory and the actual assignments of pods. "gpumem-device-plugin mps"
+// runs NVIDIA's MPS daemon instead, and "gpumem-device-plugin was-reset" returns GPUs to use after a reset.
 package main
 
 import (
@@ -31,7 +30,7 @@ var version = "dev"
 
 func main() { os.Exit(daemon.Main("gpumem-device-plugin", run)) }
 
-// run is main with its surroundings passed in.
+// run is main with its arguments and output streams as parameters.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == mpsCommand {
 		return runMPS(ctx, args[1:], stdout, stderr)
@@ -62,8 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return start(ctx, log, cfg)
 }
 
-// start wires the parts together and runs them until the context is done, and for
-// as long after that as it takes to leave.
+// start creates the parts and runs them until the context is done, and then until the process may end.
 func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	client, err := cfg.kube.Client("gpumem-device-plugin", version)
 	if err != nil {

@@ -26,7 +26,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
-// mpsCommand as the first argument lets the program supervise the MPS daemon instead of serving the kubelet.
+// mpsCommand is the first argument that makes the program supervise the MPS daemon instead of serving the
+// kubelet.
 const mpsCommand = "mps"
 
 const (
@@ -43,7 +44,7 @@ type mpsOptions struct {
 	driverRoot   string
 	kubeletDir   string
 	devices      string
-	ours         coexist.Selector // of devices
+	ours         coexist.Selector // parsed from devices
 	reserveMiB   int64
 	mig          bool
 	olderOnly    bool
@@ -94,7 +95,7 @@ func (o *mpsOptions) validate() error {
 	return errors.Join(errs...)
 }
 
-// runMPS supervises the MPS daemon until the context is done.
+// runMPS supervises the node's MPS daemons until the context is done.
 func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o mpsOptions
 	switch err := o.parse(args, stdout); {
@@ -116,7 +117,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		driver          string
 		gpus, instances []inventory.Part
 	}
-	found, ok := retry(ctx, probeRetry, log, "waiting for a GPU", func(context.Context) (p parts, err error) { // the driver may come later
+	found, ok := retry(ctx, probeRetry, log, "waiting for a GPU", func(context.Context) (p parts, err error) { // the driver may be loaded later
 		p.driver, p.gpus, p.instances, _, err = machine.Parts(o.reserveMiB, o.selected)
 		return p, err
 	})
@@ -125,7 +126,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	}
 	driver := found.driver
 	if !o.mig {
-		found.instances = nil // they have no daemon
+		found.instances = nil // MIG instances get no daemon
 	}
 	if o.olderOnly && enforcement.PartitionsMemory(driver) {
 		log.Info("no daemon is run: the driver limits memory by itself", zap.String("driver", driver))
@@ -157,7 +158,7 @@ func (o *mpsOptions) selected(devices []gpu.Device) map[gpu.UUID]bool {
 	return o.ours.Selected(choiceFile(o.kubeletDir), devices)
 }
 
-// probe has another process of this program be a client.
+// probe runs a second process of this program as an MPS client.
 func (o *mpsOptions) probe(ctx context.Context, env []string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -175,7 +176,7 @@ func (o *mpsOptions) probe(ctx context.Context, env []string) error {
 	return nil
 }
 
-// cuda returns the path to load CUDA's library from: next to NVML, where its path is given.
+// cuda returns the path of the CUDA library, in the directory of --nvml-library if that is set.
 func (o *mpsOptions) cuda() string {
 	const name = "libcuda.so.1"
 	if o.nvmlLibrary != "" {
@@ -184,12 +185,12 @@ func (o *mpsOptions) cuda() string {
 	return nvml.FindInDriver(name, o.driverRoot)
 }
 
-// daemonsOf returns one daemon for each of these MIG instances, and one for the other GPUs if there are any. Look returns the
-// GPUs and the instances at any later time, and the number of GPUs that do not answer.
+// daemonsOf returns one daemon config for each MIG instance, and one for the other GPUs if there are any. Look
+// returns the current GPUs and instances, and the number of GPUs that do not answer.
 func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, look func() (gpus, instances []inventory.Part, lost int, err error)) (daemons []mps.Config) {
 	whole.GPUs = func() ([]inventory.Part, bool, error) {
 		gpus, _, lost, err := look()
-		if len(instances) > 0 { // a daemon that does not see all GPUs is given open ones alone
+		if len(instances) > 0 { // a daemon that sees only some GPUs must get no closed ones
 			return slices.DeleteFunc(gpus, func(p inventory.Part) bool { return p.Closed }), false, err
 		}
 		return gpus, lost == 0, err
@@ -200,7 +201,7 @@ func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, look func() (
 	for _, i := range instances {
 		one := whole
 		one.Dir = mps.DirOf(whole.Dir, gpu.Device{UUID: i.UUID})
-		one.Exclusive = false // it has no compute mode
+		one.Exclusive = false // MIG instances have no compute mode
 		one.GPUs = func() ([]inventory.Part, bool, error) {
 			_, now, _, err := look()
 			at := slices.IndexFunc(now, func(p inventory.Part) bool { return p.UUID == i.UUID })

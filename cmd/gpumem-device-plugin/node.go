@@ -29,26 +29,26 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 )
 
-// How NVML is probed, where no flag says it.
+// Settings of NVML probes that have no flag.
 const (
-	probeRetry    = 10 * time.Second // while there is no driver, or no GPU
+	probeRetry    = 10 * time.Second // while the driver or a GPU is missing
 	probeTimeout  = 5 * time.Second
 	probeRecovery = 3
 )
 
-// levelInterval is the time between two looks at who enforces limits.
+// levelInterval is the interval at which the plugin verifies the enforcement level.
 const levelInterval = 2 * time.Second
 
-// usersInterval is the time between two looks at who else uses GPUs.
+// usersInterval is the interval at which the plugin checks for other users of GPUs.
 const usersInterval = 5 * time.Second
 
-// kubelet lists the devices that it has given to containers, of our resources and of others.
+// kubelet lists the devices that the kubelet has allocated to containers, of gpumem's resources and of others.
 type kubelet interface {
 	grants.Kubelet
 	coexist.Users
 }
 
-// node has an allocator and the parts of the process that both allocation APIs share.
+// node contains the allocator, and the parts of the process that both allocation APIs share.
 type node struct {
 	config
 	log      *zap.Logger
@@ -63,16 +63,16 @@ type node struct {
 	level  *enforcement.Node
 	pods   *nodepods.Pods
 	object *nodepods.Node
-	nri    *nri.Plugin // nil where the runtime is not to call us
+	nri    *nri.Plugin // nil if NRI is off
 	usage  *usage.Watch
 
 	allocator
 }
 
-// allocator allocates the node's GPUs by one API: the extended resource, or claims.
+// allocator allocates the node's GPUs through one API: the extended resource, or claims.
 type allocator struct {
 	offers     *grants.Offers
-	inventory  func() (gpu.Inventory, <-chan struct{}) // the offer, as schedulers read it
+	inventory  func() (gpu.Inventory, <-chan struct{}) // the offer that schedulers read
 	account    func() (given []gpu.PodAllocation, known bool, changed <-chan struct{})
 	allocated  func() (int, <-chan struct{}) // the number of pods or claims that hold GPU memory
 	retired    coexist.Retired
@@ -83,10 +83,10 @@ type allocator struct {
 	alive      func()
 	checks     []serve.Check
 	runs       []func(context.Context) error
-	leave      func(context.Context) // returns when the kubelet needs the process no longer
+	leave      func(context.Context) // returns when the kubelet no longer needs the process
 }
 
-// newNode makes the parts, and has an allocator made from them.
+// newNode creates the parts. It calls allocate to create the allocator from them.
 func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet kubelet, events event.Events, published func(context.Context) gpu.Inventory, allocate func(*node) allocator) *node {
 	n := &node{
 		config: cfg, log: log, client: client, kubelet: kubelet, events: events, registry: metrics.NewRegistry(version),
@@ -133,20 +133,21 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 	return n
 }
 
-// driverHost is where the kernel reports facts about the driver.
+// driverHost is the location of the kernel's facts about the driver.
 var driverHost = nvml.Host{Sys: "/sys", Proc: "/proc"}
 
-// resetsFile returns the file with the GPUs that need a reset. It goes with the kubelet's checkpoint.
+// resetsFile returns the path of the file that lists the GPUs that need a reset. It is in the directory of the
+// kubelet's checkpoint.
 func resetsFile(kubeletDir string) string {
 	return filepath.Join(kubeletDir, "device-plugins", "gpumem-resets.json")
 }
 
-// choiceFile returns the file that records the first index of each GPU. The MPS supervisor reads it, too.
+// choiceFile returns the file that records the first index of each GPU. The MPS supervisor reads it too.
 func choiceFile(kubeletDir string) checkpoint.File {
 	return checkpoint.File(filepath.Join(kubeletDir, "device-plugins", "gpumem-devices.json"))
 }
 
-// gpus are the node's, with how much they are in use.
+// gpus provides the node's GPUs and their usage to metrics.
 type gpus struct {
 	*enforcement.Node
 	prober *nvml.Prober
@@ -162,7 +163,7 @@ func (n *node) connected() error {
 	return n.nri.Connected()
 }
 
-// late names a container that runs without its limit.
+// late returns an error that names a container without its limit, or nil.
 func (n *node) late() error {
 	if n.nri == nil {
 		return nil
@@ -170,9 +171,9 @@ func (n *node) late() error {
 	return n.nri.Late()
 }
 
-// start returns the functions to run, each until its context is done. The GPUs must be probed, and their level known,
-// before any part publishes them. Schedulers read the inventory after the kubelet has read its devices: the kubelet would
-// fail their pods.
+// start returns the functions to run; each runs until its context is done. The level publishes the GPUs only
+// after they have been probed. Schedulers must not read the inventory before the kubelet has read the devices,
+// because the kubelet would reject their pods.
 func (n *node) start(probes net.Listener) []func(context.Context) error {
 	looked := n.level.Looked()
 	runs := []func(context.Context) error{
@@ -193,7 +194,7 @@ func (n *node) start(probes net.Listener) []func(context.Context) error {
 	return append(runs, n.runs...)
 }
 
-// after returns a function that waits for the channels before it runs another.
+// after returns a function that calls run after all channels are closed.
 func after(run func(context.Context) error, closed ...<-chan struct{}) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, c := range closed {
@@ -207,7 +208,8 @@ func after(run func(context.Context) error, closed ...<-chan struct{}) func(cont
 	}
 }
 
-// end returns when the process may end: after it was told to and has left in order, or when a part has failed.
+// end returns when the process may end: after told is closed and the plugin has left in order, or when a part
+// fails.
 func (n *node) end(ctx context.Context, told <-chan struct{}) {
 	select {
 	case <-told:
@@ -217,7 +219,7 @@ func (n *node) end(ctx context.Context, told <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, maxLeave)
 	defer cancel()
 	n.leave(ctx)
-	may := false // a node that was never read has no label
+	may := false // the label of a node that was never read is unknown
 	select {
 	case <-n.object.Read():
 		may = true
@@ -226,8 +228,8 @@ func (n *node) end(ctx context.Context, told <-chan struct{}) {
 	outlive(ctx, n.log, may, n.object.ClientsStopped, n.allocated, daemonRuns(n.mpsDir))
 }
 
-// until returns a channel that is closed when the process is to end: with the context, or when the node is to serve
-// something else and nothing is allocated.
+// until returns a channel that is closed when the process should end: when the context is done, or when the
+// node must serve another API or unit and nothing is allocated.
 func (n *node) until(ctx context.Context, other func(label string) bool) <-chan struct{} {
 	end := make(chan struct{})
 	go func() {
@@ -248,8 +250,8 @@ func (n *node) until(ctx context.Context, other func(label string) bool) <-chan 
 	return end
 }
 
-// probes answers the kubelet's probes, and Prometheus. A node without a GPU is ready, and says
-// why it offers nothing.
+// probes handles the kubelet's probes and Prometheus's scrapes. A node without GPUs is ready, and shows the
+// reason.
 func (n *node) probes() http.Handler {
 	measured := metrics.Handler(n.registry)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -258,7 +260,7 @@ func (n *node) probes() http.Handler {
 	})
 }
 
-// found checks that the node offers its GPUs, or has none.
+// found returns a check that the node offers its GPUs, or has none.
 func (n *node) found() serve.Check {
 	name, missing := "gpus", ""
 	switch o, _ := n.offers.Now(); {

@@ -14,13 +14,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
-// What to do with pods that no scheduler of gpumem has placed.
+// Values of --unassigned, for pods that no scheduler of gpumem has placed.
 const (
 	unassignedPlace  = "place"
 	unassignedRefuse = "refuse"
 )
 
-// What to do with pods that use more than they were granted.
+// Values of --on-overuse, for pods that use more than their grants.
 const (
 	overuseWarn  = "warn"
 	overuseEvict = "evict"

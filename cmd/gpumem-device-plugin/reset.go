@@ -12,10 +12,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
-// resetCommand is the first argument with which the program records that a person has reset GPUs.
+// resetCommand is the first argument that makes the program record a reset of GPUs by an administrator.
 const resetCommand = "was-reset"
 
-// runReset removes GPUs from the list of those that need a reset.
+// runReset removes GPUs from the list of GPUs that need a reset.
 func runReset(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-device-plugin was-reset", pflag.ContinueOnError)
 	gpus := f.StringSlice("gpus", nil, "`UUIDs` of the GPUs that were reset, with commas between them")

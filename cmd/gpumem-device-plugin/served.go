@@ -19,17 +19,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 )
 
-// served names the API and the unit in which a node allocates its GPU memory.
+// served is the API and the unit in which a node allocates its GPU memory.
 type served struct {
-	api     string // as the node's label names it; empty: the extended resource, in memory
-	unitMiB int64  // 0: shares
+	api     string // value of the node's label; empty: the extended resource, in memory
+	unitMiB int64  // 0 for shares
 }
 
-// drained is how long a node that is to serve something else must be without allocations: a scheduler that
+// drained is how long a node must be without allocations before it serves another API or unit. A scheduler that
 // has not read the new label yet can still send a pod.
 const drained = 10 * time.Second
 
-// wants returns what a node with this label is to serve.
+// wants returns the API and the unit that a node with this label requests.
 func (c config) wants(label string) served {
 	switch {
 	case label == api.ByClaims && c.claims && c.claimsInShares:
@@ -43,7 +43,7 @@ func (c config) wants(label string) served {
 	}
 }
 
-// canServe returns an error for an API that the flags turn off.
+// canServe returns an error if the flags disable the API that the node must keep serving.
 func (c config) canServe(is served, claimers []string) error {
 	if is.api == api.ByClaims && !c.claims {
 		return fmt.Errorf("--claims is off, and pods of the node have claims to its GPU memory: %s. Turn claims on again until these pods have ended: without claims the kubelet cannot end them",
@@ -52,9 +52,9 @@ func (c config) canServe(is served, claimers []string) error {
 	return nil
 }
 
-// choose returns the API and the unit of the node, and a reason if its label and the flags want others. The node
-// serves the same as before until no pod and no claim is left of it: both could allocate the same memory, and the
-// limits and the slots of its pods were computed in its unit.
+// choose returns the API and the unit of the node, and a reason if they differ from the label and the flags.
+// The node keeps its former API and unit while pods or claims hold memory by them. Otherwise both APIs could
+// allocate the same memory, and the pods' limits and slots would not match the unit.
 func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) (is served, unchanged string) {
 	wanted := c.wants(seen.Labels[c.names.API()])
 	was, left := c.former(seen, prepared)
@@ -70,7 +70,7 @@ func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) 
 	return was, unchanged
 }
 
-// former returns the last API and unit of the node, and the names of the pods or claims that still hold memory by them.
+// former returns the last API and unit of the node, and the pods or claims that still hold memory by them.
 func (c config) former(seen nodepods.Seen, prepared map[types.UID]claims.Claim) (was served, left []string) {
 	for _, claim := range prepared {
 		if was = (served{api.ByClaims, c.unitMiB}); claim.InShares() {
@@ -78,13 +78,13 @@ func (c config) former(seen nodepods.Seen, prepared map[types.UID]claims.Claim) 
 		}
 		left = append(left, claim.Namespace+"/"+claim.Name)
 	}
-	if !c.claims { // the checkpoint is out of reach
+	if !c.claims { // the plugin cannot read the checkpoint of claims
 		was, left = served{api.ByClaims, c.unitMiB}, seen.Claimers
 	}
 	slices.Sort(left)
 	offered := seen.Offered
 	if len(offered.Devices) > 0 && offered.Devices[0].Status.ByClaims && seen.Admitted {
-		offered = gpu.Inventory{} // older than these pods
+		offered = gpu.Inventory{} // published before these pods were admitted
 	}
 	some := len(offered.Devices) > 0
 	switch {
@@ -94,7 +94,7 @@ func (c config) former(seen nodepods.Seen, prepared map[types.UID]claims.Claim) 
 		return served{api: api.InShares}, seen.Sharers
 	case some:
 		return served{unitMiB: offered.UnitMiB}, seen.Holders
-	default: // a plugin that published nothing has served these pods
+	default: // the plugin that served these pods published nothing
 		return served{unitMiB: c.unitMiB}, seen.Holders
 	}
 }
@@ -107,8 +107,9 @@ func (c config) describe(s served) string {
 	return resource
 }
 
-// serving returns the config for a node that serves this. A share has its part of the cores. A node that serves
-// claims offers no MIG instances: a claim to several GPUs could get some, and a program sees one alone.
+// serving returns the config for a node that serves s. A share includes a share of the cores. A node that
+// serves claims offers no MIG instances: a claim for several GPUs could get several instances, but a program
+// can use only one.
 func (c config) serving(s served) config {
 	c.unitMiB = s.unitMiB
 	if c.inShares() {
@@ -119,13 +120,13 @@ func (c config) serving(s served) config {
 	return c
 }
 
-// inShares reports whether the node's GPUs are offered in shares.
+// inShares reports whether the node offers its GPUs in shares.
 func (c config) inShares() bool { return c.unitMiB == 0 }
 
-// resource is the extended resource that the node offers.
+// resource returns the extended resource that the node offers.
 func (c config) resource() string { return string(c.names.Offered(c.inShares())) }
 
-// apis are those that the node's label may ask for.
+// apis returns the APIs that the node's label can select.
 func (c config) apis() (on []string) {
 	if c.claims {
 		on = append(on, api.ByClaims)
@@ -136,8 +137,9 @@ func (c config) apis() (on []string) {
 	return on
 }
 
-// replaced returns once a node is to serve something else and nothing was allocated for a while. It returns false if
-// the context ends first. Both functions return channels that are closed when their answers change.
+// replaced waits until the node must serve another API or unit, and nothing has been allocated for a while. It
+// returns false if the context ends first. Each function also returns a channel that is closed when its result
+// changes.
 func replaced(ctx context.Context, other func() (bool, <-chan struct{}), allocated func() (int, <-chan struct{})) bool {
 	for {
 		asked, relabelled := other()
@@ -157,7 +159,7 @@ func replaced(ctx context.Context, other func() (bool, <-chan struct{}), allocat
 	}
 }
 
-// stepRetry is the time between two tries of a step without which the process cannot start.
+// stepRetry is the pause between attempts of a step that the start requires.
 const stepRetry = 2 * time.Second
 
 // retry repeats a step until it succeeds, and logs each new error. It returns false if the context ends first.
@@ -179,9 +181,9 @@ func retry[T any](ctx context.Context, pause time.Duration, log *zap.Logger, fai
 	}
 }
 
-// look reads the node's labels, its pods and its last inventory. If labels can select an API or a unit, look waits
-// for the API server. Otherwise it tries once: the plugin also serves containers that restart while the API server
-// is away.
+// look reads the node's labels, its pods and its last inventory. If labels can select an API or a unit, look
+// waits for the API server. Otherwise it tries once, because the plugin must also serve containers that restart
+// while the API server is unreachable.
 func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Seen, ok bool) {
 	return retry(ctx, stepRetry, log, "the node is not known yet", func(ctx context.Context) (nodepods.Seen, error) {
 		seen, err := nodepods.Look(ctx, client, cfg.names, cfg.nodeName)
@@ -193,8 +195,8 @@ func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.In
 	})
 }
 
-// lastInventory returns a function that returns the inventory that the node published last. It reads it once more if
-// the first look has failed: the capacity of a GPU follows it.
+// lastInventory returns a function that returns the last published inventory. If the first read has failed, it
+// reads the node again, because the capacity of a GPU depends on that inventory.
 func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, seen nodepods.Seen) func(context.Context) gpu.Inventory {
 	var once sync.Once
 	return func(ctx context.Context) gpu.Inventory {
@@ -212,8 +214,8 @@ func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, seen
 	}
 }
 
-// recoverClaims returns the prepared claims, and rebuilds their checkpoint if it is not usable. For that it waits for
-// the API server.
+// recoverClaims returns the prepared claims. If their checkpoint is unusable, it waits for the API server and
+// rebuilds the checkpoint.
 func recoverClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk) (prepared map[types.UID]claims.Claim, ok bool) {
 	return retry(ctx, stepRetry, log, "prepared claims are not known yet", func(ctx context.Context) (map[types.UID]claims.Claim, error) {
 		return claims.Recover(ctx, disk, func(ctx context.Context) ([]*resourceapi.ResourceClaim, error) {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Cgroups are the control groups of a host, mounted at Root.
+// Cgroups accesses the host's control groups, mounted at Root.
 type Cgroups struct{ Root string }
 
-// check says why the driver cannot limit these control groups.
+// check returns an error if the driver cannot limit these control groups.
 func (c Cgroups) check() error {
 	_, err := os.Stat(filepath.Join(c.Root, "cgroup.controllers"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -21,8 +21,7 @@ func (c Cgroups) check() error {
 	return err
 }
 
-// dir returns the folder of a control group, which must be below the root and
-// not the root itself.
+// dir returns the directory of a control group, which must be below the root.
 func (c Cgroups) dir(group string) (string, error) {
 	if rel := strings.Trim(group, "/"); rel == "" || !filepath.IsLocal(rel) {
 		return "", fmt.Errorf("%q is no control group of a container", group)
@@ -30,8 +29,8 @@ func (c Cgroups) dir(group string) (string, error) {
 	return filepath.Join(c.Root, group), nil
 }
 
-// pods returns the folder that the kubelet keeps the control groups of pods in, by its names with
-// either cgroup driver, below the root or one step further (--cgroup-root).
+// pods returns the directory in which the kubelet creates the control groups of pods. It tries the names of
+// both cgroup drivers, directly below the root and one level deeper (--cgroup-root).
 func (c Cgroups) pods() (string, error) {
 	for _, pattern := range []string{"kubepods.slice", "kubepods", "*/*-kubepods.slice", "*/kubepods"} {
 		if found, err := filepath.Glob(filepath.Join(c.Root, pattern)); err == nil && len(found) > 0 {
@@ -41,16 +40,15 @@ func (c Cgroups) pods() (string, error) {
 	return "", fmt.Errorf("the kubelet's control group kubepods is not below %s", c.Root)
 }
 
-// aboveContainers reports whether a control group is the kubelet's: of all pods, of those of one
-// quality of service, or of one pod.
+// aboveContainers reports whether the kubelet owns a control group: the group of all pods, of one quality of
+// service, or of one pod.
 func aboveContainers(dir string) bool {
 	name := filepath.Base(dir)
 	return strings.Contains(name, "kubepods") || strings.HasPrefix(name, "pod") || name == "burstable" || name == "besteffort"
 }
 
-// GroupOf returns the control group that a container runtime gives to a container,
-// below the root, from what the container's specification says (OCI runtime
-// specification, "cgroupsPath"): a path, or for systemd "slice:prefix:name".
+// GroupOf returns the control group of a container, relative to the root, from the cgroupsPath in its
+// specification (OCI runtime specification): a path, or for systemd "slice:prefix:name".
 func GroupOf(cgroupsPath string) (string, error) {
 	parts := strings.Split(cgroupsPath, ":")
 	switch {
@@ -63,8 +61,7 @@ func GroupOf(cgroupsPath string) (string, error) {
 	}
 }
 
-// expandSlice returns where systemd has a slice: each dash in its name is a step
-// down (systemd.slice(5)).
+// expandSlice returns the path of a systemd slice. Each dash in its name adds a level (systemd.slice(5)).
 func expandSlice(slice string) string {
 	name := strings.TrimSuffix(slice, ".slice")
 	var path, prefix string

@@ -16,10 +16,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Driver limits the GPU memory of control groups (nvml.Limits). Dir is the full path of a group's directory, amounts are bytes.
+// Driver limits the GPU memory of control groups (nvml.Limits). Dir is the full path of a group's directory.
+// Amounts are in bytes.
 type Driver interface {
 	Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error
-	// Get is not ok for a group that has no limits.
+	// Get returns ok == false for a group without limits.
 	Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard uint64, ok bool, err error)
 }
 
@@ -29,44 +30,45 @@ const (
 	// unlimited is NVML_DEVICE_MEMORY_LIMIT_MAX.
 	unlimited = 1<<64 - 1
 
-	// maxPage is the largest page that drivers count memory in.
+	// maxPage is the largest page size of any driver. Limits are rounded down to whole pages.
 	maxPage = 2 * mib
 )
 
-// within reports whether two limits are equal in whole pages.
+// within reports whether a limit that was read equals the limit that was set, up to rounding to pages.
 func within(read, set uint64) bool { return read <= set && set-read < maxPage }
 
-// kernel enforces the level of that name.
+// kernel implements the level kernel.
 type kernel struct {
 	driver  Driver
 	cgroups Cgroups
 
-	turn   chan struct{}           // of the one change at a time, because settle adds up limits. It guards the next two
-	limits map[string]limit        // of running containers, by the directories of their groups
-	cut    map[string][]gpu.Device // by the directories of groups that may get a limit after nobody waits for it
+	turn   chan struct{}           // held by the one change at a time, because settle adds up limits; guards the next two fields
+	limits map[string]limit        // limits of running containers, by directory of the control group
+	cut    map[string][]gpu.Device // GPUs by directory of groups on which an abandoned call may still set a limit
 
 	mu      sync.Mutex // guards the rest
 	tested  result
-	testing chan struct{} // closed when the test that runs has ended; nil: none runs
+	testing chan struct{} // closed when the running test ends; nil if none runs
 }
 
-// A result is the outcome of a test.
+// result is the outcome of a test.
 type result struct {
-	of   string // the driver and the GPUs
+	of   string // driver version and GPUs that were tested
 	at   time.Time
-	err  error              // of all GPUs
-	gpus map[gpu.UUID]error // of some, where others have their limits
+	err  error              // failure on all GPUs
+	gpus map[gpu.UUID]error // failures on single GPUs, if the test passed on others
 }
 
 func newKernel(driver Driver, cgroups Cgroups) *kernel {
 	return &kernel{driver: driver, cgroups: cgroups, turn: make(chan struct{}, 1), limits: make(map[string]limit), cut: make(map[string][]gpu.Device)}
 }
 
-// errBusy is the error of a call that got no turn, or no answer: it proves nothing about the driver.
+// errBusy is the error of a call that did not run, or got no answer in time. It proves nothing about the
+// driver.
 var errBusy = errors.New("the driver is busy with other limits")
 
-// do calls f when its turn comes, but waits no longer than the context: the container runtime does not either, and starts a
-// container without an answer.
+// do calls f when no other change runs, or returns errBusy when the context is done. It must not wait longer,
+// because the container runtime starts a container that gets no answer in time.
 func (k *kernel) do(ctx context.Context, f func() error) error {
 	select {
 	case k.turn <- struct{}{}:
@@ -77,13 +79,14 @@ func (k *kernel) do(ctx context.Context, f func() error) error {
 	}
 }
 
-// limit is a container's memory on each of its GPUs.
+// limit is a container's memory limit on each of its GPUs.
 type limit struct {
 	gpus  []gpu.UUID
 	bytes uint64
 }
 
-// hold sets a container's limit on each of its GPUs. If one fails, no GPU keeps memory reserved.
+// hold sets a container's limit on each of its GPUs. If one GPU fails, hold releases the reservations on all of
+// them.
 func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	if limitMiB <= 0 || limitMiB > unlimited/2/mib {
 		return fmt.Errorf("a limit of %d MiB", limitMiB)
@@ -97,7 +100,7 @@ func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, l
 		for _, d := range devices {
 			err := k.set(ctx, d.UUID, dir, l.bytes)
 			switch {
-			case err != nil && ctx.Err() != nil: // the driver may set it yet
+			case err != nil && ctx.Err() != nil: // the driver may still set it
 				k.cut[dir] = devices
 				return fmt.Errorf("%w: %w", errBusy, err)
 			case err != nil:
@@ -111,7 +114,7 @@ func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, l
 	})
 }
 
-// undo frees reservations of calls whose outcome nobody waited for, unless the container has its limit now.
+// undo releases the reservations of abandoned calls, unless the container has its limit by now.
 func (k *kernel) undo(ctx context.Context) error {
 	return k.do(ctx, func() error {
 		for dir, devices := range k.cut {
@@ -126,8 +129,9 @@ func (k *kernel) undo(ctx context.Context) error {
 	})
 }
 
-// keep reads the limits of running containers on a GPU, and sets again those that the driver has lost: it forgets them when it
-// is loaded again, or a GPU is reset, and the containers run on. Other calls have their turn between two containers.
+// keep reads the limits of running containers on a GPU, and sets lost limits again. The driver loses limits
+// when it is reloaded or a GPU is reset, while the containers continue. Between two containers, other changes
+// can run.
 func (k *kernel) keep(ctx context.Context, id gpu.UUID) error {
 	var dirs []string
 	err := k.do(ctx, func() error {
@@ -162,8 +166,8 @@ func (k *kernel) keepGroup(ctx context.Context, id gpu.UUID, dir string) error {
 	return err
 }
 
-// set gives a group one limit, soft and hard, and reads it back. A soft limit below the hard one
-// would let MPS end the container's programs for its neighbours; above it there is none.
+// set sets one limit of a group, soft and hard, and reads it back. A lower soft limit would let MPS end the
+// container's programs in favor of its neighbors, and a higher one does not exist.
 func (k *kernel) set(ctx context.Context, id gpu.UUID, dir string, bytes uint64) error {
 	if err := k.driver.Set(ctx, id, dir, bytes, bytes); err != nil {
 		return err
@@ -178,7 +182,8 @@ func (k *kernel) set(ctx context.Context, id gpu.UUID, dir string, bytes uint64)
 	return nil
 }
 
-// release frees the reservations of a container that ends, and those that earlier containers left.
+// release releases the reservations of a container that ends, and those that earlier containers have left
+// behind.
 func (k *kernel) release(ctx context.Context, group string, devices []gpu.Device) error {
 	dir, err := k.cgroups.dir(group)
 	if err != nil {
@@ -190,8 +195,8 @@ func (k *kernel) release(ctx context.Context, group string, devices []gpu.Device
 	})
 }
 
-// free sets a group's soft limits to 0. The hard ones remain, for a program that still runs. A group that is gone has none;
-// settle finds the reservations that it left.
+// free sets a group's soft limits to 0. The hard limits remain, for a program that still runs. It skips a
+// removed group; settle finds the reservations that such a group left behind.
 func (k *kernel) free(ctx context.Context, dir string, devices []gpu.Device) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -207,7 +212,7 @@ func (k *kernel) free(ctx context.Context, dir string, devices []gpu.Device) err
 	return errors.Join(errs...)
 }
 
-// settleAll frees the reservations that groups which are gone have left above them.
+// settleAll releases the reservations that removed groups have left in the groups above them.
 func (k *kernel) settleAll(ctx context.Context, devices ...gpu.Device) error {
 	pods, err := k.cgroups.pods()
 	if err != nil {
@@ -221,8 +226,9 @@ func (k *kernel) settleAll(ctx context.Context, devices ...gpu.Device) error {
 	return errors.Join(errs...)
 }
 
-// settle returns the soft limit of a group, and corrects the groups above containers. Such a group should have the sum of the
-// containers' soft limits: the driver adds to it when a container gets a limit, and does not subtract when the group is removed.
+// settle returns the soft limit of a group, and corrects the groups above containers. The soft limit of such a
+// group should be the sum of the containers' soft limits. The driver increases it when a container gets a
+// limit, but does not decrease it when the container's group is removed.
 func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint64, err error) {
 	has, _, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || !aboveContainers(dir) {
@@ -243,7 +249,7 @@ func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint
 		}
 		sum += below
 	}
-	// The driver has subtracted from here what settle freed below.
+	// The driver has already subtracted here the amounts that settle released below.
 	has, hard, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || has <= sum {
 		return has, err
@@ -252,20 +258,20 @@ func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint
 }
 
 const (
-	// scratch is the group of the test, below the one of all pods.
+	// scratch is the test's control group, next to the pods' groups.
 	scratch   = "gpumem-selftest"
 	testBytes = 64 * mib
 
-	// The result of a test that passed counts for retest, and of one that failed for retry.
+	// A passed test remains valid for retest, a failed one for retry.
 	retest = time.Minute
 	retry  = 10 * time.Second
-	// testPatience bounds a test. The result before it stands until it ends.
+	// testPatience bounds a test. The previous result remains valid until the test ends.
 	testPatience = 30 * time.Second
 )
 
-// proven tests each GPU, and returns those on which the driver does not hold control groups of pods to limits, or an error
-// when it does so on none. The test also restores lost limits of containers, and gives back the reservations of ended
-// ones. The context ends the wait, and not the test: an interrupted wait is no answer.
+// proven tests each GPU. It returns the GPUs on which the driver does not enforce limits of control groups, or
+// an error if it enforces them on none. The test also restores lost limits of containers, and releases the
+// reservations of ended containers. When the context is done, proven stops waiting, but the test continues.
 func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device) (map[gpu.UUID]error, error) {
 	words := []string{driver}
 	for _, d := range devices {
@@ -288,8 +294,8 @@ func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device
 	}
 }
 
-// begun returns the last result, and starts a test unless that result is new enough or a test runs. The channel is closed
-// when the test has ended.
+// begun returns the last result. If that has expired and no test runs, it starts one. The channel is closed
+// when the test ends; it is nil if the last result is still valid.
 func (k *kernel) begun(ctx context.Context, of string, devices []gpu.Device) (last result, ended <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -318,14 +324,14 @@ func (k *kernel) run(ctx context.Context, of string, devices []gpu.Device) {
 	k.testing = nil
 }
 
-// test sets a limit of each GPU for a group next to those of pods, reads it back, and removes it.
+// test sets a limit of each GPU on the scratch group, reads it back, and removes it.
 func (k *kernel) test(ctx context.Context, devices []gpu.Device) (failed map[gpu.UUID]error, err error) {
 	pods, err := k.cgroups.pods()
 	if err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(pods, scratch)
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { // of a test that was cut short
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { // left by an interrupted test
 		return nil, err
 	}
 	failed = make(map[gpu.UUID]error)

@@ -10,13 +10,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Mode is the level that a node must have, or Auto.
+// Mode is the configured level of a node, or Auto.
 type Mode string
 
-// Auto is the strongest level that the node can prove.
+// Auto selects the strongest level that the node can prove.
 const Auto Mode = "auto"
 
-// ParseMode reads a mode by its name.
+// ParseMode parses the name of a mode.
 func ParseMode(s string) (Mode, error) {
 	if Mode(s) == Auto {
 		return Auto, nil
@@ -28,38 +28,38 @@ func ParseMode(s string) (Mode, error) {
 }
 
 const (
-	minDriver     gpu.Version = "615" // with memory partitioning
-	minCapability gpu.Version = "7.0" // Volta: MPS with limits for each client
+	minDriver     gpu.Version = "615" // the first with memory partitioning
+	minCapability gpu.Version = "7.0" // Volta: MPS with limits per client
 )
 
-// Facts are a node's abilities. Each error is the reason why one is missing.
+// Facts contains a node's abilities. Each error is the reason why an ability is missing.
 type Facts struct {
 	Driver  string // version
 	Devices []gpu.Device
 
-	NRI     error // the container runtime calls the plugin
-	Cgroups error // of version 2
-	Test    error // a limit was set and read back on each GPU
-	Held    error // of a container that runs, or of the last one that was to start
+	NRI     error // why the container runtime does not call the plugin
+	Cgroups error // why the driver cannot limit the control groups
+	Test    error // why no GPU passed the test of limits
+	Held    error // why a running container, or the last one that was to start, has no limit
 
-	MPS     error // the MPS daemon limits its clients
-	MPSGPUs []int // indexes of the GPUs on which it limits them; none: it does not say
+	MPS     error // why the MPS daemon limits no clients
+	MPSGPUs []int // indexes of the GPUs on which it limits them; empty if unknown
 
-	Failed map[gpu.UUID]error // GPUs on which no limit was set and read back, where it was on others
+	Failed map[gpu.UUID]error // GPUs that failed the test while others passed
 }
 
-// Verdict is the level of a node, with the reasons why it is no stronger.
+// Verdict is the level of a node, with the reasons why it is not stronger.
 type Verdict struct {
 	Level  gpu.Enforcement
-	Kernel error // why the kernel does not limit containers; nil where it does
-	MPS    error // the same for MPS
+	Kernel error // reason why level kernel is unavailable, or nil
+	MPS    error // reason why level mps is unavailable, or nil
 	Served bool  // containers are clients of the MPS daemon
 
-	Unserved, Failed map[gpu.UUID]error // GPUs on which MPS, and the kernel, limit nobody, where they do on others
+	Unserved, Failed map[gpu.UUID]error // GPUs on which level mps, or kernel, fails while it works on others
 }
 
-// lacks returns the GPUs on which a level fails alone, and why it is not enforced on the node. One level does not imply
-// another: the settings of a container for one have no effect at another.
+// lacks returns the GPUs that alone fail a level, and the reason why the node as a whole fails it. A stronger
+// level does not include a weaker one, because container settings for one level have no effect at another.
 func (v Verdict) lacks(level gpu.Enforcement) (gpus map[gpu.UUID]error, node error) {
 	switch level {
 	case gpu.EnforcementKernel:
@@ -94,7 +94,7 @@ func (f Facts) unserved() map[gpu.UUID]error {
 	return out
 }
 
-// Weaker returns why the level is no stronger; it is empty for the strongest.
+// Weaker returns the reasons why the level is not stronger, or an empty string for the strongest.
 func (v Verdict) Weaker() string {
 	var parts []string
 	if v.MPS != nil && v.Level != gpu.EnforcementKernel {
@@ -122,8 +122,9 @@ func (f Facts) mps() error {
 	return nil
 }
 
-// kernel requires no MPS daemon: the driver refuses memory beyond a hard limit by itself. The daemon would only choose a program
-// to end where limits exceed the GPU's memory, and they do not.
+// kernel returns the reason why level kernel is unavailable. It requires no MPS daemon, because the driver
+// itself rejects allocations beyond a hard limit. The daemon would only select a program to end if the limits
+// exceeded the GPU's memory, and they never do.
 func (f Facts) kernel() error {
 	if !PartitionsMemory(f.Driver) {
 		return fmt.Errorf("the driver is %q, want %s or newer", f.Driver, minDriver)
@@ -141,7 +142,7 @@ func (f Facts) kernel() error {
 	return nil
 }
 
-// PartitionsMemory reports whether a driver of that version can limit the memory of containers.
+// PartitionsMemory reports whether this driver version can limit the memory of containers.
 func PartitionsMemory(driver string) bool {
 	return gpu.Version(driver).AtLeast(minDriver)
 }

@@ -15,18 +15,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Probes read a node's abilities. None waits long.
+// Probes read a node's abilities. All of them return quickly.
 type Probes struct {
 	Cgroups Cgroups
 	Driver  Driver
-	NRI     func() error // why the container runtime does not call the plugin
-	// Late names a container that runs without its limit, because the runtime started it without a call.
+	NRI     func() error // returns the reason why the container runtime does not call the plugin, or nil
+	// Late returns an error that names a container without a limit, if the runtime started one without calling
+	// the plugin.
 	Late func() error
-	// MPS returns the indexes of the GPUs whose clients the MPS daemons limit; none with nil: unknown.
+	// MPS returns the indexes of the GPUs on which the MPS daemons limit their clients. An empty list with a
+	// nil error means unknown.
 	MPS func(ctx context.Context, devices []gpu.Device) (gpus []int, err error)
 }
 
-// Node adds the level of enforcement to the inventory of a source.
+// Node is an inventory stage that adds the enforcement level.
 type Node struct {
 	mode     Mode
 	interval time.Duration
@@ -35,14 +37,14 @@ type Node struct {
 	kernel   *kernel
 	log      *zap.Logger
 
-	inventory.Stage // adds the level. Where the node is set to a level that does not work, no GPU is healthy
+	inventory.Stage // adds the level; all GPUs become unhealthy if the configured level does not work
 
 	mu     sync.Mutex // guards the rest
-	held   error      // what came of the last container that was to have a limit
+	held   error      // error of the last container that was to get a limit
 	heldAt time.Time
 }
 
-// NewNode returns a node that publishes the source's inventory until it runs.
+// NewNode returns a node that publishes the source's inventory until Run is called.
 func NewNode(mode Mode, interval time.Duration, source inventory.Upstream, probes Probes, log *zap.Logger) *Node {
 	return &Node{
 		mode: mode, interval: interval, source: source, probes: probes, log: log,
@@ -51,14 +53,14 @@ func NewNode(mode Mode, interval time.Duration, source inventory.Upstream, probe
 }
 
 const (
-	// forget is after how long a limit that could not be set no longer counts
-	// against the node: the pod may be gone, and no one would try again.
+	// forget is the time after which a failed limit no longer counts against the node. The pod may be gone, so
+	// that nobody retries.
 	forget = 5 * time.Minute
-	// patience is for the driver, when it sets limits.
+	// patience bounds the wait for the driver to set limits.
 	patience = 5 * time.Second
 )
 
-// lastHeld returns why a container has no limit: a running one, or the last one that was to start.
+// lastHeld returns an error if a running container, or the last one that was to start, has no limit.
 func (n *Node) lastHeld() error {
 	if late := n.probes.Late(); late != nil {
 		return late
@@ -71,11 +73,11 @@ func (n *Node) lastHeld() error {
 	return fmt.Errorf("a limit could not be set: %w", n.held)
 }
 
-// Hold sets a container's limit on each of its GPUs, and reads it back. The outcome counts for the node: while limits cannot be
-// set, its level is not kernel.
+// Hold sets a container's limit on each of its GPUs, and reads it back. A failure affects the node: its level
+// is not kernel while limits cannot be set.
 func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	err := n.kernel.hold(ctx, group, devices, limitMiB)
-	if errors.Is(err, errBusy) { // no answer
+	if errors.Is(err, errBusy) { // proves nothing
 		return err
 	}
 	n.mu.Lock()
@@ -84,21 +86,21 @@ func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, lim
 	return err
 }
 
-// Release frees the reservations of a container that ends.
+// Release releases the reservations of a container that ends.
 func (n *Node) Release(ctx context.Context, group string) error {
 	inv, _, _ := n.source.Inventory()
 	return n.kernel.release(ctx, group, healthy(inv.Devices))
 }
 
-// healthy returns the GPUs that answer.
+// healthy returns the GPUs that are not unhealthy.
 func healthy(devices []gpu.Device) []gpu.Device {
 	return slices.DeleteFunc(slices.Clone(devices), func(d gpu.Device) bool { return d.Status.Unhealthy })
 }
 
-// Run judges the node at an interval, and when the GPUs change, until the context is done.
+// Run updates the level at an interval and when the GPUs change, until the context is done.
 func (n *Node) Run(ctx context.Context) error { return n.Watch(ctx, n.interval, n.judge) }
 
-// judge returns the inventory with the level of the node.
+// judge returns the inventory with the node's level.
 func (n *Node) judge(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	Judge(n.facts(ctx, inv, healthy(inv.Devices))).apply(n.mode, &inv)
 	was, _, _ := n.Inventory()
@@ -112,7 +114,7 @@ func (n *Node) judge(ctx context.Context, inv gpu.Inventory, reason string) (gpu
 	return inv, reason
 }
 
-// apply writes a verdict into an inventory.
+// apply writes a verdict to an inventory.
 func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 	inv.Enforcement, inv.Weaker, inv.MPS = v.Level, v.Weaker(), v.Served
 	if mode != Auto {
@@ -134,7 +136,7 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 	}
 }
 
-// facts reads the node's abilities. It asks about MPS the daemons that serve the devices asked.
+// facts reads the node's abilities. It queries the MPS daemons that serve the devices in asked.
 func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
 	devices := healthy(inv.Devices)
@@ -149,11 +151,12 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device)
 	return f
 }
 
-// Ready returns why a container that was promised a level must not start now. It reads the node's abilities again, without the
-// last inventory. Devices are those that must be limited, healthy or not; none: all.
+// Ready returns an error if a container must not start now, because the level that it was promised does not
+// hold. It reads the node's abilities anew. Devices lists the GPUs that must have limits, healthy or not; empty
+// means all.
 func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
-		return nil // without a look at who enforces
+		return nil // needs no check
 	}
 	inv, _, _ := n.source.Inventory()
 	asked, judged := healthy(inv.Devices), inv.Devices
@@ -162,7 +165,7 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.D
 	}
 	facts := n.facts(ctx, inv, asked)
 	facts.Devices = judged
-	facts.Held = nil // only the start of a container shows whether limits can be set again
+	facts.Held = nil // only a container's start shows whether limits can be set again
 	failed, lacks := Judge(facts).lacks(level)
 	for _, d := range devices {
 		lacks = cmp.Or(lacks, failed[d.UUID])

@@ -64,7 +64,7 @@ type Supervisor struct {
 	cfg    Config
 	modes  exclusive
 	log    *zap.Logger
-	trial  trial            // Only Run uses this and the next four fields.
+	trial  trial            // only Run uses this and the next four fields
 	direct bool             // NVIDIA's tool cannot use the read-only pipe directory
 	gpus   []inventory.Part // GPUs of the last daemon
 	all    bool             // see Config.GPUs
@@ -126,7 +126,7 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 		stop()
 		err = errors.Join(err, <-served)
 	}()
-	setModes := s.modes.restore // left by a supervisor that was killed
+	setModes := s.modes.restore // a killed supervisor may have left them changed
 	if s.cfg.Exclusive {
 		setModes = s.modes.set
 	}

@@ -19,12 +19,12 @@ import (
 type Seen struct {
 	UID     types.UID // of the node's object
 	Labels  map[string]string
-	Holders []string // running pods with amounts of memory, as namespace/name
-	Sharers []string // running pods with shares, as namespace/name
+	Holders []string // pods with amounts of memory that have not ended, as namespace/name
+	Sharers []string // pods with shares that have not ended, as namespace/name
 	// Admitted reports whether the kubelet has admitted a holder or a sharer. On a node that serves claims, it
 	// admits none.
 	Admitted bool
-	Claimers []string // running pods with claims to the node's memory, according to the inventory annotation
+	Claimers []string // pods that have not ended and have claims to the node's memory, from the inventory annotation
 
 	Offered gpu.Inventory // from the inventory annotation
 }

@@ -1,42 +1,39 @@
-// Package nri lets the container runtime ask about each container that holds GPU
-// memory, through NRI (github.com/containerd/nri): containerd 2 offers it by default,
-// 1.7 and CRI-O when configured to.
+// Package nri connects to the container runtime through NRI (github.com/containerd/nri). The runtime calls it
+// for each container of a pod with GPU memory. containerd 2 enables NRI by default; 1.7 and CRI-O need
+// configuration.
 //
 // # Protocol
 //
-//	CreateContainer   which environment?   that of this very container, and none
-//	                                       of its pod's own making; no GPU for
-//	                                       the others of its pod
-//	StartContainer    may it run?          the kernel's limit is set and read back
-//	StopContainer     it has ended         what is reserved for it is given back
-//	Synchronize       these are there      limits for those that run, soon after, and again for
-//	                                       those for which it fails
+//	CreateContainer   sets the container's environment, rejects reserved variables that the
+//	                  pod sets, and hides GPUs from other containers of the pod
+//	StartContainer    sets the kernel's limit and reads it back
+//	StopContainer     releases the container's reservations
+//	Synchronize       sets limits for running containers soon after the connection, and
+//	                  retries failures
 //
-// When StartContainer is called, the container's control group exists and its
-// program does not run yet: the runtime has made the container, waits for the answer,
-// and only then lets it go (containerd, internal/cri/server/container_start.go). The
-// kubelet's PreStartContainer comes before there is a control group.
+// When the runtime calls StartContainer, the container's control group exists, but its program does not run
+// yet: the runtime has created the container, and waits for the answer before it starts the program
+// (containerd, internal/cri/server/container_start.go). At the time of the kubelet's PreStartContainer, no
+// control group exists.
 //
 // # Invariants
 //
-//   - Pods without GPU memory are left alone. Containers that gpumem gave something are
-//     known by the environment that the kubelet passed on, and of others only those are
-//     asked about that would be shown a GPU: in a pod with GPU memory they see none,
-//     whether the pod, its envFrom or the image says so.
-//   - An error keeps a container from being created or started, and the kubelet tries
-//     again: it is better not to run than to run without the limit that was promised.
+//   - The plugin does not touch pods without GPU memory. It recognizes containers with a grant by the
+//     environment that the kubelet passed. It checks other containers only if they would see a GPU, because of
+//     the pod, its envFrom or the image: in a pod with GPU memory, they see none.
+//   - An error stops the container's creation or start, and the kubelet retries. A container must not run
+//     without its promised limit.
 //
 // # Decisions
 //
-// A pod's own value of a variable stands next to the device plugin's, and behind it,
-// when the runtime asks. The library of NRI in containerd 2.2 and 2.3 (0.11, 0.12) changes the first
-// of two alike, so that the second still counts, and it removes none. A container that
-// such a value would mislead is therefore not created, with a sentence that says why;
-// one value alone that differs is replaced.
+// If the pod sets a variable that the device plugin also sets, the runtime passes both values, the device
+// plugin's first. The NRI library in containerd 2.2 and 2.3 (0.11, 0.12) changes only the first of two equal
+// names, so the second still takes effect, and it removes none. The plugin therefore rejects a container with a
+// misleading second value, and explains why. It replaces a single wrong value.
 //
-// The runtime drops a plugin that does not answer in time, and goes on without it. So
-// every answer has a time limit of its own, and the connection is made again whenever
-// it is lost. While it is, the level is not kernel, nor while a container runs that started
-// meanwhile and has no limit yet. It gets one when the connection is made again, or by the hook of NVIDIA's toolkit, which reads
-// NVIDIA_GPU_MEMORY_LIMIT in its CDI modes.
+// The runtime disconnects a plugin that does not answer in time, and continues without it. So every answer has
+// a timeout, and the plugin reconnects after each loss. The level is not kernel while the plugin is
+// disconnected, or while a container that started meanwhile runs without a limit. Such a container gets its
+// limit after the reconnect, or from the hook of NVIDIA's toolkit, which reads NVIDIA_GPU_MEMORY_LIMIT in its
+// CDI modes.
 package nri

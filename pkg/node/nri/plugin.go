@@ -19,78 +19,75 @@ import (
 
 const (
 	pluginName = "gpumem"
-	// index is where the plugin stands among others: late, so that it sees what they
-	// made.
+	// index orders the plugin late among others, so that it sees their changes.
 	index = "80"
-	// answerTimeout is less than the runtime waits by default, which is 2 s.
+	// answerTimeout is shorter than the runtime's default timeout of 2 s.
 	answerTimeout = 1500 * time.Millisecond
 
 	minRetry = time.Second
 	maxRetry = 30 * time.Second
-	// holdRetry is the time until a container is tried again that could not be given its limit.
+	// holdRetry is the pause before another attempt to set a running container's limit.
 	holdRetry = 10 * time.Second
 )
 
-// given is in the environment of each container that gpumem's device plugin gave
-// anything.
+// given is a variable in the environment of each container with a grant.
 const given = "GPUMEM_GPU_UUID"
 
-// visible is the variable by which NVIDIA's runtime shows a container its GPUs, and noGPU its
-// value for a container that is to have none.
+// visible is the variable that selects a container's GPUs in NVIDIA's runtime. The value noGPU hides all of
+// them.
 const (
 	visible = "NVIDIA_VISIBLE_DEVICES"
 	noGPU   = "void"
 )
 
-// Containers knows what containers were given. Given is their environment, with the first of
-// several values of a variable: the kubelet's.
+// Containers provides the grants of containers. Given is a container's environment, with the first value of
+// each variable, which is the kubelet's.
 type Containers interface {
-	// Environment returns the variables of a container: none of one that is known to have been
-	// given nothing, in a pod that has GPU memory. It is not ok where it is not known.
+	// Environment returns the variables of a container. They are empty for a container without a grant in a pod
+	// with GPU memory. It returns ok == false if the grant is unknown.
 	Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error)
-	// Holds reports whether any container of a pod was given GPU memory.
+	// Holds reports whether any container of a pod has a grant of GPU memory.
 	Holds(ctx context.Context, namespace, pod string) bool
-	// Hold makes sure of the limit of a container whose control group this is.
+	// Hold ensures the limit of a container, which runs in the given control group.
 	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error
-	// Release gives back what is reserved for a container that has ended.
+	// Release releases the reservations of a container that has ended.
 	Release(ctx context.Context, cgroupsPath string, given map[string]string) error
 }
 
-// Plugin answers a container runtime.
+// Plugin handles the calls of a container runtime.
 type Plugin struct {
 	socket     string
 	containers Containers
 	log        *zap.Logger
 
-	behind chan struct{} // capacity 1: containers wait
+	behind chan struct{} // capacity 1: signals waiting containers to Run
 
 	mu      sync.Mutex // guards the rest
-	missing error      // why the runtime does not call the plugin
+	missing error      // reason why the runtime does not call the plugin
 	waiting []waiting
 }
 
-// waiting is a container that was started while the runtime did not call the plugin: it may have no
-// limit yet.
+// waiting is a container that the runtime started while the plugin was disconnected. It may have no limit yet.
 type waiting struct {
 	pod       *api.PodSandbox
 	container *api.Container
-	err       error // of the last try
+	err       error // from the last attempt
 }
 
-// New returns a plugin for the runtime that listens on a socket.
+// New returns a plugin for the runtime that listens on the socket.
 func New(socket string, containers Containers, log *zap.Logger) *Plugin {
 	return &Plugin{socket: socket, containers: containers, log: log, behind: make(chan struct{}, 1), missing: errors.New("the plugin has not registered with the container runtime yet")}
 }
 
-// Connected says why the runtime does not call the plugin; nil when it does.
+// Connected returns the reason why the runtime does not call the plugin, or nil.
 func (p *Plugin) Connected() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.missing
 }
 
-// Late says which container runs that was started while the runtime did not call the plugin, and
-// has not been given its limit since; nil where there is none.
+// Late returns an error that names a running container that started while the plugin was disconnected, and has
+// no confirmed limit yet. It returns nil if there is none.
 func (p *Plugin) Late() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,8 +101,7 @@ func (p *Plugin) Late() error {
 	return fmt.Errorf("container %s runs, and it is not known yet whether it has its limit", nameOf(w.pod, w.container))
 }
 
-// settle remembers why the runtime does not call the plugin, and logs it when that
-// is news.
+// settle stores the reason why the runtime does not call the plugin, and logs a change.
 func (p *Plugin) settle(missing error) {
 	p.mu.Lock()
 	was := p.missing
@@ -119,7 +115,7 @@ func (p *Plugin) settle(missing error) {
 	}
 }
 
-// Run is connected until the context is done.
+// Run stays connected until the context is done.
 func (p *Plugin) Run(ctx context.Context) error {
 	retry := minRetry
 	for ctx.Err() == nil {
@@ -140,8 +136,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 	return nil
 }
 
-// catchUp gives their limits to containers that wait, and again to those for which it fails, until
-// the connection is closed or the context is done.
+// catchUp sets the limits of waiting containers, and retries failures, until the connection is closed or the
+// context is done.
 func (p *Plugin) catchUp(ctx context.Context, closed <-chan struct{}) {
 	for {
 		var again <-chan time.Time
@@ -159,14 +155,14 @@ func (p *Plugin) catchUp(ctx context.Context, closed <-chan struct{}) {
 	}
 }
 
-// hold gives their limits to containers that wait, and reports whether some still do.
+// hold sets the limits of waiting containers, and reports whether some still wait.
 func (p *Plugin) hold(ctx context.Context, closed <-chan struct{}) bool {
 	p.mu.Lock()
 	now := slices.Clone(p.waiting)
 	p.mu.Unlock()
 	for _, w := range now {
 		select {
-		case <-closed: // to connect again is more urgent
+		case <-closed: // the reconnect is more urgent
 			return true
 		default:
 		}
@@ -177,7 +173,7 @@ func (p *Plugin) hold(ctx context.Context, closed <-chan struct{}) bool {
 	return len(p.waiting) > 0
 }
 
-// answered notes what came of a container that waits, unless it has ended meanwhile.
+// answered records the outcome of an attempt for a waiting container, unless it has ended meanwhile.
 func (p *Plugin) answered(w waiting, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,8 +190,7 @@ func (p *Plugin) answered(w waiting, err error) {
 	}
 }
 
-// connect registers the plugin with the runtime. The channel is closed when the
-// connection is.
+// connect registers the plugin with the runtime. The channel is closed with the connection.
 func (p *Plugin) connect(ctx context.Context) (closed <-chan struct{}, stop func(), err error) {
 	gone := make(chan struct{})
 	var once sync.Once
@@ -239,7 +234,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 	return p.adjusted(name, container.GetEnv(), env)
 }
 
-// adjusted answers with what adjust makes of a container.
+// adjusted returns the answer to CreateContainer: the adjustment from adjust, or its error.
 func (p *Plugin) adjusted(name string, has []string, env map[string]string) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	adjustment, err := adjust(has, env)
 	if err != nil {
@@ -249,8 +244,8 @@ func (p *Plugin) adjusted(name string, has []string, env map[string]string) (*ap
 	return adjustment, nil, nil
 }
 
-// adjust makes the reserved variables of a container what they are to be, or says
-// which of them the runtime could not be made to change.
+// adjust returns the changes to the reserved variables of a container, or an error that names the variables
+// that the runtime cannot change.
 func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, error) {
 	is := valuesOf(has)
 	var own []string
@@ -274,7 +269,7 @@ func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, erro
 	return adjustment, nil
 }
 
-// valuesOf returns the values of each variable.
+// valuesOf returns the values of each variable, in order.
 func valuesOf(env []string) map[string][]string {
 	is := make(map[string][]string)
 	for _, variable := range env {
@@ -284,12 +279,13 @@ func valuesOf(env []string) map[string][]string {
 	return is
 }
 
-// resolveNames handles settings that pod or image set by their second name. Env has gpumem's values; nil means that they are unknown.
+// resolveNames handles settings that the pod or the image sets by a second name. Env has gpumem's values; nil
+// means that they are unknown.
 func resolveNames(adjustment *api.ContainerAdjustment, is map[string][]string, env map[string]string) {
 	ours, first := make(map[string]string), make(map[string]string)
 	for name, values := range is {
 		first[name] = values[0]
-		if len(values) == 1 && (env == nil || values[0] == env[name]) { // else the container sets it, too
+		if len(values) == 1 && (env == nil || values[0] == env[name]) { // otherwise the container also sets it
 			ours[name] = values[0]
 		}
 	}
@@ -315,15 +311,15 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, contai
 	return nil
 }
 
-// limit gives a container its limit.
+// limit sets a container's limit.
 func (p *Plugin) limit(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	return p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), givenTo(container))
 }
 
-// StopContainer implements stub.StopContainerInterface: the program has ended, and the control
-// group is about to go.
+// StopContainer implements stub.StopContainerInterface. The container's program has ended, and the runtime is
+// about to remove the control group.
 func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
 	if !ours(container) {
 		return nil, nil
@@ -339,9 +335,8 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, contain
 	return nil, nil
 }
 
-// Synchronize implements stub.SynchronizeInterface. Containers that were started while the runtime
-// did not call the plugin get their limits late, rather than never. The runtime does not wait long:
-// Run does that.
+// Synchronize implements stub.SynchronizeInterface. It queues the containers that started while the plugin was
+// disconnected, and Run sets their limits: the runtime does not wait long enough.
 func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	var found []waiting
 	for _, container := range containers {
@@ -353,7 +348,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 	p.mu.Lock()
 	p.waiting = found
 	p.mu.Unlock()
-	p.settle(nil) // and not before: only now is known which containers wait
+	p.settle(nil) // only now are the waiting containers known
 	select {
 	case p.behind <- struct{}{}:
 	default:
@@ -361,16 +356,14 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 	return nil, nil
 }
 
-// Reserved reports whether a variable is gpumem's to set in containers that hold GPU
-// memory.
+// Reserved reports whether only gpumem may set a variable in containers with GPU memory.
 func Reserved(name string) bool {
 	return name == visible || !serviceLink(name) && (strings.HasPrefix(name, "GPUMEM_") ||
 		strings.HasPrefix(name, "NVIDIA_GPU_MEMORY_") || strings.HasPrefix(name, "CUDA_MPS_"))
 }
 
-// serviceLink reports whether a variable has a name as the kubelet makes for the
-// Services of a pod's namespace, which may be called gpumem-web.
-// (k8s.io/kubernetes/pkg/kubelet/envvars, FromServices)
+// serviceLink reports whether a variable has the form that the kubelet uses for Services of the pod's
+// namespace. A Service may be named gpumem-web. (k8s.io/kubernetes/pkg/kubelet/envvars, FromServices)
 func serviceLink(name string) bool {
 	return strings.HasSuffix(name, "_SERVICE_HOST") || strings.Contains(name+"_", "_PORT_")
 }
@@ -379,14 +372,14 @@ func ours(container *api.Container) bool {
 	return slices.ContainsFunc(container.GetEnv(), func(s string) bool { return strings.HasPrefix(s, given+"=") })
 }
 
-// seesGPUs reports whether NVIDIA's runtime would show a container any GPU.
+// seesGPUs reports whether NVIDIA's runtime would show any GPU to a container.
 func seesGPUs(env []string) bool {
 	return slices.ContainsFunc(only(env, visible), func(s string) bool {
 		return !slices.Contains([]string{visible + "=", visible + "=" + noGPU, visible + "=none"}, s)
 	})
 }
 
-// only returns the values of one variable, as NAME=VALUE.
+// only returns the settings of one variable, as NAME=VALUE.
 func only(env []string, name string) (values []string) {
 	for _, s := range env {
 		if strings.HasPrefix(s, name+"=") {
@@ -396,8 +389,8 @@ func only(env []string, name string) (values []string) {
 	return values
 }
 
-// givenTo returns the environment of a container: of several values of a variable the first,
-// which is the kubelet's.
+// givenTo returns the environment of a container, with the first value of each variable, which is the
+// kubelet's.
 func givenTo(container *api.Container) map[string]string {
 	env := container.GetEnv()
 	given := make(map[string]string, len(env))
@@ -408,13 +401,12 @@ func givenTo(container *api.Container) map[string]string {
 	return given
 }
 
-// nameOf names a container for people.
+// nameOf returns a container's name for messages.
 func nameOf(pod *api.PodSandbox, container *api.Container) string {
 	return pod.GetNamespace() + "/" + pod.GetName() + "/" + container.GetName()
 }
 
-// logger gives what the library says to the log: nothing of it is for people who
-// do not look for a fault.
+// logger passes the library's messages to the log at debug level, because they matter only for troubleshooting.
 type logger struct{ log *zap.SugaredLogger }
 
 func (l logger) Debugf(_ context.Context, format string, args ...any) { l.log.Debugf(format, args...) }

@@ -1,6 +1,6 @@
-// Package plugintest is what surrounds the device plugin, for the tests of its parts: two GPUs,
-// the API server's pods, the kubelet, events and metrics. It is not part of the product.
+// Package plugintest provides fakes for tests of the device plugin: two GPUs, the API server's pods, the
+// kubelet, events and metrics. It is not part of the product.
 //
-// A Node asks a plugin over gRPC, in memory, as the kubelet does. The packages of the plugin are
-// not imported here, so that tests inside of each of them can use this.
+// Node calls a plugin over gRPC in memory, as the kubelet does. This package does not import the plugin's
+// packages, so that their internal tests can use it.
 package plugintest

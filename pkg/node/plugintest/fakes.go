@@ -16,16 +16,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Patience is how long a test waits for what is to come.
+// Patience is the timeout of waits in tests.
 const Patience = 10 * time.Second
 
-// The GPUs of a node.
+// UUIDs of the fake GPUs.
 const (
 	GPUA gpu.UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 	GPUB gpu.UUID = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 )
 
-// TwoGPUs is a node with two GPUs of 8 units in 8.5 GiB.
+// TwoGPUs returns an inventory of two GPUs, each with 8.5 GiB and 8 units.
 func TwoGPUs() gpu.Inventory {
 	device := func(uuid gpu.UUID, index int) gpu.Device {
 		return gpu.Device{UUID: uuid, Index: index, Model: "Tesla T4", MemoryMiB: 8704, Allocatable: 8, NUMANode: -1}
@@ -33,14 +33,14 @@ func TwoGPUs() gpu.Inventory {
 	return gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory, Devices: []gpu.Device{device(GPUA, 0), device(GPUB, 1)}}
 }
 
-// Source has the GPUs that a test sets.
+// Source is an inventory.Source that a test can change.
 type Source struct {
 	mu      sync.Mutex
 	inv     gpu.Inventory
 	changed chan struct{}
 }
 
-// NewSource returns a source of an inventory.
+// NewSource returns a source with an initial inventory.
 func NewSource(inv gpu.Inventory) *Source { return &Source{inv: inv, changed: make(chan struct{})} }
 
 // Inventory implements inventory.Source.
@@ -52,7 +52,7 @@ func (p *Source) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	return inv, "", p.changed
 }
 
-// Set changes the inventory.
+// Set changes the inventory with f.
 func (p *Source) Set(f func(*gpu.Inventory)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,14 +62,14 @@ func (p *Source) Set(f func(*gpu.Inventory)) {
 	p.changed = make(chan struct{})
 }
 
-// Pods are those that a test adds, corrected as the plugin wants it.
+// Pods contains pods that a test adds, and records the plugin's corrections.
 type Pods struct {
 	Fail      error
-	FailOnce  string           // the pod whose next correction fails
-	Denied    string           // the pod whose corrections all fail
-	Unlisted  bool             // these are not known to be all
-	Behind    []allocation.Pod // what the API server has and the watch has not shown
-	Away      int              // so many reads fail before the API server answers one
+	FailOnce  string           // name of the pod whose next correction fails
+	Denied    string           // name of the pod whose corrections always fail
+	Unlisted  bool             // the list of pods is incomplete
+	Behind    []allocation.Pod // pods that the API server has and the watch has not delivered
+	Away      int              // number of Refresh calls that fail
 	Refreshes int
 
 	mu          sync.Mutex
@@ -78,36 +78,36 @@ type Pods struct {
 	corrections recorded[string]
 }
 
-// NewPods returns pods that are known.
+// NewPods returns a complete list of pods.
 func NewPods(list ...allocation.Pod) *Pods { return &Pods{list: list, changed: make(chan struct{})} }
 
-// Pods returns them.
+// Pods returns the pods, whether the list is complete, and a channel that is closed on a change.
 func (p *Pods) Pods() ([]allocation.Pod, bool, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.list), !p.Unlisted, p.changed
 }
 
-// Set has these pods, and no others.
+// Set replaces all pods.
 func (p *Pods) Set(list ...allocation.Pod) { p.do(func() { p.list = list }) }
 
 // Add adds a pod.
 func (p *Pods) Add(pod allocation.Pod) { p.do(func() { p.list = append(p.list, pod) }) }
 
-// Settle is the kubelet's word that it has admitted a pod.
+// Settle marks a pod as admitted by the kubelet.
 func (p *Pods) Settle(name string) { p.Change(name, func(pod *allocation.Pod) { pod.Admitted = true }) }
 
-// Started is the kubelet that has made the containers of a pod.
+// Started marks a pod whose containers the kubelet has created.
 func (p *Pods) Started(name string) {
 	p.Change(name, func(pod *allocation.Pod) { pod.Starting = false })
 }
 
-// TakeAway is somebody who removes a pod's annotation.
+// TakeAway removes a pod's assignment, like a user who deletes the annotation.
 func (p *Pods) TakeAway(name string) {
 	p.Change(name, func(pod *allocation.Pod) { pod.Assignment = placement.Assignment{} })
 }
 
-// Change changes a pod.
+// Change changes a pod with how.
 func (p *Pods) Change(name string, how func(*allocation.Pod)) {
 	p.do(func() {
 		for i := range p.list {
@@ -118,7 +118,7 @@ func (p *Pods) Change(name string, how func(*allocation.Pod)) {
 	})
 }
 
-// Refresh brings what the watch has not shown.
+// Refresh delivers the pods in Behind.
 func (p *Pods) Refresh(context.Context) error {
 	if p.Refreshes++; p.Refreshes <= p.Away {
 		return errors.New("connection refused")
@@ -130,7 +130,7 @@ func (p *Pods) Refresh(context.Context) error {
 	return nil
 }
 
-// do changes the pods, and tells that they have changed.
+// do changes the pods and signals the change.
 func (p *Pods) do(how func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +139,7 @@ func (p *Pods) do(how func()) {
 	p.changed = make(chan struct{})
 }
 
-// Correct refuses what the true one does: GPUs that the inventory lacks.
+// Correct records a correction. Like the real one, it rejects GPUs that the inventory lacks.
 func (p *Pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assignment, inv gpu.Inventory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,22 +189,22 @@ func (p *Pods) refuses(ref placement.PodRef, a placement.Assignment, inv gpu.Inv
 	return nil
 }
 
-// Corrected returns what was written, a line each.
+// Corrected returns the corrections, one line each.
 func (p *Pods) Corrected() []string { return p.corrections.All() }
 
-// Kubelet knows pods and what it gave them.
+// Kubelet is a fake of the kubelet's PodResources API.
 type Kubelet struct {
 	Fail      error
-	Failures  int    // answers that fail before others
-	Deaf      bool   // answers nothing until the caller gives up
-	Meanwhile func() // what happens between its look and its answer
+	Failures  int    // number of List calls that fail first
+	Deaf      bool   // answers nothing until the caller's context is done
+	Meanwhile func() // called between reading and returning the state
 
 	mu    sync.Mutex
 	held  []allocation.Allocated
 	known map[string]bool
 }
 
-// NewKubelet returns one that lists some pods.
+// NewKubelet returns a kubelet that lists the given pods.
 func NewKubelet(known ...string) *Kubelet {
 	k := &Kubelet{known: make(map[string]bool)}
 	for _, name := range known {
@@ -213,7 +213,7 @@ func NewKubelet(known ...string) *Kubelet {
 	return k
 }
 
-// List returns what containers hold, and the pods that it lists.
+// List returns the slots of containers, and the listed pods.
 func (k *Kubelet) List(ctx context.Context) ([]allocation.Allocated, map[string]bool, error) {
 	k.mu.Lock()
 	deaf, fail := k.Deaf, k.Fail
@@ -240,14 +240,14 @@ func (k *Kubelet) List(ctx context.Context) ([]allocation.Allocated, map[string]
 	return held, known, nil
 }
 
-// Lists has it list a pod.
+// Lists adds a pod to the list.
 func (k *Kubelet) Lists(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.known[name] = true
 }
 
-// Give has a container hold slots.
+// Give allocates slots to a container.
 func (k *Kubelet) Give(pod, container string, ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -260,21 +260,21 @@ func (k *Kubelet) Give(pod, container string, ids []string) {
 	k.held = append(k.held, allocation.Allocated{Namespace: "ns", Name: pod, Container: container, Slots: slots(ids)})
 }
 
-// Free takes back all that was given.
+// Free releases all slots.
 func (k *Kubelet) Free() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.held = nil
 }
 
-// Allocated returns what it has given.
+// Allocated returns all allocations.
 func (k *Kubelet) Allocated() []allocation.Allocated {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.held)
 }
 
-// SlotsOf returns what it has given to a pod.
+// SlotsOf returns the slots of a pod.
 func (k *Kubelet) SlotsOf(name string) (ids []string) {
 	for _, h := range k.Allocated() {
 		if h.Name == name {
@@ -294,7 +294,7 @@ func slots(ids []string) []gpu.SlotID {
 	return out
 }
 
-// recorded are values that a test reads later.
+// recorded collects values for a test to read.
 type recorded[T any] struct {
 	mu   sync.Mutex
 	list []T
@@ -306,14 +306,14 @@ func (r *recorded[T]) add(value T) {
 	r.list = append(r.list, value)
 }
 
-// All returns them.
+// All returns the collected values.
 func (r *recorded[T]) All() []T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.list)
 }
 
-// Notes are the Events that were recorded.
+// Notes collects the recorded events.
 type Notes struct{ recorded[string] }
 
 // Pod records an event of a pod.
@@ -324,7 +324,7 @@ func (n *Notes) Pod(ref placement.PodRef, e event.OnPod, _ string) {
 // Node records an event of the node.
 func (n *Notes) Node(e event.OnNode, note string) { n.add("node " + e.Row().Reason + ": " + note) }
 
-// Counts are what the metrics got.
+// Counts collects the values of metrics.
 type Counts struct {
 	drifted     recorded[int]
 	corrections recorded[string]
@@ -336,21 +336,20 @@ func (c *Counts) Drifted(pods int) { c.drifted.add(pods) }
 // Corrected implements grants.Metrics.
 func (c *Counts) Corrected(reason string) { c.corrections.add(reason) }
 
-// Seen returns the drift at each look, and why each assignment was written.
+// Seen returns the drift at each reconcile, and the reason of each correction.
 func (c *Counts) Seen() (drifted []int, corrections []string) {
 	return c.drifted.All(), c.corrections.All()
 }
 
-// Container is short for one of a request.
+// Container returns a container of a request.
 func Container(name string, kind placement.ContainerKind, units gpu.Units) placement.Container {
 	return placement.Container{Name: name, Kind: kind, Units: units}
 }
 
-// App is a container called main.
+// App returns an app container named main.
 func App(units gpu.Units) placement.Container { return Container("main", placement.App, units) }
 
-// Pod returns one that was made at the n-th second and is assigned to a GPU, or
-// to none.
+// Pod returns a pod that was created at second n. It is assigned to a GPU, or to none if on is empty.
 func Pod(name string, n int64, on gpu.UUID, containers ...placement.Container) allocation.Pod {
 	p := allocation.Pod{
 		Holding: placement.Holding{
@@ -366,7 +365,7 @@ func Pod(name string, n int64, on gpu.UUID, containers ...placement.Container) a
 	return p
 }
 
-// indexes are what is written for people of an assignment.
+// indexes returns the index annotation of an assignment.
 func indexes(a placement.Assignment) string {
 	var out []int
 	for _, id := range a.Devices() {
@@ -375,7 +374,7 @@ func indexes(a placement.Assignment) string {
 	return api.FormatIndexes(out)
 }
 
-// On reports whether a slot is of a GPU.
+// On reports whether a slot belongs to a GPU.
 func On(id string, device gpu.UUID) bool {
 	return strings.HasPrefix(id, strings.TrimPrefix(string(device), "GPU-")[:8])
 }

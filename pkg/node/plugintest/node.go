@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Node is all that surrounds a plugin, and a client in the kubelet's place.
+// Node contains the fakes around a plugin, and a client in place of the kubelet.
 type Node struct {
 	Source  *Source
 	Pods    *Pods
@@ -29,7 +29,7 @@ type Node struct {
 	Client  pluginapi.DevicePluginClient // nil before a plugin is connected
 }
 
-// NewNode returns a node of two GPUs with these pods, and the kubelet lists some of them.
+// NewNode returns a node with two GPUs and the given pods. The kubelet lists the pods in known.
 func NewNode(known []string, list ...allocation.Pod) *Node {
 	return &Node{Source: NewSource(TwoGPUs()), Pods: NewPods(list...), Kubelet: NewKubelet(known...), Notes: &Notes{}, Counts: &Counts{}}
 }
@@ -53,14 +53,14 @@ func Connect(t testing.TB, plugin pluginapi.DevicePluginServer) pluginapi.Device
 			t.Error(err)
 		}
 		server.Stop()
-		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // a test that asked nothing ends sooner
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // the server stops early if the test made no calls
 			t.Error(err)
 		}
 	})
 	return pluginapi.NewDevicePluginClient(conn)
 }
 
-// Free returns the IDs that no pod has, GPU by GPU.
+// Free returns the IDs that no pod has, sorted by GPU, except the IDs in but.
 func (n *Node) Free(but ...string) []string {
 	inv, _, _ := n.Source.Inventory()
 	ids, err := gpu.NewSlots(inv)
@@ -80,7 +80,7 @@ func (n *Node) Free(but ...string) []string {
 	return out
 }
 
-// Preferred asks which IDs the kubelet is to take.
+// Preferred calls GetPreferredAllocation for one container.
 func (n *Node) Preferred(ctx context.Context, available, must []string, size gpu.Units) ([]string, error) {
 	out, err := n.Client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
@@ -93,7 +93,7 @@ func (n *Node) Preferred(ctx context.Context, available, must []string, size gpu
 	return out.GetContainerResponses()[0].GetDeviceIDs(), nil
 }
 
-// Allocate asks for one container.
+// Allocate calls Allocate for one container.
 func (n *Node) Allocate(ctx context.Context, ids ...string) (*pluginapi.ContainerAllocateResponse, error) {
 	out, err := n.Client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
 	if err != nil {
@@ -102,15 +102,14 @@ func (n *Node) Allocate(ctx context.Context, ids ...string) (*pluginapi.Containe
 	return out.GetContainerResponses()[0], nil
 }
 
-// Start asks before a container starts.
+// Start calls PreStartContainer for one container.
 func (n *Node) Start(ctx context.Context, ids ...string) error {
 	_, err := n.Client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
 	return err
 }
 
-// Admit does what the kubelet does for a pod, container by container: IDs of
-// init containers are used again, and all are given before any container starts.
-// It returns the GPU of each container.
+// Admit admits and starts a pod like the kubelet, container by container: later containers reuse the IDs of
+// init containers, and all IDs are allocated before the first start. It returns the GPU of each container.
 func (n *Node) Admit(t *testing.T, p allocation.Pod) ([]string, error) {
 	t.Helper()
 	ctx := t.Context()
@@ -145,7 +144,7 @@ func (n *Node) Admit(t *testing.T, p allocation.Pod) ([]string, error) {
 	return gpus, nil
 }
 
-// choose returns the IDs that the kubelet takes for a container.
+// choose returns the IDs that the kubelet would allocate to a container.
 func (n *Node) choose(ctx context.Context, c placement.Container, reuse []string, given map[string][]string) ([]string, error) {
 	must := reuse[:min(len(reuse), int(c.Units))]
 	if len(must) == int(c.Units) {
@@ -168,8 +167,8 @@ func union(a, b []string) []string {
 	return slices.Compact(out)
 }
 
-// Swap gives a pod the slots of another of its size: nothing tells the two apart, and the older
-// is guessed.
+// Swap allocates slots to the named pod while the plugin attributes them to an older pod of the same size,
+// because it cannot tell them apart.
 func (n *Node) Swap(t *testing.T, name string, units gpu.Units) {
 	t.Helper()
 	n.Kubelet.Fail = errors.New("no such socket")
@@ -189,7 +188,7 @@ func (n *Node) LevelIs(level gpu.Enforcement) {
 	n.Source.Set(func(inv *gpu.Inventory) { inv.Enforcement = level })
 }
 
-// AssignedLevel returns the level that is written of a pod.
+// AssignedLevel returns the enforcement level in a pod's assignment.
 func (n *Node) AssignedLevel(name string) gpu.Enforcement {
 	pods, _, _ := n.Pods.Pods()
 	i := slices.IndexFunc(pods, func(p allocation.Pod) bool { return p.Pod.Name == name })

@@ -13,14 +13,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// Node is a plugin with its surroundings, and a client in the kubelet's place.
+// Node is a plugin with its fakes, and a client in place of the kubelet.
 type Node struct {
 	*plugintest.Node
 	deviceplugin.Plugin
 }
 
-// New returns a node whose plugin has begun. The kubelet lists the known pods; change adapts the plugin's configuration
-// and may be nil.
+// New returns a node with a started plugin. The kubelet lists the known pods. Change adapts the plugin's
+// configuration, and may be nil.
 func New(t *testing.T, change func(*deviceplugin.Config), known []string, list ...allocation.Pod) *Node {
 	t.Helper()
 	n := &Node{Node: plugintest.NewNode(known, list...)}
@@ -28,7 +28,7 @@ func New(t *testing.T, change func(*deviceplugin.Config), known []string, list .
 	return n
 }
 
-// Begin replaces the plugin by a new process. It loads the record of the process before, if change names its file.
+// Begin replaces the plugin by a new process. If change names the record's file, the new process loads it.
 func (n *Node) Begin(t *testing.T, change func(*deviceplugin.Config)) {
 	t.Helper()
 	cfg := deviceplugin.DefaultConfig("n1")
