@@ -60,25 +60,31 @@ func (p *gpumem) request(s *shape) *placement.Request {
 }
 
 func (p *gpumem) choose(f *Fleet, s *shape) (place, bool) {
-	req := p.request(s)
-	p.cache.Learn(*req)
-	p.cache.Reprice()
 	best := -1
-	p.index.Walk(p.cache, ranking.Question{Request: *req, Defaults: p.policies}, func(n *placement.Node, _ int) bool {
-		if i := p.nodes[n.Name]; s.fits(&f.nodes[i]) {
-			best = i
+	p.walk(s, func(node int) bool {
+		if s.fits(&f.nodes[node]) {
+			best = node
 		}
 		return best < 0
 	})
+	return p.bind(f, s, best)
+}
+
+// walk visits the nodes whose GPUs the shape fits, the best first, until visit returns false.
+func (p *gpumem) walk(s *shape, visit func(node int) bool) {
+	req := p.request(s)
+	p.cache.Learn(*req)
+	p.cache.Reprice()
+	p.index.Walk(p.cache, ranking.Question{Request: *req, Defaults: p.policies}, func(n *placement.Node, _ int) bool { return visit(p.nodes[n.Name]) })
+}
+
+// bind chooses the GPUs of the node as the scheduler does before the Binding; node -1: there is none.
+func (p *gpumem) bind(f *Fleet, s *shape, best int) (place, bool) {
+	p.chosen = placement.Assignment{}
 	if best < 0 {
 		return place{}, false
 	}
-	return p.bind(req, place{node: best}, f.nodes[best].Name)
-}
-
-// bind chooses the GPUs of the node as the scheduler does before the Binding.
-func (p *gpumem) bind(req *placement.Request, at place, node string) (place, bool) {
-	p.chosen = placement.Assignment{}
+	req, at, node := p.request(s), place{node: best}, f.nodes[best].Name
 	if req.Empty() {
 		return at, true
 	}

@@ -34,10 +34,15 @@ func policies() []string {
 	return append(names, "first-fit", "best-fit", "device-best-fit", "fgd", "random")
 }
 
-// newPolicy returns the policy of that name for one run.
+// newPolicy returns the policy of that name for one run: one of policies, or "binpack with 3 replicas", where
+// the replicas prefer different nodes (preferring).
 func newPolicy(name string, t Trace, f *Fleet, seed int64) (Policy, error) {
 	if p := placement.Policy(name); p.OfCluster() {
 		return newGPUMem(f, ranking.Policies{GPU: p}), nil
+	}
+	var replicas int
+	if _, err := fmt.Sscanf(name, ours+" with %d replicas", &replicas); err == nil && replicas > 0 {
+		return &preferring{gpumem: newGPUMem(f, ranking.Policies{GPU: placement.Binpack}), replicas: replicas, workloads: make(map[int]*workload)}, nil
 	}
 	switch name {
 	case "first-fit":
