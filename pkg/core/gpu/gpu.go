@@ -89,7 +89,7 @@ func (inv Inventory) InShares() bool { return len(inv.Devices) > 0 && inv.Device
 
 // Device returns the device with the UUID.
 func (inv Inventory) Device(id UUID) (Device, bool) {
-	for i := range inv.Devices { // a Device is large
+	for i := range inv.Devices { // avoid copying Devices
 		if inv.Devices[i].UUID == id {
 			return inv.Devices[i], true
 		}

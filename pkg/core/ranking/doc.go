@@ -19,17 +19,17 @@
 // topologySpreadConstraints and affinity.
 //
 // Nodes are ranked by the memory that stays free on the chosen GPU plus the cost to future pods
-// (Prices), in the same unit. The first alone packs well until pods find GPUs without CPU, find the
-// models that they name full, or find no node with enough free GPUs. The second predicts these cases
-// from the requests of past pods (Mix).
+// (Prices), in the same unit. Free memory alone packs well until pods find GPUs without CPU, find the
+// models that they name full, or find no node with enough free GPUs. The cost predicts these cases from
+// the requests of past pods (Mix).
 //
 // Idle CPU has a cost (Cost.Idle) in proportion to the pods without GPU memory. Those go to the nodes
 // with the most free CPU, and no extender can change that. If pods with GPU memory use up the CPU of
-// busy nodes first, the others take less from nodes that pods with several GPUs need. A higher weight
-// reduces the number of pods that fit if no pod leaves: docs/packing.md.
+// busy nodes first, pods without it take less from nodes that pods with several GPUs need. A higher
+// weight reduces the number of pods that fit if no pod leaves: docs/packing.md.
 //
-// The price for pods with several GPUs ignores CPU. If pods come and go, a node whose CPU is in use
-// becomes available as soon as that pod ends.
+// The price for pods with several GPUs ignores CPU. If pods come and go, a node with free GPUs and no
+// free CPU becomes available as soon as the pod with the CPU ends.
 //
 // Spread compares free fractions instead of amounts. By amount, the largest GPU would get pod after pod
 // until it had as little free memory as the smaller ones. Spread compares the GPU before the node, so

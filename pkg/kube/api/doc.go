@@ -9,7 +9,7 @@
 //   - This version and the next can read every value that this version writes.
 //   - The table annotations has one row for each annotation of the domain. The parser, the messages of
 //     explain, the chart's admission policies (charts/gpumem/files/annotations.yaml) and the tables in
-//     docs/pods.md and docs/reference.md use it. gpumem reads no labels of pods.
+//     docs/pods.md and docs/reference.md use it. Labels of pods in the domain have no effect.
 //
 // # Decisions
 //

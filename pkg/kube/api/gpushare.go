@@ -13,9 +13,9 @@ import (
 const gpushareDomain = "aliyun.com"
 
 // PlacedByGPUShare reports whether gpushare's extender placed the pod. Version 0.2 of gpumem wrote the same
-// annotations on its own pods. It did so by the Binding, which the managed fields do not record, while
-// gpushare's extender updates the pod: only then they contain the annotation with the time. A pod
-// that requests no GPU memory has no GPU, whatever its annotations. The chart has the same rule
+// annotations on its own pods, but with the Binding, which managed fields do not record. gpushare's extender
+// updates the pod, so the managed fields contain its annotation with the time. A pod without a request for
+// GPU memory has no GPU, whatever its annotations. The chart implements the same rule
 // (templates/validation/values.yaml).
 func (n Names) PlacedByGPUShare(pod *v1.Pod) bool {
 	_, indexed := pod.Annotations["ALIYUN_COM_GPU_MEM_IDX"]
@@ -28,7 +28,7 @@ func (n Names) PlacedByGPUShare(pod *v1.Pod) bool {
 		if m.FieldsV1 == nil {
 			return false
 		}
-		fields, err := m.FieldsV1.MarshalJSON() // in Kubernetes 1.35 there is no other way that 1.37 has too
+		fields, err := m.FieldsV1.MarshalJSON() // the only method that Kubernetes 1.35 and 1.37 both have
 		return err == nil && bytes.Contains(fields, []byte("f:ALIYUN_COM_GPU_MEM_ASSUME_TIME"))
 	})
 }

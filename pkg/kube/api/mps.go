@@ -9,10 +9,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// RetiredMPSClient reports whether version 0.2 of the device plugin made the pod a client of MPS protocol 3, which gpumem no
-// longer runs. The inventory of the pod's node then has that protocol, and the pod a level that the MPS daemon or the
-// driver enforces; a pod without a daemon is advisory. A pod with a claim has no assignment: the inventory lists it.
-// The chart has the same rule (templates/validation/values.yaml).
+// RetiredMPSClient reports whether version 0.2 of the device plugin made the pod a client of MPS protocol 3,
+// which gpumem no longer runs. In this case the inventory of the pod's node has that protocol, and the pod's
+// level is mps or kernel. A pod with a claim has no assignment, and the inventory lists it. The chart
+// implements the same rule (templates/validation/values.yaml).
 func (n Names) RetiredMPSClient(node *v1.Node, pod *v1.Pod) bool {
 	var inv struct {
 		MPS       int         `json:"mps"`
