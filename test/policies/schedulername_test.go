@@ -156,6 +156,28 @@ func TestSchedulerNamePolicyHasTheDefaults(t *testing.T) {
 	}
 }
 
+// TestWarningsAboutRequestsThatNeverFit: an amount that gpu-count does not divide, and one that was meant in MiB.
+func TestWarningsAboutRequestsThatNeverFit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		amount, count, want string
+	}{
+		"uneven":         {"3", "2", "container main asks for 3 of gpumem.dev/gpu-mem, which does not divide evenly over the 2 GPUs of the annotation gpumem.dev/gpu-count: the pod will wait for ever; ask for a multiple of 2"},
+		"even":           {"4", "2", ""},
+		"in MiB":         {"3072", "", "container main: gpumem.dev/gpu-mem is 3072, more than any GPU has: the unit is 1 GiB; if MiB were meant, ask for 3"},
+		"of several":     {"1536", "8", ""},
+		"a whole number": {"3", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"}, Spec: v1.PodSpec{SchedulerName: "gpumem-scheduler", Containers: []v1.Container{{Name: "main"}}}}
+			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse(tc.amount)}
+			if tc.count != "" {
+				pod.Annotations = map[string]string{"gpumem.dev/gpu-count": tc.count}
+			}
+			check(t, policy(t, "default", "gpumem-names"), request{resource: "pods", is: pod}, tc.want)
+		})
+	}
+}
+
 // A container that sets a framework's variable by its second name meets gpumem's variable for the same setting.
 func TestWarningsAboutSecondNames(t *testing.T) {
 	const jax = "container main sets XLA_CLIENT_MEM_FRACTION: gpumem omits its own variable, XLA_PYTHON_CLIENT_MEM_FRACTION, and JAX has the limit of the pod alone"
