@@ -31,6 +31,7 @@ func New() *Cache {
 func (c *Cache) SetNode(name string, inv gpu.Inventory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.hear(key{node: name}, false)
 	inv.Devices = slices.Clone(inv.Devices)
 	c.offer(name, &inv)
 }
@@ -39,6 +40,7 @@ func (c *Cache) SetNode(name string, inv gpu.Inventory) {
 func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.hear(key{node: name}, false)
 	c.offer(name, nil)
 }
 
@@ -47,6 +49,7 @@ func (c *Cache) RemoveNode(name string) {
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.hear(key{pod: h.Pod.UID}, false)
 	if old, ok := c.pods[on][h.Pod.UID]; ok && old.Node == nodeName && old.Request.Empty() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
 		return // most updates are for such pods
 	}
@@ -60,6 +63,7 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.hear(key{pod: ref.UID}, false)
 	if p, ok := c.pods[coming][ref.UID]; ok && nodeName == "" && p.own() {
 		return // only the cache has this nomination
 	}
@@ -115,9 +119,7 @@ func (c *Cache) Expire(now time.Time) {
 func (c *Cache) RemovePod(uid string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for r := range c.reads {
-		r.gone[uid] = true
-	}
+	c.hear(key{pod: uid}, true)
 	c.set(coming, uid, nil)
 	c.set(on, uid, nil)
 }

@@ -842,7 +842,7 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 		func() { c.Reprice() },
 		func() {
 			for _, d := range c.Differences(real) {
-				c.Heal(d, real)
+				heal(c, d, real)
 			}
 		},
 	} {

@@ -78,14 +78,17 @@ func (c *Cache) Differences(real *Cache) []Difference {
 	return out
 }
 
-// Heal replaces the cache's record by the one in real, and returns both. It returns false and changes
-// nothing if the two do not differ, or if the cache has updated the object since the difference was
-// found: the cache may then be newer than real.
-func (c *Cache) Heal(d Difference, real *Cache) (was, is Entry, healed bool) {
+// Heal replaces a cached entry that differs with the real one, and returns both. The read must have
+// begun before real was read. Heal does nothing and reports false if the entries do not differ, or if
+// the cached entry is another one by now or the watch has told of it since the read began: the cache
+// may then be ahead of real. An absent entry has no identity: a pod can come and go during the read.
+func (r *Read) Heal(d Difference, real *Cache) (was, is Entry, healed bool) {
 	was, is = d.cached, real.entry(d.key)
+	c := r.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.find(d.key) != was || !was.differs(is) {
+	_, heard := r.heard[d.key]
+	if heard || c.find(d.key) != was || !was.differs(is) {
 		return was, is, false
 	}
 	if d.OfNode() {

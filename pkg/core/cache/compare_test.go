@@ -27,6 +27,13 @@ func (w *twin) fromScratch() *Cache {
 	return c
 }
 
+// heal heals during a read in which the watch tells nothing.
+func heal(c *Cache, d Difference, real *Cache) (was, is Entry, healed bool) {
+	read := c.BeginRead()
+	defer read.End()
+	return read.Heal(d, real)
+}
+
 func TestDifferencesAndHeal(t *testing.T) {
 	type change = func(*Cache)
 	add := func(uid, node string, device int) change {
@@ -140,11 +147,11 @@ func TestDifferencesAndHeal(t *testing.T) {
 				if name != tc.want {
 					t.Errorf("%s differs, want %s", name, tc.want)
 				}
-				was, is, ok := c.Heal(d, real)
+				was, is, ok := heal(c, d, real)
 				if was, is := was.String(), is.String(); was != tc.was || is != tc.is || !ok {
 					t.Errorf("healed %t: was %q, is %q, want %q, %q", ok, was, is, tc.was, tc.is)
 				}
-				if _, _, again := c.Heal(d, real); again {
+				if _, _, again := heal(c, d, real); again {
 					t.Error("healed again")
 				}
 			}
@@ -178,12 +185,45 @@ func TestWhatIsHeardMeanwhileCounts(t *testing.T) {
 		}
 	}
 	for _, d := range before {
-		if _, _, healed := c.Heal(d, real); healed {
+		if _, _, healed := heal(c, d, real); healed {
 			t.Errorf("%v was heard of since, and is healed", d)
 		}
 	}
 	if diff := cmp.Diff([]gpu.Units{3, 0, 0}, requested(c, "n")); diff != "" {
 		t.Errorf("held at the end (-want +got):\n%s", diff)
+	}
+}
+
+// A pod, a nomination or a node that comes and goes during the read is as absent after it as before, and
+// the cache has the later state.
+func TestNothingIsHealedThatCameAndWent(t *testing.T) {
+	c, real := New(), New()
+	for _, cache := range []*Cache{c, real} {
+		cache.SetNode("n", inventory(10))
+	}
+	come := func(cache *Cache) {
+		cache.SetNode("m", inventory(10))
+		cache.AddPod("n", bound("p", ask(3), 0))
+		nominate(cache, "n")
+	}
+	come(real)
+	read := c.BeginRead()
+	defer read.End()
+	before := c.Differences(real)
+	if len(before) != 3 {
+		t.Fatalf("found %v, want a node, a pod and a nomination", before)
+	}
+	come(c)
+	c.RemoveNode("m")
+	c.RemovePod("p")
+	nominate(c, "")
+	for i, d := range c.Differences(real) {
+		if d != before[i] {
+			t.Errorf("found %v, want %v", d, before[i])
+		}
+		if _, _, healed := read.Heal(d, real); healed {
+			t.Errorf("%v is healed by an older state", d)
+		}
 	}
 }
 
@@ -205,7 +245,7 @@ func FuzzHeal(f *testing.F) {
 		}
 		real := want.fromScratch()
 		for _, d := range c.Differences(real) {
-			if _, _, healed := c.Heal(d, real); !healed {
+			if _, _, healed := heal(c, d, real); !healed {
 				t.Errorf("%v is found, and not healed", d)
 			}
 		}

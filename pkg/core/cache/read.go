@@ -9,14 +9,14 @@ import (
 // Read is a read of pods from the API server in parallel with the watch, which may advance meanwhile.
 type Read struct {
 	cache *Cache
-	gone  map[string]bool // UIDs of pods removed during the read
+	heard map[key]bool // pods and nodes that the watch has told of meanwhile; true: a removed pod
 }
 
 // BeginRead must be called before the request to the API server, and End after the last Enter.
 func (c *Cache) BeginRead() *Read {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := &Read{cache: c, gone: make(map[string]bool)}
+	r := &Read{cache: c, heard: make(map[key]bool)}
 	c.reads[r] = true
 	return r
 }
@@ -36,9 +36,16 @@ func (r *Read) Enter(nodeName string, h placement.Holding, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, ok := c.pods[on][h.Pod.UID]
-	if r.gone[h.Pod.UID] || ok && !p.Assumed {
+	if r.heard[key{pod: h.Pod.UID}] || ok && !p.Assumed {
 		return false
 	}
 	c.set(on, h.Pod.UID, &Pod{Holding: h, Node: nodeName, Assumed: true, read: true, bindings: []time.Time{now}})
 	return !ok || !p.read
+}
+
+// hear records that the watch has told of a pod or a node.
+func (s *state) hear(k key, removed bool) {
+	for r := range s.reads {
+		r.heard[k] = removed
+	}
 }

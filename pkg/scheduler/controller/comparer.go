@@ -40,6 +40,8 @@ type Comparer struct {
 // rebuilt entry when Compare finds a difference for the second time and no event has changed the
 // cached entry in between.
 func (c *Comparer) Compare() {
+	read := c.Cache.BeginRead()
+	defer read.End()
 	pods, nodes, complete := c.Source.Stored()
 	if !complete {
 		return
@@ -53,7 +55,7 @@ func (c *Comparer) Compare() {
 		if !c.suspects[d] {
 			continue
 		}
-		was, is, healed := c.Cache.Heal(d, stored)
+		was, is, healed := read.Heal(d, stored)
 		if !healed {
 			continue
 		}

@@ -37,6 +37,7 @@ func newObjects(pods ...*v1.Pod) objects {
 type source struct {
 	stored     objects
 	incomplete bool
+	read       func() // happens after the objects were read; nil: nothing does
 }
 
 func (s *source) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
@@ -45,6 +46,9 @@ func (s *source) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
 	}
 	for _, node := range s.stored.nodes {
 		nodes = append(nodes, node)
+	}
+	if s.read != nil {
+		s.read()
 	}
 	return pods, nodes, !s.incomplete
 }
@@ -95,6 +99,19 @@ func (c *comparison) want(t *testing.T, held []gpu.Units, told ...counted) {
 	if !slices.Equal(told, c.told) {
 		t.Errorf("told %v, want %v", c.told, told)
 	}
+}
+
+// Handlers are behind the stored pods at one comparison, and a pod is deleted during the next. Both find it
+// missing, and the second must not bring it back.
+func TestADeletedPodIsNotBroughtBack(t *testing.T) {
+	c := newComparison(t)
+	web := pod("web", "1", "GPU-b")
+	c.happens(func(o objects) { o.pods["web"] = web })
+	c.Compare()
+	c.books.PodHandler().OnAdd(web, false)
+	c.source.read = func() { c.books.PodHandler().OnDelete(web) }
+	c.Compare()
+	c.want(t, []gpu.Units{0, 0}, counted{}, counted{})
 }
 
 func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
