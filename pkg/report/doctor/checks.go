@@ -20,7 +20,7 @@ func Checks() []Check {
 			"let devicePlugin.nodeSelector, .affinity and .tolerations fit the node, or remove the label", "install.md", checkGPUNodes},
 		{"scheduler", "The scheduler has two ready replicas; of an extender, only the leader is ready.",
 			"kubectl -n gpumem-system describe deployment NAME, and the logs of its pods, show the reason", "runbooks.md", checkScheduler},
-		{"kube-scheduler", "The chart's kube-scheduler has a configuration with a profile, and the version of the API server.",
+		{"kube-scheduler", "The chart's kube-scheduler has a configuration with a profile, the version of the API server, and OpportunisticBatching on.",
 			"helm upgrade the release: its kube-scheduler then gets a configuration, and the cluster's version", "upgrading.md", checkKubeScheduler},
 		{"certificates", "The certificates of an extender are valid for 30 more days.",
 			"helm upgrade the release, and copy kube-scheduler's files again", "extender.md", checkCertificates},

@@ -282,6 +282,12 @@ func TestExamine(t *testing.T) {
 			[]string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler is v1.36.3, newer than the API server, v1.35.1"}},
 		"kube-scheduler is older": {func(s *State) { s.ServerVersion = "v1.37.0+k3s1" },
 			[]string{"warning|deployment gpumem-system/gpumem-scheduler|its kube-scheduler is v1.36.3, older than the API server"}},
+		"the gate for hints is off": {func(s *State) {
+			s.Deployments[0].Spec.Template.Spec.Containers[0] = v1.Container{Name: "gpumem-scheduler", Args: []string{"--feature-gates=OpportunisticBatching=false"}}
+		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|its feature gate OpportunisticBatching is off: each pod takes several times the processor time|remove it from --feature-gates"}},
+		"the gate for hints is off for an extender": {func(s *State) {
+			s.Deployments[0].Spec.Template.Spec.Containers[0].Args = []string{"--feature-gates=OpportunisticBatching=false"}
+		}, nil},
 		"a labelled node without a plugin": {func(s *State) {
 			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
 			s.Nodes[1].Spec.Taints = []v1.Taint{{Key: "dedicated", Value: "ml", Effect: v1.TaintEffectNoSchedule}}

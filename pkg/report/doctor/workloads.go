@@ -163,7 +163,12 @@ func checkKubeScheduler(s *State, in installation) (found findings) {
 	case in.config != nil && len(in.schedulers(s.Names)) == 0:
 		found.add(Error, object, "", "its kube-scheduler has no profile with gpumem's plugin: no pod can name it")
 	}
-	for _, c := range in.scheduler.Spec.Template.Spec.Containers {
+	spec := in.scheduler.Spec.Template.Spec
+	for _, c := range spec.Containers {
+		if c.Name == "gpumem-scheduler" && len(gatesOff(spec, "OpportunisticBatching")) > 0 {
+			found.add(Warning, object, "remove it from --feature-gates of the container gpumem-scheduler",
+				"its feature gate OpportunisticBatching is off: each pod takes several times the processor time")
+		}
 		if c.Name != "kube-scheduler" || s.ServerVersion == "" {
 			continue
 		}
