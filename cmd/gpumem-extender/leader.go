@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -30,20 +31,23 @@ type election struct {
 
 // newElection returns the election of a replica. The replica releases the Lease when drain has returned.
 func newElection(client kubernetes.Interface, o options, log *zap.Logger, drain func()) (e *election, err error) {
+	// A container that restarts has the old name. Its predecessor's bindings may still land, so it must
+	// wait for the Lease like any other replica.
+	identity := o.identity + "_" + string(uuid.NewUUID())
 	config := leaderelection.LeaderElectionConfig{
 		Name: o.leaseName,
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: o.leaseNamespace, Name: o.leaseName},
 			Client:     client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: o.identity},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		},
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {},
 			OnStoppedLeading: func() {},
-			OnNewLeader: func(identity string) {
-				log.Info("leader", zap.String("replica", identity), zap.Bool("self", identity == o.identity))
+			OnNewLeader: func(leader string) {
+				log.Info("leader", zap.String("replica", leader), zap.Bool("self", leader == identity))
 			},
 		},
 	}

@@ -36,7 +36,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		t.Fatal("all is well")
 	}
 	for _, want := range []string{
-		"--listen", "--tls-private-key-file", "--leader-elect-lease-namespace", "--probe-listen", "--read-listen", "--decisions", "--resource-domain", "--policy: \"best\"", "--node-policy: a pod must ask for exclusive itself",
+		"--listen", "--tls-private-key-file", "--leader-elect-lease-namespace", "--probe-listen", "--read-listen", "--decisions", "--resource-domain", "--policy: \"best\"", "--node-policy: only a pod itself can ask for exclusive",
 		"--assume-limit", "--self-check-interval", "--kube-api-qps", "--log-level",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -61,7 +61,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.BoolVar(&o.leaderElect, "leader-elect", o.leaderElect, "answer only while this replica leads: where several serve one kube-scheduler")
 	f.StringVar(&o.leaseName, "leader-elect-lease-name", o.leaseName, "`name` of the Lease by which replicas choose the leader")
 	f.StringVar(&o.leaseNamespace, "leader-elect-lease-namespace", o.leaseNamespace, "`namespace` of the Lease; default: the environment variable POD_NAMESPACE")
-	f.StringVar(&o.identity, "leader-elect-identity", o.identity, "`name` of this replica in the Lease; default: the environment variable POD_NAME")
+	f.StringVar(&o.identity, "leader-elect-identity", o.identity, "`name` of this replica in the Lease, which adds an underscore and a UUID of the process; default: the environment variable POD_NAME")
 	f.StringVar(&o.schedulerLease, "scheduler-lease", o.schedulerLease, "`namespace/name` of the Lease of the kube-schedulers that each have an extender like this one; not used with --leader-elect")
 	f.BoolVar(&o.chooseNode, "choose-node", o.chooseNode, "answer filter with the best node alone, unless the pod itself prefers some nodes: so scores of kube-scheduler do not count otherwise. Without this flag, its scores and this extender's add up")
 	o.Flags.AddFlags(f)
