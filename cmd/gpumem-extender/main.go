@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
@@ -53,17 +54,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	daemon.BridgeKlog(log)
 	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(opts.flags)))
-	err = start(ctx, log, conf)
+	client, err := conf.kube.Client("gpumem-extender", version)
+	if err == nil {
+		err = start(ctx, log, conf, client)
+	}
 	log.Info("stopped", zap.Error(err))
 	return err
 }
 
 // start runs the parts of the process until the context is done.
-func start(ctx context.Context, log *zap.Logger, conf config) error {
-	client, err := conf.kube.Client("gpumem-extender", version)
-	if err != nil {
-		return err
-	}
+func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.Interface) error {
 	state := cache.New()
 	watch, err := controller.New(log.Named("controller"), client, conf.service.Names, state)
 	if err != nil {
