@@ -138,7 +138,7 @@ func (e *extenderProc) checkCaughtUp(s *spec, node string) {
 	for _, o := range w.order {
 		pod := w.api.pods[o.name]
 		bound := pod != nil && string(pod.UID) == o.uid && pod.Spec.NodeName == node && !terminal(pod)
-		_, assumed, _ := e.books.Where(o.uid)
+		_, assumed, _ := e.books.PodNode(o.uid)
 		assumed = assumed && w.sentBy(e.process, o.uid).node != node
 		if before := o.boundAt > 0 && o.boundAt <= e.turns[s.uid]; o.uid != s.uid && bound && before && (view[o.uid].node != node || assumed) {
 			w.violate("I2", "%s binds %s to %s without news of %s, which was bound at %s, and it has been asked since %s", e.name, s.name, node, o.name, o.boundAt, e.turns[s.uid])
@@ -160,7 +160,7 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 	heard := e.pods.store[other.name]
 	bound := heard != nil && string(heard.UID) == other.uid && heard.Spec.NodeName != ""
 	last := w.sentBy(e.process, other.uid)
-	_, assumed, known := e.books.Where(other.uid)
+	_, assumed, known := e.books.PodNode(other.uid)
 	changed := bound && !sameSet(last.gpus, w.assignment(heard)) || w.forges(other) && known && !assumed
 	if !changed && last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
 		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)

@@ -201,7 +201,7 @@ func (a watched) Compared(wrong map[string]int) {
 // for so long.
 func (e *extenderProc) assumed(age time.Duration) (out []*spec) {
 	for _, s := range e.w.order {
-		if _, assumed, ok := e.books.Where(s.uid); ok && assumed && e.w.now()-e.sentAt[s.uid] >= age {
+		if _, assumed, ok := e.books.PodNode(s.uid); ok && assumed && e.w.now()-e.sentAt[s.uid] >= age {
 			out = append(out, s)
 		}
 	}
@@ -353,7 +353,7 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 		e.dirty = true
 		w.logf("  %s: bind %s to %s: %q", e.name, pod.Name, node, result.Error)
 		if result.Error != "" && e.refused[uid] && e.calls[uid] == 0 {
-			if _, assumed, ok := e.books.Where(uid); ok && assumed {
+			if _, assumed, ok := e.books.PodNode(uid); ok && assumed {
 				w.violate("I6", "%s: the binding of %s was refused for certain, and it is still assumed", e.name, pod.Name)
 			}
 		}
@@ -428,7 +428,7 @@ func (c cluster) ReadPod(ctx context.Context, _, name string) (*v1.Pod, error) {
 // hasRead has a pod count as a read has shown it, unless the watch has told more.
 func (e *extenderProc) hasRead(pod *v1.Pod) {
 	uid := string(pod.UID)
-	_, assumed, known := e.books.Where(uid)
+	_, assumed, known := e.books.PodNode(uid)
 	if !known || assumed || e.read[uid] != nil {
 		e.read[uid] = pod
 	}
@@ -472,7 +472,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 			e.checkAlone(b.Name)
 		}
 		if err == nil && e.live {
-			if node, _, ok := e.books.Where(uid); !ok || node != b.Target.Name {
+			if node, _, ok := e.books.PodNode(uid); !ok || node != b.Target.Name {
 				w.violate("I2", "%s: a binding of %s to %s has landed, and its memory is no longer reserved", e.name, b.Name, b.Target.Name)
 			}
 		}
@@ -501,7 +501,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 func (e *extenderProc) decided(b *v1.Binding) {
 	uid := string(b.UID)
 	before := e.sent[uid]
-	_, assumed, ok := e.books.Where(uid)
+	_, assumed, ok := e.books.PodNode(uid)
 	e.repeated[uid] = ok && assumed && before != nil && before.Target.Name == b.Target.Name && e.reserved[uid]
 	e.sent[uid], e.sentAt[uid] = b, e.w.now()
 	e.reserved[uid] = true

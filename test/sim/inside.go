@@ -238,7 +238,7 @@ func (s *scheduler) reserve(c *decider.Cycle, p *spec, pod *v1.Pod, node string)
 			} else {
 				delete(s.queue, p.uid)
 			}
-			if _, assumed, ok := e.books.Where(p.uid); err != nil && e.refused[p.uid] && e.calls[p.uid] == 0 && ok && assumed {
+			if _, assumed, ok := e.books.PodNode(p.uid); err != nil && e.refused[p.uid] && e.calls[p.uid] == 0 && ok && assumed {
 				w.violate("I6", "%s: the binding of %s was refused for certain, and it is still assumed", e.name, p.name)
 			}
 		})
@@ -446,7 +446,7 @@ func (s *scheduler) fitsUntouched(p *spec, node *v1.Node) bool {
 			return false // the same, of which the cache has heard first
 		}
 		for _, h := range state.Holdings() {
-			if !there[h.Pod.UID] && !e.books.Heard(h.Pod.UID) {
+			if !there[h.Pod.UID] && !e.books.IsConfirmed(h.Pod.UID) {
 				return false // its binding may have landed
 			}
 		}

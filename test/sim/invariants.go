@@ -236,7 +236,7 @@ func (e *extenderProc) view() map[string]known {
 	w := e.w
 	out := make(map[string]known)
 	for _, s := range w.order {
-		node, assumed, ok := e.books.Where(s.uid)
+		node, assumed, ok := e.books.PodNode(s.uid)
 		if !ok || !assumed {
 			continue
 		}
@@ -253,7 +253,7 @@ func (e *extenderProc) view() map[string]known {
 		out[s.uid] = known{node: node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s, assumed: true}
 	}
 	for uid, pod := range e.read {
-		_, assumed, counted := e.books.Where(uid)
+		_, assumed, counted := e.books.PodNode(uid)
 		if assumed {
 			delete(e.read, uid) // it was read in the place of another of its name
 			continue
@@ -283,7 +283,7 @@ func (e *extenderProc) view() map[string]known {
 // not been told of that.
 func (e *extenderProc) forgotten(pod *v1.Pod) bool {
 	stored := e.stored.pods.store[pod.Name]
-	_, _, known := e.books.Where(string(pod.UID))
+	_, _, known := e.books.PodNode(string(pod.UID))
 	return !known && (stored == nil || stored.UID != pod.UID)
 }
 
@@ -377,7 +377,7 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	s := w.asSent(w.pods[uid], annotation)
 	node := e.nodes.store[nodeName]
 	gpus := w.gpusOf(s, annotation)
-	if on, assumed, ok := e.books.Where(uid); ok && !assumed && on == nodeName {
+	if on, assumed, ok := e.books.PodNode(uid); ok && !assumed && on == nodeName {
 		return // what it read was old: it has been told since that the pod is bound, and is refused
 	}
 	if node == nil {
@@ -436,7 +436,7 @@ func (e *extenderProc) checkNominated(s *spec, node *v1.Node, gpus []string, b *
 	}
 	var nominated []*spec
 	for _, pod := range e.pods.store {
-		if _, _, counted := e.books.Where(string(pod.UID)); !counted && pod.Spec.NodeName == "" && pod.Status.NominatedNodeName == node.Name {
+		if _, _, counted := e.books.PodNode(string(pod.UID)); !counted && pod.Spec.NodeName == "" && pod.Status.NominatedNodeName == node.Name {
 			nominated = append(nominated, e.w.pods[string(pod.UID)])
 		}
 	}

@@ -46,11 +46,11 @@ func (s *nodes) Answer(nodeName string, q Question) (*placement.Node, *decide.Re
 			return state, n.refused(state, q)
 		}
 	}
-	return nil, q.Ask(placement.Node{Name: nodeName})
+	return nil, q.Evaluate(placement.Node{Name: nodeName})
 }
 
-// Ask asks about a node that the cache does not know.
-func (q Question) Ask(n placement.Node) *decide.Refusal {
+// Evaluate asks about a node that the cache does not know.
+func (q Question) Evaluate(n placement.Node) *decide.Refusal {
 	if q.Expecting {
 		n = n.WithExpected(q.Pod)
 	}
@@ -92,14 +92,14 @@ func (n *node) refused(state *placement.Node, q Question) *decide.Refusal {
 	expecting := q.Expecting && last.expects
 	own := func(h placement.Holding) bool { return h.Pod.UID == q.Pod.UID }
 	if expecting && slices.ContainsFunc(state.Expected, own) {
-		return q.Ask(*state)
+		return q.Evaluate(*state)
 	}
 	for i := range last.kept {
 		if kept := &last.kept[i]; kept.key == q.key && kept.expecting == expecting {
 			return kept.refusal
 		}
 	}
-	refusal := q.Ask(*state)
+	refusal := q.Evaluate(*state)
 	if len(state.Nominated) > 0 {
 		return refusal // what is left to others depends on who asks
 	}

@@ -179,7 +179,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	}
 	n, ok := c.all[nodeName]
 	if !ok || n.inventory == nil {
-		return placement.Assignment{}, Question{Pod: ref, Request: req, Fallback: fallback}.Ask(placement.Node{Name: nodeName})
+		return placement.Assignment{}, Question{Pod: ref, Request: req, Fallback: fallback}.Evaluate(placement.Node{Name: nodeName})
 	}
 	c.set(expected, ref.UID, nil)
 	chosen, refusal := n.decide(ref, req, fallback)
@@ -228,8 +228,8 @@ func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	return out
 }
 
-// Where returns the node of a pod, and whether the pod is only assumed there.
-func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
+// PodNode returns the node of a pod, and whether the pod is only assumed there.
+func (c *Cache) PodNode(uid string) (nodeName string, assumed, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.pods[on][uid]; ok {
@@ -238,9 +238,9 @@ func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	return "", false, false
 }
 
-// Heard reports whether the watch has shown the pod on its node. It returns false for a pod that is
+// IsConfirmed reports whether the watch has shown the pod on its node. It returns false for a pod that is
 // assumed or that only a read has shown.
-func (c *Cache) Heard(uid string) bool {
+func (c *Cache) IsConfirmed(uid string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, ok := c.pods[on][uid]

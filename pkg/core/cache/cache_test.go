@@ -401,7 +401,7 @@ func TestTransitions(t *testing.T) {
 			if diff := cmp.Diff(tc.want, requested(c, "n")); diff != "" {
 				t.Errorf("held on the node (-want +got):\n%s", diff)
 			}
-			on, assumed, ok := c.Where(tc.wantPod)
+			on, assumed, ok := c.PodNode(tc.wantPod)
 			if on != tc.wantOn || assumed != tc.wantAssumed || ok != (tc.wantOn != "") {
 				t.Errorf("Where(%s) = %q, %t, %t, want %q, %t", tc.wantPod, on, assumed, ok, tc.wantOn, tc.wantAssumed)
 			}
@@ -684,11 +684,11 @@ func TestABindingIsNotRepeatedWhenItHasBeenOvertaken(t *testing.T) {
 			}
 			happens(c)
 			overtaken(t, c)
-			if _, assumed, ok := c.Where("p"); !ok || !assumed {
+			if _, assumed, ok := c.PodNode("p"); !ok || !assumed {
 				t.Error("it is no longer assumed: its first binding may have landed")
 			}
 			c.ExpirePod("p", start.Add(time.Minute))
-			if _, _, ok := c.Where("p"); ok {
+			if _, _, ok := c.PodNode("p"); ok {
 				t.Error("what was refused made its assumption younger")
 			}
 		})
@@ -829,8 +829,8 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 		func() { c.RemovePod("r") },
 		func() { c.Expect(ref("s"), "m", ask(1), placement.Binpack, start) },
 		func() { c.Unexpect("s") },
-		func() { c.Where("p") },
-		func() { c.Heard("p") },
+		func() { c.PodNode("p") },
+		func() { c.IsConfirmed("p") },
 		func() { c.Changed() },
 		func() { c.Changes() },
 		func() { c.ChangedSince(0) },
@@ -1015,18 +1015,18 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	}
 	holding.Admitted = random.IntN(2) == 0
 	req.Priority = int32(random.IntN(3))
-	now := start.Add(time.Duration(random.IntN(3)) * Moment / 2)
+	now := start.Add(time.Duration(random.IntN(3)) * ExpectationTTL / 2)
 	switch random.IntN(16) {
 	case 15:
 		if random.IntN(3) == 0 {
 			node = ""
 		}
-		since := start.Add(time.Duration(random.IntN(3)) * Moment / 2)
-		c.QueuePod(node, ref(uid), req, since, since.Add(Moment))
+		since := start.Add(time.Duration(random.IntN(3)) * ExpectationTTL / 2)
+		c.QueuePod(node, ref(uid), req, since, since.Add(ExpectationTTL))
 		if i := slices.IndexFunc(w.nominated, func(o object) bool { return o.Pod.UID == uid }); i >= 0 && (w.nominated[i].Waits.IsZero() || w.nominated[i].node == node && w.nominated[i].Waits.Equal(since)) {
 			break
 		}
-		w.nominate(node, placement.Holding{Pod: ref(uid), Request: req, Waits: since}, since.Add(Moment))
+		w.nominate(node, placement.Holding{Pod: ref(uid), Request: req, Waits: since}, since.Add(ExpectationTTL))
 	case 12, 13:
 		c.Expect(ref(uid), node, req, placement.Binpack, now)
 		w.drop(&w.expected, uid)
@@ -1035,7 +1035,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		}
 		if a, ok := w.decide(node, uid, req); ok {
 			h := placement.Holding{Pod: ref(uid), Request: req, Assignment: a}
-			w.expected = append(w.expected, object{node: node, Holding: h, until: now.Add(Moment)})
+			w.expected = append(w.expected, object{node: node, Holding: h, until: now.Add(ExpectationTTL)})
 		}
 	case 14:
 		c.Expire(now)
@@ -1100,7 +1100,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		}
 		until := time.Time{}
 		if random.IntN(2) == 0 {
-			until = now.Add(Moment)
+			until = now.Add(ExpectationTTL)
 		}
 		c.NominatePod(node, ref(uid), req, at, until)
 		if node != "" || !w.isOwn(uid) {
@@ -1199,7 +1199,7 @@ func compare(t *testing.T, c *Cache, w *twin) {
 		t.Errorf("assumed: %v, want %v", got, wantAssumed)
 	}
 	for _, o := range slices.Concat(w.objects, w.assumed) {
-		if on, _, ok := c.Where(o.Pod.UID); !ok || on != o.node {
+		if on, _, ok := c.PodNode(o.Pod.UID); !ok || on != o.node {
 			t.Errorf("Where(%s) = %q, %t, want %q", o.Pod.UID, on, ok, o.node)
 		}
 	}

@@ -18,7 +18,7 @@
 //	others leave the node for it (status.nominatedNode) NominatePod        by NominatePod, or its pod
 //	defrag has freed GPUs for it (a condition)          NominatePod        at the condition's time
 //	it waits for the node to admit or place pods        QueuePod           after a time, or by QueuePod
-//	kube-scheduler is about to bind it                  Expect             after a Moment, or by Unexpect
+//	kube-scheduler is about to bind it                  Expect             after ExpectationTTL, or by Unexpect
 //
 // A nomination does not count while the pod is reserved, and a bound pod has none. Expire removes
 // nominations that have ended. The first three reasons reserve memory against pods that the nominated pod
@@ -44,7 +44,7 @@
 //     server has more pods there.
 //   - The state equals the one that results from adding the API objects and the assumed pods in any order.
 //   - Expected pods affect only questions that ask for them, and no binding is refused because of them.
-//     An expectation ends when the pod is bound or gone, or after a Moment.
+//     An expectation ends when the pod is bound or gone, or after ExpectationTTL.
 //   - One critical section picks the GPUs and reserves them. No I/O and no callback happens under the
 //     lock.
 //

@@ -7,13 +7,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Moment is how long a pod is expected on a node: kube-scheduler binds soon after
+// ExpectationTTL is how long a pod is expected on a node: kube-scheduler binds soon after
 // it has asked, or not at all.
-const Moment = 3 * time.Second
+const ExpectationTTL = 3 * time.Second
 
 // Expect records that kube-scheduler is about to bind a pod to a node, on the GPUs that the pod would
 // get there now. It reserves nothing: Node.Expected has the pod until the pod is bound or gone, a
-// Moment has passed, or Unexpect ends it. A nomination of the pod remains, and on the same node it
+// ExpectationTTL has passed, or Unexpect ends it. A nomination of the pod remains, and on the same node it
 // counts instead.
 func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) {
 	c.mu.Lock()
@@ -25,7 +25,7 @@ func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Requ
 	}
 	if chosen, refusal := n.decide(ref, req, fallback); refusal == nil {
 		h := placement.Holding{Pod: ref, Request: req, Assignment: chosen}
-		c.set(expected, ref.UID, &Pod{Holding: h, Node: nodeName, until: now.Add(Moment)})
+		c.set(expected, ref.UID, &Pod{Holding: h, Node: nodeName, until: now.Add(ExpectationTTL)})
 	}
 }
 

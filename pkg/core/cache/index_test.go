@@ -57,7 +57,7 @@ func TestAnIndexOfACache(t *testing.T) {
 				c.RemoveNode(name())
 			case 5:
 				c.Expect(pod, name(), req, placement.Binpack, start.Add(time.Duration(step)))
-				c.Expire(start.Add(Moment + time.Duration(step-200)))
+				c.Expire(start.Add(ExpectationTTL + time.Duration(step-200)))
 			case 3:
 				addFleet(c, 60)
 			case 4:
@@ -153,7 +153,7 @@ func BenchmarkRefused(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		n := c.Look(names[i%len(names)])
-		if NewQuestion(ref("p"), ask(90), placement.Binpack).Ask(*n) == nil {
+		if NewQuestion(ref("p"), ask(90), placement.Binpack).Evaluate(*n) == nil {
 			b.Fatal("a pod of 90 units fits")
 		}
 	}

@@ -133,7 +133,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 
 	err := b.prepare(ctx, asked, ref, nodeName)
 	before, _ := b.Cache.Node(nodeName)
-	if on, _, reserved := b.Cache.Where(ref.UID); reserved && on == nodeName {
+	if on, _, reserved := b.Cache.PodNode(ref.UID); reserved && on == nodeName {
 		before = before.Without([]placement.Holding{{Pod: ref}})
 	}
 	var assignment placement.Assignment
@@ -188,7 +188,7 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 	now := b.Now()
 	assignment, err := b.Cache.AssumePod(ref, nodeName, req, b.Policies.GPU, now)
 	if err != nil {
-		if on, assumed, known := b.Cache.Where(ref.UID); known && !assumed && on == nodeName {
+		if on, assumed, known := b.Cache.PodNode(ref.UID); known && !assumed && on == nodeName {
 			err = nil // bound it is, as has been heard meanwhile; the device plugin will write to which GPUs
 		}
 		return none, err

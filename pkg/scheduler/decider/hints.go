@@ -61,7 +61,7 @@ func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 		holdings, nominated = onlyHeard(known), known.Nominated
 	}
 	state := placement.NewNode(node.Name, inv, holdings).WithNominated(nominated)
-	return d.fits(waiting, func(q cache.Question) bool { return q.Ask(state) == nil })
+	return d.fits(waiting, func(q cache.Question) bool { return q.Evaluate(state) == nil })
 }
 
 // onlyHeard returns the pods of a node without claims and grants of the kubelet: these come from the

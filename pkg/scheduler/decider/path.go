@@ -91,7 +91,7 @@ func (d *Decider) Begin(verb string, pod *v1.Pod, nodes int) (*Cycle, *decide.Re
 	}
 	c := &Cycle{Question: cache.NewQuestion(ref, req, d.Policies.GPU), asked: nodes}
 	c.changes, _ = d.Cache.Changes()
-	if on, assumed, known := d.Cache.Where(ref.UID); known {
+	if on, assumed, known := d.Cache.PodNode(ref.UID); known {
 		c.elsewhere = &decide.Refusal{Reason: decide.Elsewhere, Node: on, Assumed: assumed}
 	}
 	return c, nil, nil
@@ -126,11 +126,11 @@ func (d *Decider) refuse(c *Cycle, node Node) *decide.Refusal {
 		if err != nil {
 			return unreadable(err)
 		}
-		return c.Ask(*state)
+		return c.Evaluate(*state)
 	}
 	if node.Pods != nil {
 		if state, differs := d.differing(node, known); differs {
-			return c.Ask(state)
+			return c.Evaluate(state)
 		}
 	}
 	return refusal

@@ -380,16 +380,16 @@ func TestReserve(t *testing.T) {
 			if got := err == nil; got != tc.want {
 				t.Fatalf("reserved: %v (%v), want %v", got, err, tc.want)
 			}
-			if _, assumed, _ := w.Binder.Cache.Where("uid-pod"); assumed != tc.want {
+			if _, assumed, _ := w.Binder.Cache.PodNode("uid-pod"); assumed != tc.want {
 				t.Errorf("assumed: %v, want %v", assumed, tc.want)
 			}
 			w.Unreserve(c)
-			if _, _, known := w.Binder.Cache.Where("uid-pod"); known {
+			if _, _, known := w.Binder.Cache.PodNode("uid-pod"); known {
 				t.Error("the reservation was not taken back")
 			}
 			var left []string
 			for _, name := range []string{"a", "b"} {
-				if _, _, known := w.Binder.Cache.Where("uid-" + name); known {
+				if _, _, known := w.Binder.Cache.PodNode("uid-" + name); known {
 					left = append(left, name)
 				}
 			}
@@ -408,7 +408,7 @@ func TestUnreserveTakesBackItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Unreserve(c)
-	if _, _, known := w.Binder.Cache.Where("uid-pod"); !known {
+	if _, _, known := w.Binder.Cache.PodNode("uid-pod"); !known {
 		t.Error("the reservation of another cycle was taken back")
 	}
 }

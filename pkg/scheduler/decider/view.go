@@ -103,7 +103,7 @@ func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
 		}
 	}
 	for _, h := range known.Holdings() {
-		if !there[h.Pod.UID] && d.Binder.Cache.Heard(h.Pod.UID) && !h.Request.Empty() {
+		if !there[h.Pod.UID] && d.Binder.Cache.IsConfirmed(h.Pod.UID) && !h.Request.Empty() {
 			diff.gone = append(diff.gone, h)
 		}
 	}
@@ -149,7 +149,7 @@ func (d *Decider) catchUp(node Node) error {
 // behind what they tell.
 func (d *Decider) forget(ref placement.PodRef) {
 	seen := d.Binder.Cluster.Pod(ref.Namespace, ref.Name)
-	if d.Binder.Cache.Heard(ref.UID) && (seen == nil || string(seen.UID) != ref.UID || api.Terminal(seen)) {
+	if d.Binder.Cache.IsConfirmed(ref.UID) && (seen == nil || string(seen.UID) != ref.UID || api.Terminal(seen)) {
 		d.Binder.Cache.RemovePod(ref.UID)
 	}
 }

@@ -174,7 +174,7 @@ func (d *Decider) Wake(ctx context.Context, queue Queue) {
 			w.remove(uid)
 			continue
 		}
-		if _, _, known := d.Cache.Where(uid); known {
+		if _, _, known := d.Cache.PodNode(uid); known {
 			continue // it may be bound, and goes nowhere else until that is known
 		}
 		d.Cache.QueuePod(last.queuesOn(d.Now()), last.Pod, last.Request, last.since, last.since.Add(temporary))

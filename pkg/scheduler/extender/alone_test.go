@@ -186,8 +186,8 @@ func TestHowLongAPodIsExpected(t *testing.T) {
 		then func(w *world, pod *v1.Pod)
 		want []string // where the next pod is placed: on n0 beside it, or elsewhere
 	}{
-		"as long as nothing happens": {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.Moment - 1) }, []string{"n1"}},
-		"for a moment":               {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.Moment) }, []string{"n0"}},
+		"as long as nothing happens": {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.ExpectationTTL - 1) }, []string{"n1"}},
+		"for a moment":               {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.ExpectationTTL) }, []string{"n0"}},
 		"until it is gone":           {func(w *world, pod *v1.Pod) { w.Cache.RemovePod(string(pod.UID)) }, []string{"n0"}},
 		"until its node is gone":     {func(w *world, _ *v1.Pod) { w.Cache.RemoveNode("n0") }, []string{"n1"}},
 		"until its Bind is refused": {func(w *world, pod *v1.Pod) {

@@ -568,7 +568,7 @@ func TestAPodWhoseGPUHasGoneIsFreeToGoElsewhere(t *testing.T) {
 		}
 		w.ReviewAssumed(context.Background(), 30*time.Second)
 	}
-	if _, _, ok := w.Cache.Where("uid-pod"); ok {
+	if _, _, ok := w.Cache.PodNode("uid-pod"); ok {
 		t.Error("still assumed")
 	}
 }
@@ -597,12 +597,12 @@ func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Minute)
 	w.ReviewAssumed(context.Background(), 30*time.Second)
-	if _, assumed, _ := w.Cache.Where("uid-pod"); !assumed {
+	if _, assumed, _ := w.Cache.PodNode("uid-pod"); !assumed {
 		t.Error("settled without an answer from the API server")
 	}
 	w.cluster.readErr = nil
 	w.ReviewAssumed(context.Background(), 30*time.Second)
-	if _, assumed, ok := w.Cache.Where("uid-pod"); assumed || !ok {
+	if _, assumed, ok := w.Cache.PodNode("uid-pod"); assumed || !ok {
 		t.Errorf("assumed %t, known %t; want confirmed", assumed, ok)
 	}
 
@@ -610,7 +610,7 @@ func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 	delete(w.cluster.pods, "team/pod")
 	w.now = w.now.Add(time.Minute)
 	w.ReviewAssumed(context.Background(), 30*time.Second)
-	if _, _, ok := w.Cache.Where("uid-pod"); ok {
+	if _, _, ok := w.Cache.PodNode("uid-pod"); ok {
 		t.Error("gone, and still counted")
 	}
 }
@@ -633,7 +633,7 @@ func TestAPodMadeAgainUnderItsNameIsAnother(t *testing.T) {
 				if got := w.bind(pod, "pair"); !strings.Contains(got, errLost.Error()) || strings.Contains(got, "outcome is not known") {
 					t.Errorf("bind: %q, want that it has failed", got)
 				}
-				if _, _, ok := w.Cache.Where("uid-pod"); ok {
+				if _, _, ok := w.Cache.PodNode("uid-pod"); ok {
 					t.Error("still assumed")
 				}
 			})
@@ -644,7 +644,7 @@ func TestAPodMadeAgainUnderItsNameIsAnother(t *testing.T) {
 				w.madeAgain(pod, node)
 				w.now = w.now.Add(31 * time.Second)
 				w.ReviewAssumed(context.Background(), 30*time.Second)
-				if _, _, ok := w.Cache.Where("uid-pod"); ok {
+				if _, _, ok := w.Cache.PodNode("uid-pod"); ok {
 					t.Error("still assumed")
 				}
 			})

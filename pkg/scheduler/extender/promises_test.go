@@ -706,7 +706,7 @@ func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 	if got, want := bindTo(e, pod, "n"), "read the pods of node n: no answer"; got != want {
 		t.Errorf("Bind says %q, want %q", got, want)
 	}
-	if _, _, known := e.Cache.Where(string(pod.UID)); known {
+	if _, _, known := e.Cache.PodNode(string(pod.UID)); known {
 		t.Error("a pod is assumed though what is on its node could not be read")
 	}
 	s.listFails = false

@@ -90,7 +90,7 @@ func TestALeaderThatKnowsWhenItBegan(t *testing.T) {
 		if bound := said == ""; bound != step.alone {
 			t.Errorf("step %d: bound %t, want %t: %q", i, bound, step.alone, said)
 		}
-		if _, _, known := e.Cache.Where(string(pod.UID)); known != step.alone {
+		if _, _, known := e.Cache.PodNode(string(pod.UID)); known != step.alone {
 			t.Errorf("step %d: its memory is reserved: %t", i, known)
 		}
 		if s.lists != step.lists {
@@ -157,7 +157,7 @@ func TestNothingIsBoundWhileNobodySaysWhoLed(t *testing.T) {
 		if got := bindTo(e, pod, "n"); got != tc.want {
 			t.Errorf("Bind says %q, want %q", got, tc.want)
 		}
-		if _, _, known := e.Cache.Where(string(pod.UID)); known != (tc.want == "") {
+		if _, _, known := e.Cache.PodNode(string(pod.UID)); known != (tc.want == "") {
 			t.Errorf("after %q the pod is assumed: %t", tc.want, known)
 		}
 	}
@@ -277,7 +277,7 @@ func TestABindWhoseTimeIsUpReservesNothing(t *testing.T) {
 		if got, want := bindTo(e, pod, "n"), "the API server has not answered in 8s"; got != want {
 			t.Errorf("Bind says %q, want %q", got, want)
 		}
-		if _, _, known := e.Cache.Where(string(pod.UID)); known || s.tries > 0 {
+		if _, _, known := e.Cache.PodNode(string(pod.UID)); known || s.tries > 0 {
 			t.Errorf("the pod is assumed: %t; bindings sent: %d", known, s.tries)
 		}
 	})

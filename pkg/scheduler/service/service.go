@@ -83,7 +83,7 @@ func (s *Service) decide(pod placement.PodRef, d decisions.Decision) {
 }
 
 // alive returns unless the lock of the cache can be had no more.
-func (s *Service) alive() { s.Cache.Where("") }
+func (s *Service) alive() { s.Cache.PodNode("") }
 
 // fleet is what the metrics tell of nodes and pods.
 func (s *Service) fleet() metrics.Fleet {
