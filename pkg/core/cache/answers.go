@@ -8,38 +8,37 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Question is whether a pod fits, asked about one node after another.
+// Question asks of several nodes whether a pod fits.
 type Question struct {
 	Pod      placement.PodRef
 	Request  placement.Request
 	Fallback placement.Policy
 
-	// Expecting has the pods count that are expected on the node: see Expect.
+	// Expecting makes expected pods count: see Expect.
 	Expecting bool
 
 	key unique.Handle[asked]
 }
 
-// asked is the same for questions that have the same answer.
+// asked identifies questions with equal decisions.
 type asked struct {
 	key      placement.Key
 	fallback placement.Policy
 }
 
-// NewQuestion prepares a question.
+// NewQuestion returns a question about a pod.
 func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement.Policy) Question {
 	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(asked{req.Key(), fallback})}
 }
 
-// Refused returns why the pod cannot go to a node, as decide.Decide says of it, or nil.
-// The answer must not be changed: it is kept until the node changes, for the
-// next pod that asks for the same.
+// Refused returns the reason why the pod cannot go to a node, from decide.Decide, or nil if it can. The
+// refusal is shared and must not be modified: it is stored for equal requests until the node changes.
 func (s *nodes) Refused(nodeName string, q Question) *decide.Refusal {
 	_, refusal := s.Answer(nodeName, q)
 	return refusal
 }
 
-// Answer is Refused, with the state of the node that it is about; nil: the node is not known.
+// Answer is Refused with the evaluated state of the node. The state is nil if the node is unknown.
 func (s *nodes) Answer(nodeName string, q Question) (*placement.Node, *decide.Refusal) {
 	if n, ok := s.readable()[nodeName]; ok {
 		if state := n.state.Load(); state != nil {
@@ -49,7 +48,7 @@ func (s *nodes) Answer(nodeName string, q Question) (*placement.Node, *decide.Re
 	return nil, q.Evaluate(placement.Node{Name: nodeName})
 }
 
-// Evaluate asks about a node that the cache does not know.
+// Evaluate decides about a node outside the cache.
 func (q Question) Evaluate(n placement.Node) *decide.Refusal {
 	if q.Expecting {
 		n = n.WithExpected(q.Pod)
@@ -58,32 +57,31 @@ func (q Question) Evaluate(n placement.Node) *decide.Refusal {
 	return refusal
 }
 
-// View returns a node without the memory that expected pods will get there, and that is reserved for
+// View returns a node minus the memory that expected pods will get and minus the memory reserved for
 // nominated pods that precede the pod.
 func (q Question) View(n *placement.Node) *placement.Node {
 	left := decide.Reserved(n.WithExpected(q.Pod), q.Pod, q.Request, q.Fallback)
 	return &left
 }
 
-// answers are the latest about a state of a node, the last first: pods
-// that ask in more ways than that at the same time drive one another's out. They
-// do not change once made.
+// answers are the latest decisions for one state of a node, newest first. They are immutable. If more kinds
+// of requests are evaluated at the same time than fit, they evict each other's decisions.
 type answers struct {
 	of      *placement.Node
-	expects bool // pods are expected there
+	expects bool // the node has expected pods
 	kept    [8]answer
 }
 
-// answer is one of them; no refusal: it fits.
+// answer is one decision. A nil refusal means that the pod fits.
 type answer struct {
-	key       unique.Handle[asked] // the zero value: none
-	expecting bool                 // pods that are expected on the node count
+	key       unique.Handle[asked] // zero value: no decision
+	expecting bool                 // the decision counts expected pods
 	refusal   *decide.Refusal
 }
 
-// refused gives a kept answer about a state, or a new one. Of two that are found at the same
-// time, one may not be kept. The node itself is not looked at for a kept one,
-// for the sake of the processor's cache.
+// refused returns the stored decision for a state, or makes one. If two goroutines make decisions at the same
+// time, one of them may not be stored. A stored decision is returned without reading the node's state, to
+// avoid cache misses of the processor.
 func (n *node) refused(state *placement.Node, q Question) *decide.Refusal {
 	last := n.answers.Load()
 	if last == nil || last.of != state {
@@ -101,7 +99,7 @@ func (n *node) refused(state *placement.Node, q Question) *decide.Refusal {
 	}
 	refusal := q.Evaluate(*state)
 	if len(state.Nominated) > 0 {
-		return refusal // what is left to others depends on who asks
+		return refusal // the decision depends on the pod, because of the reservations
 	}
 	now := &answers{of: state, expects: last.expects}
 	now.kept[0] = answer{q.key, expecting, refusal}

@@ -83,7 +83,7 @@ func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Re
 	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Waits: since}, until)
 }
 
-// own reports whether only the cache knows of a nomination, and the API server does not.
+// own reports whether the nomination exists only in the cache and not at the API server.
 func (p *Pod) own() bool { return !p.Waits.IsZero() }
 
 func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) {
@@ -94,7 +94,7 @@ func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) 
 	c.set(coming, h.Pod.UID, to)
 }
 
-// Expire ends the nominations whose time has passed.
+// Expire removes the nominations and expectations that have ended.
 func (c *Cache) Expire(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

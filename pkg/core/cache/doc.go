@@ -12,7 +12,7 @@
 //	   │                                 ▼                                    ▼
 //	   └────────── RemovePod ────────── bound ◀───────────────────────────────┘
 //
-// A nominated pod has nothing yet. It has one nomination at most, and can be expected as well:
+// A nominated pod has no memory yet. It has at most one nomination, and can be expected as well:
 //
 //	reason                                              recorded by        ends
 //	others leave the node for it (status.nominatedNode) NominatePod        by NominatePod, or its pod

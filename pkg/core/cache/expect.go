@@ -7,14 +7,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// ExpectationTTL is how long a pod is expected on a node: kube-scheduler binds soon after
-// it has asked, or not at all.
+// ExpectationTTL is the lifetime of an expectation: kube-scheduler binds soon after its requests, or not at
+// all.
 const ExpectationTTL = 3 * time.Second
 
-// Expect records that kube-scheduler is about to bind a pod to a node, on the GPUs that the pod would
-// get there now. It reserves nothing: Node.Expected has the pod until the pod is bound or gone, a
-// ExpectationTTL has passed, or Unexpect ends it. A nomination of the pod remains, and on the same node it
-// counts instead.
+// Expect records that kube-scheduler is about to bind a pod to a node, with the GPUs that the pod would get
+// there now. It reserves nothing. Node.Expected lists the pod until the pod is bound or gone, ExpectationTTL
+// has passed, or Unexpect is called. A nomination of the pod remains, and on the same node it counts instead
+// of the expectation.
 func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -29,7 +29,7 @@ func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Requ
 	}
 }
 
-// Unexpect undoes Expect. It reports whether any other pod is expected on a node.
+// Unexpect undoes Expect. It reports whether other pods are expected on a node.
 func (c *Cache) Unexpect(uid string) (others bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,9 +37,9 @@ func (c *Cache) Unexpect(uid string) (others bool) {
 	return len(c.pods[expected]) > 0
 }
 
-// decide chooses GPUs for a pod, if possible beside those of the expected pods. If another pod is
-// nominated to the node, expected pods do not count: memory that is free may be reserved for the
-// nominated pod, and beside the expected pods it would land elsewhere.
+// decide picks GPUs for a pod, if possible beside the GPUs of the expected pods. If another pod is nominated
+// to the node, it ignores expected pods: free memory may be reserved for the nominated pod, which would get
+// other GPUs beside the expected pods.
 func (n *node) decide(ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *decide.Refusal) {
 	state := *n.state.Load()
 	if len(state.Expected) > 0 && len(state.Nominated) == 0 {

@@ -9,20 +9,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// state is what the cache knows. Its methods assume that Cache.mu is locked.
+// state is the cache's data. Its methods require that Cache.mu is locked.
 type state struct {
 	nodes
 	pods    pods
-	reads   map[*Read]bool // under way
-	changes uint64         // of nodes, so far
-	offered int            // nodes that are no ghosts
-	changed chan struct{}  // closed by the next of them
-	ends    time.Time      // the first nomination to expire; zero: none does
+	reads   map[*Read]bool // in progress
+	changes uint64         // number of changes of nodes
+	offered int            // number of nodes without ghosts
+	changed chan struct{}  // closed at the next change
+	ends    time.Time      // end of the first nomination to end; zero: none ends
 
-	recent [maxRecent]string // the nodes of the last changes, by their numbers
+	recent [maxRecent]string // names of the changed nodes, by change number
 }
 
-// pods are known by UID in each role.
+// pods are the records of pods in each role, by UID.
 type pods [roles]map[string]*Pod
 
 // role is the state of a pod's record. A pod can have one record in each role.
@@ -31,7 +31,7 @@ type role uint8
 const (
 	on       role = iota // reserved or bound: the pod has memory of the node
 	coming               // nominated: the pod has none yet
-	expected             // nominated by Expect: pods that fit nowhere else may have the memory
+	expected             // nominated by Expect: other pods get the memory only if they fit nowhere else
 	roles
 )
 
@@ -42,36 +42,34 @@ func newPods() (p pods) {
 	return p
 }
 
-// node is what the cache knows under one name. The fields below the first three
-// are guarded by Cache.mu.
+// node is the record of one node name. Cache.mu guards the fields after id.
 type node struct {
-	state   atomic.Pointer[placement.Node] // as readers see the node; nil: a ghost
-	answers atomic.Pointer[answers]        // about that state
-	id      atomic.Int64                   // of all nodes that were added, the how manieth; -1: a ghost. Pods name nodes that never were.
+	state   atomic.Pointer[placement.Node] // the readers' state; nil: a ghost
+	answers atomic.Pointer[answers]        // decisions for that state
+	id      atomic.Int64                   // number of nodes added before this one; -1: a ghost. Pods may name nodes that were never added
 
 	name      string
 	inventory *gpu.Inventory // replaced by each SetNode; nil: a ghost
 	pods      pods
 }
 
-// Pod is a pod as the cache has it: replaced by all that is heard of it.
+// Pod is the record of a pod. Each update replaces it; only held and bindings change in place.
 type Pod struct {
-	placement.Holding // does not change: nodes share it
+	placement.Holding // immutable: nodes share it
 	Node              string
-	Assumed           bool // the watch has not shown it yet
+	Assumed           bool // the watch has not shown the pod on the node yet
 
-	read bool // of an assumed pod: a read next to the watch has
-	held bool // of an assumed pod: kube-scheduler goes on with it, and its binding has not been sent
+	read bool // for an assumed pod: a read has shown the pod on the node
+	held bool // for an assumed pod: kube-scheduler has not sent the binding yet
 
-	bindings []time.Time // of an assumed pod: when those that may still land were decided, or the read
-	until    time.Time   // of a nominated pod: it ends then; zero: no time ends it
+	bindings []time.Time // for an assumed pod: decision times of bindings that may still succeed, or the time of the read
+	until    time.Time   // for a nominated pod: end of the nomination; zero: none
 }
 
-// since returns what is the latest of an assumed pod: when a binding was decided
-// that may still land, or when it was read.
+// since returns the latest decision time of an assumed pod's bindings, or the time of its read.
 func (p *Pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
 
-// overtaken reports whether an assumed pod does not fit any more where it is to be.
+// overtaken reports whether an assumed pod no longer fits its GPUs.
 func (s *state) overtaken(p *Pod) bool {
 	if !p.Assumed || p.read {
 		return false
@@ -80,7 +78,7 @@ func (s *state) overtaken(p *Pod) bool {
 	return !ok || n.inventory == nil || !n.state.Load().StillFits(p.Holding)
 }
 
-// offer records what a node offers; nil: it is deleted.
+// offer records the inventory of a node; nil: the node is deleted.
 func (s *state) offer(name string, inv *gpu.Inventory) {
 	n := s.node(name)
 	switch {
@@ -99,7 +97,7 @@ func (s *state) offer(name string, inv *gpu.Inventory) {
 	s.dropIfEmpty(n)
 }
 
-// dropIfEmpty forgets a ghost that no pod keeps.
+// dropIfEmpty removes a ghost without pods.
 func (s *state) dropIfEmpty(n *node) {
 	if n.inventory != nil || len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) > 0 {
 		return
@@ -110,8 +108,7 @@ func (s *state) dropIfEmpty(n *node) {
 	s.known.Store(nil)
 }
 
-// set records a pod in a role, in place of what it was in that role before; nil:
-// it is nothing any more.
+// set replaces the record of a pod in a role; nil removes it.
 func (s *state) set(as role, uid string, p *Pod) {
 	if as == on {
 		s.set(expected, uid, nil)
@@ -139,16 +136,16 @@ func (s *state) set(as role, uid string, p *Pod) {
 	}
 }
 
-// publish remakes the state that readers see, after the pods of the node or its inventory have changed.
+// publish rebuilds the readers' state after a change of the node's pods or inventory.
 func (s *state) publish(n *node) {
 	defer s.tell()
 	s.changes++
 	s.recent[s.changes%maxRecent] = n.name
 	n.state.Store(s.view(n))
-	n.answers.Store(nil) // they are of the state before
+	n.answers.Store(nil) // they belong to the old state
 }
 
-// view returns a node with its pods; nil: it is a ghost.
+// view returns the readers' state of a node, or nil for a ghost.
 func (s *state) view(n *node) *placement.Node {
 	if n.inventory == nil {
 		return nil
@@ -174,7 +171,7 @@ func (s *state) view(n *node) *placement.Node {
 	return &state
 }
 
-// tell wakes those who wait for a change.
+// tell wakes the goroutines that wait for a change.
 func (s *state) tell() {
 	close(s.changed)
 	s.changed = make(chan struct{})
