@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// maxLeave is the longest time from the signal until a plugin ends its parts: it leaves in order, and outlives others. It
-	// is 30 seconds less than the grace period in the chart, and less than the 5 minutes that NVIDIA's k8s-driver-manager
-	// waits for DaemonSets.
+	// maxLeave bounds the time from the signal to the end of the plugin's parts, including the wait for others.
+	// It is 30 seconds less than the grace period in the chart, and less than the 5 minutes that NVIDIA's
+	// k8s-driver-manager waits for DaemonSets.
 	maxLeave = 4 * time.Minute
-	// outliveInterval is the time between two looks at those who need the plugin.
+	// outliveInterval is the interval at which outlive checks whether others still need the plugin.
 	outliveInterval = time.Second
 	// stoppedTimeout bounds one read of the node's label.
 	stoppedTimeout = 3 * time.Second
@@ -25,13 +25,14 @@ func daemonRuns(dir string) func(context.Context) bool {
 	return func(ctx context.Context) bool { return mps.Running(ctx, dir) }
 }
 
-// outlive makes the plugin the last of gpumem to leave a node whose driver is about to be unloaded. Others need it there:
-// the kubelet, which removes a pod with a claim only after the plugin has unprepared the claim, and containers that start
-// again, which would have no limit without the MPS daemon if no plugin held them back.
+// outlive keeps the plugin running until it is the last part of gpumem on a node whose driver is about to be
+// unloaded. The kubelet needs it, because it removes a pod with a claim only after the plugin has unprepared
+// the claim. Restarting containers need it too: without the MPS daemon, they would have no limit if no plugin
+// stopped them.
 //
-// On other nodes it returns at once: the next plugin takes over. A read of the label that fails is no answer: the last one
-// counts. May is whether the driver may be unloaded before the first answer. Holders returns the number of pods, or of prepared
-// claims, that hold GPU memory. The context has a deadline.
+// On other nodes outlive returns at once, and the next plugin takes over. If a read of the label fails, the
+// last answer stays valid. May is the value before the first answer: whether the driver may be unloaded.
+// Holders returns the number of pods or prepared claims that hold GPU memory. The context has a deadline.
 func outlive(ctx context.Context, log *zap.Logger, may bool, stopped func(context.Context) (bool, error), holders func() (int, <-chan struct{}), daemonRuns func(context.Context) bool) {
 	ticker := time.NewTicker(outliveInterval)
 	defer ticker.Stop()

@@ -21,30 +21,30 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// class is what the kind of the GPUs has after the domain.
+// class is the part of the GPUs' kind after the domain.
 const class = "gpu"
 
-// Kind is the kind of the GPUs under a domain: a GPU's name is KIND=UUID.
+// Kind returns the kind of the GPUs under a domain. A GPU's name is KIND=UUID.
 func Kind(domain string) string { return domain + "/" + class }
 
-// retry is how often the file is looked at, and written again where it could not be written or is another.
+// retry is the interval at which Run checks the file, and writes it again after a failure or a foreign change.
 const retry = 10 * time.Second
 
-// A Writer keeps the file.
+// Writer maintains the node's CDI file.
 type Writer struct {
 	Domain     string
-	Dir        string // where the container runtime looks for such files
-	Hook       string // the path of nvidia-cdi-hook on the node
-	DriverRoot string // of the driver, as this process sees it
-	NodeRoot   string // the same, as the node has it
+	Dir        string // directory in which the container runtime searches for CDI files
+	Hook       string // path of nvidia-cdi-hook on the node
+	DriverRoot string // the driver's root, as this process sees it
+	NodeRoot   string // the driver's root, as the node sees it
 
 	Open   func() (lib nvml.Interface, path string)
-	Load   func() string // identifies one load of the driver, which numbers the device nodes
+	Load   func() string // identifies one load of the driver, because a reload renumbers the device nodes
 	Source inventory.Upstream
 	Log    *zap.Logger
 
 	inventory.Stage          // marks GPUs that the file does not describe as unhealthy
-	written         []string // the load of the driver, and the GPUs in the file
+	written         []string // the load of the driver, followed by the GPUs in the file
 	file            os.FileInfo
 	failed          error
 }
@@ -55,8 +55,8 @@ func NewWriter(w Writer) *Writer {
 	return &w
 }
 
-// Run writes the file whenever the node has other GPUs, the driver was loaded again, or the file is not the one that was
-// written, until the context is done.
+// Run writes the file when the GPUs change, the driver is reloaded, or the file was changed or removed, until
+// the context is done.
 func (w *Writer) Run(ctx context.Context) error {
 	return w.Watch(ctx, retry, func(_ context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		is := []string{w.load(inv.DriverVersion)}
@@ -70,7 +70,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	})
 }
 
-// load identifies one load of the driver. The names of a driver's files have its version.
+// load identifies one load of the driver. It includes the version, because file names of the driver contain it.
 func (w *Writer) load(version string) string { return version + " " + w.Load() }
 
 // describe writes the file, and logs each new outcome.
@@ -91,8 +91,9 @@ func (w *Writer) describe(is []string, version string) {
 	}
 }
 
-// former returns the GPUs in a file that an earlier process has written for this driver, less those whose device node has
-// another number now. It returns no MIG instance, for NVML does not report the numbers of its nodes.
+// former returns the GPUs in a file that an earlier process wrote for this driver, without GPUs whose device
+// node now has another number. It returns no MIG instances, because NVML does not report the numbers of their
+// nodes.
 func (w *Writer) former(version string) (described []string) {
 	data, err := os.ReadFile(w.path())
 	if err != nil {
@@ -125,14 +126,14 @@ func (w *Writer) former(version string) (described []string) {
 	return described
 }
 
-// intact reports whether the file is still the one that was written.
+// intact reports whether the file is still the one that this process wrote.
 func (w *Writer) intact() bool {
 	now, err := os.Stat(w.path())
 	return err == nil && w.file != nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime())
 }
 
-// mark returns the inventory with the GPUs unhealthy that the file does not describe for this load of their driver: the
-// container runtime would not find them, or would find others.
+// mark marks the GPUs as unhealthy that the file does not describe for this load of their driver. The container
+// runtime would not find them, or would use others.
 func (w *Writer) mark(inv gpu.Inventory, load string) gpu.Inventory {
 	described := w.intact() && len(w.written) > 0 && w.written[0] == load
 	for i := range inv.Devices {
@@ -178,7 +179,7 @@ func (w *Writer) Write() error {
 	return checkpoint.WriteJSON(w.path(), raw, 0o644)
 }
 
-// quiet has what NVIDIA's library says in the log of debugging: most of it is of libraries that
+// quiet passes the messages of NVIDIA's library to the log at debug level. Most of them report libraries that
 // this driver does not have.
 type quiet struct{ log *zap.SugaredLogger }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Allocations returns what pods have by the claims that are prepared, by their UIDs, that this is
-// known, and a channel that is closed when it is something else. A claim counts for the first pod that
-// it was reserved for, and by its own name for none. Units are those of the node, rounded up: a claim
-// may have been prepared when they were others.
+// Allocations returns the allocations of pods by prepared claims, that they are known, and a channel that is
+// closed when they change. A claim counts for the first pod that it was reserved for. Without such a pod, it
+// counts under its own name and UID. Amounts are in the node's units, rounded up, because the unit may have
+// been different when the claim was prepared.
 func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	offer, _ := d.offers.Now()
 	d.mu.Lock()
@@ -42,7 +42,7 @@ func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <
 	return given, true, d.changed
 }
 
-// with returns the shares with one more, which is added to that of the same device.
+// with returns the shares with s added: to the share of the same device, or as a new one.
 func with(shares []gpu.Share, s gpu.Share) []gpu.Share {
 	for i := range shares {
 		if shares[i].Device == s.Device {

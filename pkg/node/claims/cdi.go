@@ -12,14 +12,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/containers"
 )
 
-// cdiVersion is the oldest in which a device may have a UID for a name. Newer ones would not be read
-// by older runtimes.
+// cdiVersion is the first version in which a device name can be a UID. Older runtimes could not read files of
+// newer versions.
 const cdiVersion = "0.5.0"
 
-// cdiClass is the class of our CDI devices: each is a claim.
+// cdiClass is the class of gpumem's CDI devices, one per claim.
 const cdiClass = "claim"
 
-// spec returns the CDI file of a claim, and the names of CDI devices that its containers get.
+// spec returns the CDI file of a claim, and the names of the CDI devices for its containers.
 func spec(cfg containers.Config, domain string, c Claim, inv gpu.Inventory) (file []byte, names []string, err error) {
 	memory, cores, err := c.grant(inv)
 	if err != nil {
@@ -27,7 +27,7 @@ func spec(cfg containers.Config, domain string, c Claim, inv gpu.Inventory) (fil
 	}
 	inv.UnitMiB, inv.Enforcement, inv.MPS = c.UnitMiB, c.Enforcement, c.MPS > 0
 	if cfg.Strategy == containers.CDIAnnotations {
-		cfg.Strategy = containers.CDICRI // a CDI file adds no annotations, and the kubelet hands over names
+		cfg.Strategy = containers.CDICRI // a CDI file cannot add annotations, and the kubelet passes names
 	}
 	response := cfg.Response(gpu.Memory, memory, inv)
 	if cores.Each > 0 {
@@ -46,7 +46,7 @@ func spec(cfg containers.Config, domain string, c Claim, inv gpu.Inventory) (fil
 	return file, names, err
 }
 
-// edits returns what a response of the device plugin adds to a container.
+// edits converts a device plugin's response to the edits of a container.
 func edits(r *pluginapi.ContainerAllocateResponse) (out cdi.ContainerEdits) {
 	for _, name := range slices.Sorted(maps.Keys(r.GetEnvs())) {
 		out.Env = append(out.Env, name+"="+r.GetEnvs()[name])

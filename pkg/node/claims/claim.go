@@ -18,22 +18,22 @@ import (
 
 const mib = 1 << 20
 
-// Claim is what a ResourceClaim has of the node's GPUs. It is what the checkpoint keeps.
+// Claim is a prepared ResourceClaim with its parts of the node's GPUs, as stored in the checkpoint.
 type Claim struct {
 	UID       types.UID `json:"uid"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
-	Request   string    `json:"request"`       // with its subrequest, as REQUEST/SUBREQUEST
-	Pod       *Pod      `json:"pod,omitempty"` // the first that it was reserved for; nil: it was for none
+	Request   string    `json:"request"`       // including the subrequest, as REQUEST/SUBREQUEST
+	Pod       *Pod      `json:"pod,omitempty"` // first pod that it was reserved for; nil if none
 	Shares    []Share   `json:"shares"`
 
-	// As it was when the claim was prepared. It says what its containers were promised.
+	// State at the preparation, which the claim's containers were promised.
 	UnitMiB     int64           `json:"unitMiB"`
 	Enforcement gpu.Enforcement `json:"enforcement"`
-	MPS         int             `json:"mps,omitempty"` // protocol of the daemon, 3 of a claim that version 0.2 prepared; 0: none
+	MPS         int             `json:"mps,omitempty"` // protocol of the daemon, 3 for a claim that version 0.2 prepared; 0 if none
 }
 
-// Pod is one in the namespace of its claim.
+// Pod is a pod in the namespace of its claim.
 type Pod struct {
 	UID  types.UID `json:"uid"`
 	Name string    `json:"name"`
@@ -42,15 +42,15 @@ type Pod struct {
 // Share is one result of an allocation: a part of a device.
 type Share struct {
 	Device string     `json:"device"`         // name in the pool
-	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; not part of what was allocated
+	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; not part of the allocation
 	ID     *types.UID `json:"id,omitempty"`
-	MiB    int64      `json:"mib"`              // of shares: what they are, not part of what was allocated
+	MiB    int64      `json:"mib"`              // for shares: their size, not part of the allocation
 	Shares int64      `json:"shares,omitempty"` // of a GPU that is offered in shares
-	Cores  int64      `json:"cores,omitempty"`  // per cent; 0: not limited
+	Cores  int64      `json:"cores,omitempty"`  // per cent; 0 if not limited
 }
 
-// parse reads what a claim was allocated of a node's GPUs. It fails for what no container could be
-// given, and for what this driver does not offer.
+// parse converts a claim's allocation of a node's GPUs. It returns an error for allocations that no container
+// could get, and for features that this driver does not offer.
 func parse(claim *resourceapi.ResourceClaim, driver, node string) (Claim, error) {
 	c := Claim{UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name}
 	if claim.Status.Allocation == nil {
@@ -84,7 +84,7 @@ func parse(claim *resourceapi.ResourceClaim, driver, node string) (Claim, error)
 	return c, nil
 }
 
-// add adds what a request was allocated of a device.
+// add adds a request's allocation on one device.
 func (c *Claim) add(request string, s Share) error {
 	switch {
 	case len(c.Shares) > 0 && request != c.Request:
@@ -122,20 +122,21 @@ func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (
 	return s, nil
 }
 
-// same reports whether two claims were allocated the same.
+// same reports whether two claims have the same allocation.
 func (c Claim) same(o Claim) bool {
 	return c.UID == o.UID && c.Request == o.Request && slices.EqualFunc(c.Shares, o.Shares, func(a, b Share) bool {
 		return a.Device == b.Device && a.amount() == b.amount() && a.Shares == b.Shares && a.Cores == b.Cores && (a.ID == nil) == (b.ID == nil) && (a.ID == nil || *a.ID == *b.ID)
 	})
 }
 
-// amount is what was allocated: shares, or MiB.
+// amount returns the allocated shares, or MiB.
 func (s Share) amount() int64 { return cmp.Or(s.Shares, s.MiB) }
 
-// InShares reports whether the claim was allocated shares.
+// InShares reports whether the allocation is in shares.
 func (c Claim) InShares() bool { return len(c.Shares) > 0 && c.Shares[0].Shares > 0 }
 
-// shareMiB is how large a share of a device was when the claim was prepared; 0: it was not, or has memory.
+// shareMiB returns the size of a device's share at the preparation. It is 0 for a claim that was not prepared
+// or has memory.
 func (c Claim) shareMiB(device string) int64 {
 	for _, s := range c.Shares {
 		if s.Device == device && s.Shares > 0 {
@@ -145,7 +146,7 @@ func (c Claim) shareMiB(device string) int64 {
 	return 0
 }
 
-// unit is how much of what was allocated a unit of the inventory is.
+// unit returns the size of one unit of the inventory, in shares or MiB.
 func (c Claim) unit() int64 {
 	if c.InShares() {
 		return 1
@@ -153,7 +154,7 @@ func (c Claim) unit() int64 {
 	return c.UnitMiB
 }
 
-// format prints an amount of what was allocated.
+// format renders an allocated amount for messages.
 func (c Claim) format(amount int64) string {
 	if c.InShares() {
 		return reasons.Amount(gpu.Units(amount), 0)
@@ -161,10 +162,10 @@ func (c Claim) format(amount int64) string {
 	return reasons.Amount(gpu.Units(amount), 1)
 }
 
-// part is what a claim has of one device: shares, or MiB.
+// part is a claim's part of one device, in shares or MiB.
 type part struct{ amount, cores int64 }
 
-// parts adds up the shares of a claim by device: it may have several of one.
+// parts sums up the shares of a claim by device. A claim may have several shares of one device.
 func (c Claim) parts() map[string]part {
 	out := make(map[string]part)
 	for _, s := range c.Shares {
@@ -174,8 +175,8 @@ func (c Claim) parts() map[string]part {
 	return out
 }
 
-// grant returns what a container of the claim gets, by memory and cores, of the GPUs that there are.
-// It fails when one of them is not there, and when they are not to give equal parts.
+// grant returns the memory and the cores of a container that uses the claim, on the GPUs of the inventory. It
+// returns an error if a GPU is missing, or if the parts of the GPUs differ.
 func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err error) {
 	parts := c.parts()
 	var each part
@@ -205,7 +206,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 	return memory, cores, nil
 }
 
-// missing returns the devices of a claim that are not there.
+// missing returns the claim's devices that the inventory lacks.
 func (c Claim) missing(inv gpu.Inventory) (names []string) {
 	for name := range c.parts() {
 		if !slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return published.DeviceName(d.UUID) == name }) {
@@ -216,8 +217,8 @@ func (c Claim) missing(inv gpu.Inventory) (names []string) {
 	return names
 }
 
-// admit says why a claim cannot have what it was allocated: a GPU is not healthy, or the other claims
-// leave less of it.
+// admit returns an error if a claim cannot have its allocation: a GPU is unhealthy, or other claims leave too
+// little of it.
 func admit(c Claim, devices []gpu.Device, others map[types.UID]Claim) error {
 	parts := c.parts()
 	taken := make(map[string]part)
@@ -245,7 +246,7 @@ func admit(c Claim, devices []gpu.Device, others map[types.UID]Claim) error {
 	return nil
 }
 
-// compare orders claims as the checkpoint has them.
+// compare orders claims in the checkpoint.
 func compare(a, b Claim) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(string(a.UID), string(b.UID)))
 }

@@ -13,25 +13,25 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
 )
 
-// claimOf is the variable by which a container says which claim it has. Only a claim's CDI device sets it,
-// for that replaces what the pod says of it.
+// claimOf is the variable that contains a container's claim. A value from a claim's CDI device is reliable,
+// because it replaces the pod's own value.
 const claimOf = "GPUMEM_CLAIM"
 
-// Containers are those of prepared claims, for the container runtime that asks about them (package nri).
+// Containers provides the containers of prepared claims to the container runtime (package nri).
 type Containers struct {
 	driver *Driver
 	kernel containers.Kernel
 	users  *Users
 }
 
-// Containers returns those that the claims of a driver are for, whose control groups the kernel limits.
+// Containers returns the containers of the driver's claims. Kernel limits their control groups.
 func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
 	return Containers{driver: d, kernel: kernel, users: users}
 }
 
-// Environment has nothing to add for a container that uses a claim: the claim's CDI device replaces the pod's own
-// values. Another container has none of the variables, in a pod that has a claim. The pod's spec decides which of
-// the two it is, for a container can set the variable of any claim itself.
+// Environment returns ok == false for a container that uses a claim, because the claim's CDI device replaces
+// the pod's own values. In a pod with a claim, any other container must have none of the variables. The pod's
+// spec decides between the two, because a container can set the variable of any claim.
 func (of Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
 	if given[claimOf] == "" {
 		return nil, of.Holds(ctx, namespace, pod), nil
@@ -40,15 +40,15 @@ func (of Containers) Environment(ctx context.Context, namespace, pod, container 
 	return nil, err == nil && !uses, err
 }
 
-// Holds reports whether a claim is prepared for a pod. The driver knows the first pod of a claim; the
-// others that share it are looked up among the claim's users.
+// Holds reports whether a claim is prepared for a pod. The driver knows the first pod of a claim. For further
+// pods that share it, Holds searches the claim's users.
 func (of Containers) Holds(_ context.Context, namespace, pod string) bool {
 	return slices.ContainsFunc(of.driver.Claims(), func(c Claim) bool { return c.Namespace == namespace && c.Pod != nil && c.Pod.Name == pod }) ||
 		slices.ContainsFunc(of.users.all(), func(u user) bool { return u.Namespace == namespace && u.Name == pod })
 }
 
-// Hold makes sure of the limit that a container was promised, before its program runs, or of one that was
-// started without. It fails while what is to hold it does not.
+// Hold ensures the limit that a container was promised, before its program runs, or later for a container that
+// started without. It returns an error while the level does not hold.
 func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
 	uid := types.UID(given[claimOf])
 	if uid == "" {
@@ -83,8 +83,8 @@ func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	return nil
 }
 
-// Release gives back what is reserved for a container that has ended, if it may have had a limit. Its claim
-// may be given back already.
+// Release releases the reservations of a container that has ended, if it may have had a limit. Its claim may
+// already be unprepared.
 func (of Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
 	if given[claimOf] == "" {
 		return nil
@@ -92,7 +92,7 @@ func (of Containers) Release(ctx context.Context, cgroupsPath string, given map[
 	return containers.Release(ctx, of.kernel, cgroupsPath, given)
 }
 
-// claim returns one that is prepared.
+// claim returns a prepared claim.
 func (d *Driver) claim(uid types.UID) (c Claim, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,14 +13,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
-// Resources returns what is published of a node's GPUs: one pool, the smallest GPU first.
+// Resources returns the published devices of a node: one pool, with the smallest GPU first.
 func Resources(inv gpu.Inventory, domain, node string, cores bool) resourceslice.DriverResources {
 	groups := linkGroups(inv)
 	var devices []resourceapi.Device
 	for _, i := range published.Order(inv.Devices, func(d gpu.Device) gpu.Device { return d }) {
 		d := inv.Devices[i]
 		if d.Allocatable <= d.Foreign {
-			continue // it has no capacity that a claim could have
+			continue // no capacity left for claims
 		}
 		devices = append(devices, resourceapi.Device{
 			Name: published.DeviceName(d.UUID), AllowMultipleAllocations: new(true),
@@ -30,7 +30,7 @@ func Resources(inv gpu.Inventory, domain, node string, cores bool) resourceslice
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{node: {Slices: []resourceslice.Slice{{Devices: devices}}}}}
 }
 
-// attributes are what a claim can choose a GPU by, in CEL.
+// attributes returns the attributes of a GPU, which claims can use in CEL selectors.
 func attributes(d gpu.Device, inv gpu.Inventory, groups map[gpu.UUID]int) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	out := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute)
 	text := func(name resourceapi.QualifiedName, value string) {
@@ -48,7 +48,7 @@ func attributes(d gpu.Device, inv gpu.Inventory, groups map[gpu.UUID]int) map[re
 	}
 	text("uuid", string(d.UUID))
 	text("model", d.Model)
-	text("driverVersion", inv.DriverVersion) // no semantic version: it has zeros in front
+	text("driverVersion", inv.DriverVersion) // not a semantic version, because of leading zeros
 	text("computeCapability", d.ComputeCapability)
 	text("enforcement", string(cmp.Or(inv.LevelFor(1), gpu.EnforcementAdvisory)))
 	text(deviceattribute.StandardDeviceAttributePCIBusID, busID(d.PCI))
@@ -60,8 +60,8 @@ func attributes(d gpu.Device, inv gpu.Inventory, groups map[gpu.UUID]int) map[re
 	return out
 }
 
-// busID returns a bus address as Kubernetes writes it. NVML's domain has eight digits; the
-// first four are zeros.
+// busID returns a bus address in Kubernetes's format. NVML's domain has eight digits, and the first four are
+// zeros.
 func busID(pci string) string {
 	if short, ok := strings.CutPrefix(pci, "0000"); ok && strings.Count(short, ":") == 2 && strings.Index(short, ":") == 4 {
 		return short
@@ -69,8 +69,8 @@ func busID(pci string) string {
 	return pci
 }
 
-// linkGroups returns the GPUs that NVLinks join, each with the lowest index of those that it can
-// reach by them.
+// linkGroups maps each GPU with NVLinks to its group: the lowest index of all GPUs that it can reach through
+// NVLinks.
 func linkGroups(inv gpu.Inventory) map[gpu.UUID]int {
 	groups := make(map[gpu.UUID]int)
 	for _, l := range inv.Links {
@@ -80,7 +80,7 @@ func linkGroups(inv gpu.Inventory) map[gpu.UUID]int {
 			}
 		}
 	}
-	for range groups { // a way has fewer links than there are GPUs
+	for range groups { // a path has fewer links than there are GPUs
 		for _, l := range inv.Links {
 			a, hasA := groups[l.A]
 			b, hasB := groups[l.B]
@@ -102,7 +102,7 @@ func capacity(d gpu.Device, unitMiB int64, cores bool) map[resourceapi.Qualified
 	}
 	policy := &resourceapi.CapacityRequestPolicy{Default: &all, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &unit, Max: &all, Step: &unit}}
 	if left == 1 {
-		policy.ValidRange.Step = nil // one step above the least must exist
+		policy.ValidRange.Step = nil // the value one step above the minimum must be valid
 	}
 	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{name: {Value: all, RequestPolicy: policy}}
 	if cores {
@@ -119,7 +119,7 @@ func bytes(amountMiB int64) resource.Quantity {
 
 func count(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }
 
-// taints keep new claims off a GPU, and leave those on it alone.
+// taints returns the taints that keep new claims off a GPU. They do not affect existing claims.
 func taints(s gpu.Status, domain string) (out []resourceapi.DeviceTaint) {
 	add := func(is bool, what string) {
 		if is {

@@ -16,26 +16,27 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
-// checkpointVersion is of the file's form.
+// checkpointVersion is the version of the file's format.
 const checkpointVersion = 1
 
-// prepared is the content of the checkpoint: all claims that are prepared.
+// prepared is the content of the checkpoint: all prepared claims.
 type prepared struct {
 	Version int     `json:"v"`
 	Claims  []Claim `json:"claims"`
 }
 
-// Disk is where claims are recorded: in a checkpoint, and a CDI file for each. A change is durable when a method
-// returns, or had no effect.
+// Disk stores claims: in a checkpoint, and in one CDI file per claim. A change is durable when a method returns
+// nil; a failed change has no effect.
 type Disk interface {
 	checkpoint.Store
-	Specs() ([]types.UID, error) // of the claims that have a CDI file
+	Specs() ([]types.UID, error) // claims with a CDI file
 	ReadSpec(uid types.UID) ([]byte, error)
 	WriteSpec(uid types.UID, data []byte) error
-	RemoveSpec(uid types.UID) error // or there was none
+	RemoveSpec(uid types.UID) error // nil also if there was no file
 }
 
-// readClaims returns the claims of a checkpoint, and whether there is a usable one. After an error it may be usable.
+// readClaims returns the claims of the checkpoint, and whether the checkpoint is usable. After an error, it may
+// still be usable.
 func readClaims(disk Disk, log *zap.Logger) (claims map[types.UID]Claim, found bool, err error) {
 	read, found, err := checkpoint.Load[prepared](disk, checkpointVersion, log)
 	claims = make(map[types.UID]Claim)
@@ -53,16 +54,16 @@ func writeClaims(disk Disk, claims map[types.UID]Claim) error {
 	return disk.Write(data)
 }
 
-// Folders is a Disk of two folders.
+// Folders is a Disk in two directories.
 type Folders struct {
-	checkpoint.Store // in the driver's own folder, beside the kubelet's checkpoint
+	checkpoint.Store // in the driver's directory, next to the kubelet's checkpoint
 
-	CDI  string // where container runtimes look for CDI files
-	Name string // begins the name of our files there
+	CDI  string // directory in which container runtimes search for CDI files
+	Name string // prefix of gpumem's files there
 }
 
-// NewFolders makes the folders of a driver: its own, below the kubelet's, that of CDI files, and
-// that in which the kubelet looks for it.
+// NewFolders creates the directories of a driver: its data directory below the kubelet's, the directory of CDI
+// files, and the registration directory of the kubelet.
 func NewFolders(kubelet, cdi, domain string) (Folders, error) {
 	own := state(kubelet, domain)
 	f := Folders{Store: checkpoint.Bounded(checkpoint.File(filepath.Join(own, checkpointFile)), maxReads), CDI: cdi, Name: domain}
@@ -75,10 +76,10 @@ func registry(kubelet string) string { return filepath.Join(kubelet, "plugins_re
 
 const checkpointFile = "checkpoint.json"
 
-// maxReads is how often the checkpoint is not readable before it is set aside: for about 30 seconds.
+// maxReads is the number of failed reads after which the checkpoint is set aside, about 30 seconds.
 const maxReads = 15
 
-// Specs implements Disk. What is left of a file that was being written it removes.
+// Specs implements Disk. It removes incomplete files.
 func (f Folders) Specs() (uids []types.UID, err error) {
 	entries, err := os.ReadDir(f.CDI)
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package claims hands out the GPUs of a node by dynamic resource allocation: pods name
-// ResourceClaims, kube-scheduler allocates, and this package is the driver that the kubelet asks to
-// prepare each claim (k8s.io/dynamic-resource-allocation/kubeletplugin).
+// Package claims allocates the GPUs of a node by dynamic resource allocation. Pods reference ResourceClaims,
+// kube-scheduler allocates them, and this package is the driver that prepares each claim for the kubelet
+// (k8s.io/dynamic-resource-allocation/kubeletplugin).
 //
 // # Protocol
 //
-// The node's GPUs are one pool, named as the node. Each is a device that many claims share
+// The node's GPUs are one pool with the node's name. Each GPU is a device that many claims share
 // (allowMultipleAllocations), with the capacities "memory", in steps of the unit, and "cores".
 //
 //	kube-scheduler   allocates of the published devices    Devices
@@ -12,63 +12,64 @@
 //	container runtime  makes the container, by the claim's CDI file
 //	kubelet          NodeUnprepareResources(claims)        Driver.UnprepareResourceClaims
 //
-// To prepare a claim is, in this order: to write it into the checkpoint, to write its CDI file, to
-// answer. To undo it is: to remove the file, to take the claim from the checkpoint, to answer. So the
-// checkpoint has every claim that the kubelet may believe to be prepared, and a process that is
-// killed between any two steps leaves what the next one puts right: a claim without its file gets it
-// again (Driver.Restore), a file without its claim is removed, half a file was never in its place.
-// The kubelet asks again for what it was not answered. What it waits for no longer is not done: a claim
-// that is prepared late, after it was given back, would be so for ever.
+// To prepare a claim, the driver writes it to the checkpoint, writes its CDI file, and then answers. To
+// unprepare it, the driver removes the file, removes the claim from the checkpoint, and then answers. So the
+// checkpoint contains every claim that the kubelet may consider prepared. If a process is killed between two
+// steps, the next one completes them: it writes a missing file again (Driver.Restore), and removes the file of
+// a missing claim. Files are replaced atomically. The kubelet repeats unanswered calls. The driver drops a call
+// that the kubelet no longer waits for: if it prepared a claim after its release, the claim would stay prepared
+// forever.
 //
-// Where the container runtime asks about containers (package nri), a container starts only while what
-// holds it to its claim does, and at the level kernel has its limit then (Containers). A variable of its CDI device
-// names the claim, and its pod's spec proves that the container uses it.
+// If the container runtime calls the plugin (package nri), a container starts only while its claim's level
+// holds. At the level kernel, the container gets its limit then (Containers). A variable of its CDI device
+// contains the claim, and its pod's spec proves that the container uses it.
 //
 // # Versions
 //
-// Consumable capacity (the feature gate DRAConsumableCapacity) is on by default from Kubernetes 1.36
-// on. Without it an allocation has no amount, and the claim is refused. The checkpoint has a version.
-// A checkpoint that is lost, unreadable or of another version is rebuilt (Recover): CDI files name the prepared claims
-// and their levels, and the API server has the allocations of the node's pods. Until then nothing is handed out.
+// Consumable capacity (the feature gate DRAConsumableCapacity) is on by default since Kubernetes 1.36. Without
+// it, an allocation contains no amount, and the driver rejects the claim. The checkpoint has a version. Recover
+// rebuilds a checkpoint that is lost, unreadable or of another version: CDI files contain the prepared claims
+// and their levels, and the API server has the allocations of the node's pods. Until then, the driver prepares
+// nothing.
 //
 // # Invariants
 //
-//   - On each GPU, the memory of prepared claims is at most what the GPU offers, and their cores at
-//     most 100. kube-scheduler sees to that. The driver looks for itself, and refuses.
-//   - A claim that is prepared is not prepared for less or more when it is asked for again.
-//   - What a container gets follows from its claim alone, and is what the device plugin would give
-//     it for the same grant at the same level (containers.Config.Response).
-//   - A GPU has one owner: a node is served by this package, or by the device plugin. It changes when
-//     nothing is left of the one (Left), and takes nothing new while it waits for that.
+//   - On each GPU, the memory of prepared claims is at most the GPU's offer, and their cores are at most 100.
+//     kube-scheduler ensures that. The driver checks it again, and rejects violations.
+//   - A repeated call does not change the amounts of a prepared claim.
+//   - A container's environment depends only on its claim. It equals the device plugin's for the same grant at
+//     the same level (containers.Config.Response).
+//   - A GPU has one owner: either this package serves a node, or the device plugin. To switch, the node stops
+//     accepting pods, and waits until all pods and claims of the old owner have ended.
 //
 // # Decisions
 //
-// What pods have by claims is written into the node's inventory (Allocations), from what is prepared:
-// who reads inventories has it without a watch of claims, and needs no right to read them.
+// The node's inventory contains pods' allocations by prepared claims (Allocations). Readers of inventories
+// therefore need neither a watch nor permissions for claims.
 //
-// A device is named after the GPU's UUID. Its index may change with a reboot, and allocations
-// outlive that.
+// A device is named after the GPU's UUID, because the index may change with a reboot, and allocations outlive
+// that.
 //
-// The checkpoint lies in the kubelet's folder, where the kubelet keeps its own of the same claims.
-// Whatever takes away the one takes away the other.
+// The checkpoint is in the kubelet's directory, next to the kubelet's checkpoint of the same claims, so that
+// both are lost together.
 //
-// What CDI adds replaces what the pod says of the same variable, before NRI is asked, unlike the device plugin's
-// environment, which the pod's own comes after. So a pod cannot name another GPU or a larger limit,
-// and no admission policy has to keep it from that.
+// Values from CDI replace the pod's values of the same variables, before the runtime calls NRI plugins. In the
+// device plugin's environment, in contrast, the pod's values come last. So a pod cannot name another GPU or a
+// larger limit, and needs no admission policy against that.
 //
-// A claim has one request, and a container uses one claim: the variables of a second would replace
-// those of the first, and the container would have paid for a GPU that it does not see. Several GPUs
-// are one request with a count. A claim with several requests is refused.
+// A claim has one request, and a container uses one claim. The variables of a second claim would replace those
+// from the first, and the container would hold a GPU that it cannot see. Several GPUs are one request with a
+// count. The driver rejects a claim with several requests.
 //
-// Containers that share a claim share its GPU, and each may use all of it: the driver's and MPS'
-// limits are per container or process. For a limit of each, write a claim for each.
+// Containers that share a claim share its GPU, and each can use all of the claim's memory: the limits of the
+// driver and of MPS apply per container or process. For separate limits, create one claim per container.
 //
-// A request that names no memory gets the whole GPU, as it does with other drivers. One that names no
-// cores has none counted, and is not limited to any, as with the device plugin.
+// A request without memory gets the whole GPU, as with other drivers. A request without cores counts none, and
+// is not limited to any, as with the device plugin.
 //
-// Devices are published smallest first. kube-scheduler takes the first that fits, and so keeps
-// large GPUs whole a little longer.
+// Devices are published smallest first. kube-scheduler takes the first device that fits, so large GPUs stay
+// free longer.
 //
-// Parameters in a claim are refused. What they could say (a level, a policy) is chosen by the
-// devices' attributes, or is not to be had. Silence would look like consent.
+// The driver rejects parameters in a claim. Attributes of devices select their possible contents (a level, a
+// policy), or they are not available. To ignore parameters would look like consent.
 package claims

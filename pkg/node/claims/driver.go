@@ -20,18 +20,18 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// Config is what a Driver is to do. All fields are to be set.
+// Config contains the settings of a Driver. All fields must be set.
 type Config struct {
-	Domain     string // the driver's name, and that of its CDI devices
-	Node       string // the pool's name
-	Cores      bool   // they are offered as well
+	Domain     string // name of the driver, and domain of its CDI devices
+	Node       string // name of the pool
+	Cores      bool   // also offer cores
 	Containers containers.Config
 
-	// Ready says why a level does not hold now.
+	// Ready returns an error if a level does not hold now.
 	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
 }
 
-// Offers tell which GPUs the node offers.
+// Offers returns the node's offered GPUs.
 type Offers interface {
 	Now() (grants.Offer, <-chan struct{})
 }
@@ -43,9 +43,9 @@ type Driver struct {
 	disk   Disk
 	log    *zap.Logger
 
-	mu      sync.Mutex // guards the rest, and is locked while claims are written down
+	mu      sync.Mutex // guards the rest; held while claims are written to disk
 	claims  map[types.UID]Claim
-	changed chan struct{} // closed and replaced when these are others
+	changed chan struct{} // closed and replaced when claims change
 }
 
 // New returns a driver with the claims that Recover returned. The driver owns the map.
@@ -53,7 +53,7 @@ func New(cfg Config, offers Offers, disk Disk, prepared map[types.UID]Claim, log
 	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: prepared, changed: make(chan struct{})}
 }
 
-// Restore makes the CDI files what the checkpoint says, once the GPUs are known.
+// Restore makes the CDI files match the checkpoint. The GPUs must be known.
 func (d *Driver) Restore() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *Driver) Restore() error {
 	offer, _ := d.offers.Now()
 	for _, c := range d.claims {
 		if _, err := d.write(c, offer.Inventory); err != nil {
-			// Its containers cannot start until the GPU is back. The others can.
+			// The claim's containers cannot start until the GPU is back. Other claims are unaffected.
 			d.log.Warn("claim has no CDI file", zap.String("claim", c.Namespace+"/"+c.Name), zap.Error(err))
 		}
 	}
@@ -86,7 +86,7 @@ func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	for _, claim := range claims {
 		result, err := d.prepare(ctx, claim)
 		if err != nil {
-			// The kubelet shows it in an event of the pod, and tries again.
+			// The kubelet records it in an event on the pod, and retries.
 			result.Err = fmt.Errorf("claim %s: %s", claim.Name, reasons.Error(err))
 			operation.Log(ctx, d.log).Warn("claim is not prepared", zap.String("claim", claim.Namespace+"/"+claim.Name), zap.String("uid", string(claim.UID)), zap.Error(err))
 		}
@@ -112,15 +112,15 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	for i, s := range c.Shares {
 		device := kubeletplugin.Device{Requests: []string{c.Request}, PoolName: d.cfg.Node, DeviceName: s.Device, ShareID: s.ID}
 		if i == 0 {
-			device.CDIDeviceIDs = names // they are of all shares
+			device.CDIDeviceIDs = names // they apply to all shares
 		}
 		result.Devices = append(result.Devices, device)
 	}
 	return result, nil
 }
 
-// enter writes a claim down, or finds it. It completes the claim. It does nothing for a kubelet that
-// waits no longer, and may have said otherwise since.
+// enter records a claim, or returns the recorded one in c. It completes c. It does nothing after the kubelet
+// has canceled the call, because a later call may contradict it.
 func (d *Driver) enter(ctx context.Context, c *Claim, offer grants.Offer) (names []string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,7 +161,7 @@ func (d *Driver) enter(ctx context.Context, c *Claim, offer grants.Offer) (names
 	return d.write(*c, inv)
 }
 
-// save writes the claims down, and tells that they are others.
+// save writes the checkpoint and signals the change.
 func (d *Driver) save() error {
 	if err := writeClaims(d.disk, d.claims); err != nil {
 		return err
@@ -183,7 +183,7 @@ func (d *Driver) write(c Claim, inv gpu.Inventory) ([]string, error) {
 	return names, nil
 }
 
-// ready says why the containers of a claim must not start now.
+// ready returns an error if the containers of a claim must not start now.
 func (d *Driver) ready(ctx context.Context, c Claim) error {
 	if err := mps.CheckProtocol(c.MPS); err != nil {
 		return err
@@ -191,7 +191,8 @@ func (d *Driver) ready(ctx context.Context, c Claim) error {
 	return d.cfg.Ready(ctx, c.Enforcement, nil)
 }
 
-// RetiredClients returns the claims on each GPU that version 0.2 prepared for an MPS protocol which gpumem no longer runs.
+// RetiredClients returns, by GPU, the claims that version 0.2 prepared for an MPS protocol that gpumem no
+// longer runs.
 func (d *Driver) RetiredClients(gpu.Inventory, map[string]string) map[gpu.UUID][]string {
 	out := make(map[gpu.UUID][]string)
 	for _, c := range d.Claims() {
@@ -199,7 +200,7 @@ func (d *Driver) RetiredClients(gpu.Inventory, map[string]string) map[gpu.UUID][
 			continue
 		}
 		name := c.Namespace + "/" + c.Name
-		for _, s := range c.Shares { // it may have several of one GPU
+		for _, s := range c.Shares { // a claim may have several shares of one GPU
 			if !slices.Contains(out[s.UUID], name) {
 				out[s.UUID] = append(out[s.UUID], name)
 			}
@@ -222,7 +223,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	return out, nil
 }
 
-// leave forgets a claim, unless the kubelet waits no longer.
+// leave removes a claim, unless the kubelet has canceled the call.
 func (d *Driver) leave(ctx context.Context, uid types.UID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -245,7 +246,7 @@ func (d *Driver) leave(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// Claims returns the claims that are prepared, by namespace and name.
+// Claims returns the prepared claims, sorted by namespace and name.
 func (d *Driver) Claims() []Claim {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -257,7 +258,7 @@ func (d *Driver) Claims() []Claim {
 	return out
 }
 
-// Prepared returns how many claims there are, and a channel that is closed when these are others.
+// Prepared returns the number of prepared claims, and a channel that is closed when they change.
 func (d *Driver) Prepared() (int, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

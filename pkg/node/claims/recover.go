@@ -16,8 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Recover returns the prepared claims of a checkpoint. It rebuilds a checkpoint that is lost or unusable: a claim of the
-// node's pods that has a CDI file is prepared, at the level of that file. After an error the caller tries again.
+// Recover returns the prepared claims of a checkpoint, and rebuilds a lost or unusable checkpoint. A claim of
+// the node's pods that has a CDI file is prepared, at the level in that file. On an error, the caller retries.
 func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*resourceapi.ResourceClaim, error), domain, node string, unitMiB int64, log *zap.Logger) (prepared map[types.UID]Claim, err error) {
 	prepared, found, err := readClaims(disk, log)
 	if found || err != nil {
@@ -46,7 +46,7 @@ func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*reso
 	return prepared, writeClaims(disk, prepared)
 }
 
-// complete adds to an allocated claim what its CDI file has given to containers.
+// complete adds the details from its CDI file to an allocated claim.
 func (c *Claim) complete(disk Disk, unitMiB int64) error {
 	data, err := disk.ReadSpec(c.UID)
 	if err != nil {

@@ -16,31 +16,31 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Runner brings a Driver to the kubelet, and its devices to the API server.
+// Runner serves a Driver to the kubelet, and publishes its devices to the API server.
 type Runner struct {
 	driver  *Driver
 	client  kubernetes.Interface
-	kubelet string    // the kubelet's folder
-	node    types.UID // of the node's object, which owns the slices
+	kubelet string    // path of the kubelet's directory
+	node    types.UID // UID of the node's object, which owns the slices
 	closed  Closed
 	log     *zap.Logger
 
 	mu     sync.Mutex // guards the rest
 	helper *kubeletplugin.Helper
-	failed error // of what goes on in the background
+	failed error // error in the background
 }
 
-// Closed tells which GPUs are to take no new claims, all of them included, and has a channel that is
-// closed when these are others.
+// Closed returns the GPUs that accept no new claims, whether all GPUs are closed, and a channel that is closed
+// on a change.
 type Closed func() (ids []gpu.UUID, all bool, changed <-chan struct{})
 
-// NewRunner returns a runner. The kubelet's folder must have the same path in this process as on
-// the node, and has those that NewFolders makes.
+// NewRunner returns a runner. The kubelet's directory must have the same path in this process as on the node,
+// and must contain the directories from NewFolders.
 func NewRunner(driver *Driver, client kubernetes.Interface, kubelet string, node types.UID, closed Closed, log *zap.Logger) *Runner {
 	return &Runner{driver: driver, client: client, kubelet: kubelet, node: node, closed: closed, log: log}
 }
 
-// served is the driver, with the errors of the library that calls it.
+// served is the driver with an error handler for the kubeletplugin library.
 type served struct {
 	*Driver
 	runner *Runner
@@ -62,7 +62,7 @@ func (r *Runner) fail(err error) {
 	r.failed = err
 }
 
-// Run serves until the context is done.
+// Run serves the kubelet until the context is done.
 func (r *Runner) Run(ctx context.Context) error {
 	d := r.driver
 	if err := d.Restore(); err != nil {
@@ -85,7 +85,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		for i := range inv.Devices {
 			inv.Devices[i].Status.Cordoned = all || inv.Devices[i].Status.Cordoned
 		}
-		r.fail(nil) // what was wrong with the last ones may not be wrong with these
+		r.fail(nil) // errors of the previous devices may not apply to these
 		if err := helper.PublishResources(ctx, Resources(inv, d.cfg.Domain, d.cfg.Node, d.cfg.Cores)); err != nil {
 			return fmt.Errorf("publish the devices: %w", err)
 		}
@@ -98,7 +98,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// Missing says what is missing before claims are prepared.
+// Missing returns the reason why claims cannot be prepared yet, or an empty string.
 func (r *Runner) Missing() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,24 +12,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// Pods are the node's pods that name ResourceClaims.
+// Pods lists the node's pods that reference ResourceClaims.
 type Pods interface {
 	ClaimUsers() []nodepods.ClaimUser
 	Container(id string) (pod placement.PodRef, name string, ok bool)
 	Missing() string
 }
 
-// Users are the pods of a node that use prepared claims. They have the grant of each container, for
-// comparison with its use (package usage).
+// Users finds the pods of a node that use prepared claims. It provides each container's grant to package usage.
 type Users struct {
 	driver *Driver
 	pods   Pods
 }
 
-// NewUsers returns the pods that use a driver's claims.
+// NewUsers returns the users of a driver's claims.
 func NewUsers(pods Pods, driver *Driver) *Users { return &Users{driver: driver, pods: pods} }
 
-// user is a pod with the prepared claims of each of its containers.
+// user is a pod with the prepared claims of its containers.
 type user struct {
 	placement.PodRef
 	containers map[string][]Claim
@@ -57,7 +56,8 @@ func (u *Users) all() (users []user) {
 	return users
 }
 
-// claim reports whether a container uses a claim by its pod's spec. It fails for a pod that the watch has not shown.
+// claim reports whether a container uses a claim, according to its pod's spec. It returns an error for a pod
+// that the watch has not delivered.
 func (u *Users) claim(namespace, pod, container string, uid types.UID) (uses bool, err error) {
 	all := u.all()
 	i := slices.IndexFunc(all, func(one user) bool { return one.Namespace == namespace && one.Name == pod })
@@ -76,13 +76,14 @@ func (u *Users) Container(id string) (pod placement.PodRef, name string, ok bool
 	return pod, name, true
 }
 
-// Holds implements usage.Pods. A pod holds its claim from when it is prepared, seen or not.
+// Holds implements usage.Pods. A pod holds its claim from the preparation on, even before the watch delivers
+// the pod.
 func (u *Users) Holds(uid string) bool {
 	return slices.ContainsFunc(u.driver.Claims(), func(c Claim) bool { return c.Pod != nil && string(c.Pod.UID) == uid }) ||
 		slices.ContainsFunc(u.all(), func(p user) bool { return p.UID == uid })
 }
 
-// Grants implements usage.Grants. Each container has all of the claims that it uses.
+// Grants implements usage.Grants. Each container has all of its claims.
 func (u *Users) Grants(context.Context) (out []usage.Grant, err error) {
 	if missing := u.pods.Missing(); missing != "" {
 		return nil, errors.New(missing)

@@ -28,26 +28,25 @@ import (
 
 // Users lists the devices that the kubelet has allocated.
 type Users interface {
-	// Users returns the pod, as namespace/name, by resource and device ID.
+	// Users returns pods, as namespace/name, by resource and device ID.
 	Users(ctx context.Context) (map[string]map[string]string, error)
 }
 
-// Retired returns the pods or claims on each GPU, as namespace/name, that are clients of an MPS protocol which gpumem no
-// longer runs.
-// The map has the kubelet's device IDs of our resource, each with its pod.
+// Retired returns, by GPU, the pods or claims, as namespace/name, that are clients of an MPS protocol that
+// gpumem no longer runs. Held maps the kubelet's device IDs of gpumem's resource to pods.
 type Retired func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string
 
 const (
-	askTimeout = time.Second // of a call to the kubelet
+	askTimeout = time.Second // per call to the kubelet
 	firstPause = time.Second // between two calls to a kubelet that has never answered
-	// firstPatience is how long the node repeats its first call before it publishes its GPUs as unhealthy.
+	// firstPatience bounds the retries of the first call. Then the node publishes its GPUs as unhealthy.
 	firstPatience = 10 * time.Second
 )
 
-// unanswered is the reason why a GPU takes no pods before the kubelet's first answer about PodResources.
+// unanswered is the reason why GPUs accept no pods before the kubelet's first answer.
 const unanswered = "the kubelet has not reported yet which pods use it"
 
-// Node marks GPUs of other owners in the inventory of its source.
+// Node is an inventory stage that marks GPUs of other owners.
 type Node struct {
 	choice   choice
 	memory   string // the resource of GPU memory
@@ -57,12 +56,12 @@ type Node struct {
 	events   event.Events
 	log      *zap.Logger
 
-	others      *Published // nil: the node ignores other drivers
-	findRetired Retired    // nil: the node ignores retired protocols
+	others      *Published // nil if the node ignores other drivers
+	findRetired Retired    // nil if the node ignores retired protocols
 
-	// As of the kubelet's last answer.
-	answered bool                  // the kubelet has answered once
-	taken    map[gpu.UUID]string   // the pod that has the GPU as nvidia.com/gpu
+	// From the kubelet's last answer.
+	answered bool                  // the kubelet has answered at least once
+	taken    map[gpu.UUID]string   // pods that have the GPU as nvidia.com/gpu
 	old      string                // pods of gpushare
 	retired  map[gpu.UUID][]string // clients of a retired MPS protocol
 	reported map[gpu.UUID]bool     // GPUs with an event about their use by both plugins
@@ -70,7 +69,7 @@ type Node struct {
 	inventory.Stage // marks GPUs of other owners
 }
 
-// NewNode returns a node that marks nothing until it runs. Memory is the resource that gpumem offers.
+// NewNode returns a node that marks nothing until Run is called. Memory is the resource that gpumem offers.
 func NewNode(selector Selector, memory string, interval time.Duration, source inventory.Upstream, users Users, events event.Events, log *zap.Logger) *Node {
 	return &Node{
 		choice: choice{Selector: selector}, memory: memory, interval: interval, source: source, users: users, events: events, log: log,
@@ -78,18 +77,18 @@ func NewNode(selector Selector, memory string, interval time.Duration, source in
 	}
 }
 
-// Heed withdraws GPUs while other drivers publish them. Call it before Run.
+// Heed makes the node mark GPUs while other drivers publish them. Call it before Run.
 func (n *Node) Heed(others *Published) { n.others = others }
 
-// Remember records the first index of each GPU for later processes. Call it before Run.
+// Remember sets the record of each GPU's first index, for later processes. Call it before Run.
 func (n *Node) Remember(record checkpoint.Store) {
 	n.choice.record = checkpoint.Bounded(record, maxReads)
 }
 
-// Retire withdraws GPUs while they have clients of a retired MPS protocol. Call it before Run.
+// Retire makes the node mark GPUs while they have clients of a retired MPS protocol. Call it before Run.
 func (n *Node) Retire(find Retired) { n.findRetired = find }
 
-// ours drops GPUs that the selector excludes and marks those in other use as unhealthy.
+// ours drops GPUs that the selector excludes, and marks GPUs in other use as unhealthy.
 func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	all := len(inv.Devices)
 	selected := n.choice.apply(inv.Devices, n.log)
@@ -122,8 +121,8 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	return inv, reason
 }
 
-// Run updates the inventory at an interval and when the source changes, until the context is done. The first time is after
-// the source has looked, and the kubelet has answered or has let firstPatience pass.
+// Run updates the inventory at an interval and when the source changes, until the context is done. It waits for
+// the source's first probe, and for the kubelet's first answer, up to firstPatience.
 func (n *Node) Run(ctx context.Context) error {
 	n.Wait(ctx)
 	n.choice.load(ctx, n.log)
@@ -145,7 +144,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return n.Watch(ctx, n.interval, n.look)
 }
 
-// look returns the inventory with other uses by the kubelet's last answer.
+// look returns the inventory with the other uses in the kubelet's last answer.
 func (n *Node) look(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	if err := n.listUsers(ctx, inv); err != nil {
 		n.log.Debug("users of GPUs are unknown: the kubelet's last answer holds", zap.Error(err))
@@ -153,7 +152,7 @@ func (n *Node) look(ctx context.Context, inv gpu.Inventory, reason string) (gpu.
 	return n.ours(inv, reason)
 }
 
-// listUsers records the users of GPUs that the kubelet reports.
+// listUsers records the users of GPUs from the kubelet's list.
 func (n *Node) listUsers(ctx context.Context, inv gpu.Inventory) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -170,12 +169,12 @@ func (n *Node) listUsers(ctx context.Context, inv gpu.Inventory) error {
 	return nil
 }
 
-// retiredReason names the clients of a retired MPS protocol, and the remedy.
+// retiredReason returns the reason for a GPU with clients of a retired MPS protocol, with the remedy.
 func retiredReason(clients []string) string {
 	return "clients of MPS protocol 3, which gpumem no longer runs, use it: delete " + firstNames(slices.Values(clients), 8)
 }
 
-// firstNames returns the first names in the alphabet, at most so many, and counts the others.
+// firstNames returns at most most names, in alphabetical order, and the number of further names.
 func firstNames(names iter.Seq[string], most int) string {
 	all := slices.Sorted(names)
 	if len(all) <= most {
@@ -184,8 +183,8 @@ func firstNames(names iter.Seq[string], most int) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }
 
-// takenBy returns the pods that have GPUs of NVIDIA's plugin: whole ones, replicas, and MIG instances. Of the pods that share
-// a GPU it returns the last in the alphabet, so that the inventory is steady.
+// takenBy returns the pods with devices of NVIDIA's plugin: whole GPUs, replicas, and MIG instances. If several
+// pods share a GPU, it returns the last in alphabetical order, so that the inventory is stable.
 func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
 	taken := make(map[gpu.UUID]string)
 	for resource, by := range users {
@@ -200,7 +199,7 @@ func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
 	return taken
 }
 
-// gpusharePods names the pods that have device IDs of gpushare's plugin.
+// gpusharePods returns the names of the pods with device IDs of gpushare's plugin.
 func gpusharePods(users map[string]map[string]string) string {
 	pods := make(map[string]bool)
 	for _, by := range users {
@@ -213,7 +212,7 @@ func gpusharePods(users map[string]map[string]string) string {
 	return firstNames(maps.Keys(pods), 3)
 }
 
-// reportConflicts records an Event about each GPU that both plugins have begun to allocate.
+// reportConflicts records an Event for each GPU that both plugins have begun to allocate.
 func (n *Node) reportConflicts(inv gpu.Inventory, ours map[string]string) {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
@@ -243,20 +242,20 @@ func (n *Node) reportConflicts(inv gpu.Inventory, ours map[string]string) {
 	n.reported = both
 }
 
-// Published are the GPUs of a node that other drivers of dynamic resource allocation publish.
+// Published tracks the GPUs of a node that other drivers of dynamic resource allocation publish.
 type Published struct {
 	client       kubernetes.Interface
-	node, driver string // ours
+	node, driver string // the node, and gpumem's own driver
 
 	store cache.Store
 }
 
-// NewPublished returns the GPUs that other drivers than ours publish: none until Node.Run watches them.
+// NewPublished returns a tracker for the GPUs of other drivers. It is empty until Node.Run watches them.
 func NewPublished(client kubernetes.Interface, node, driver string) *Published {
 	return &Published{client: client, node: node, driver: driver}
 }
 
-// watch returns when the store has all slices of the node. It updates the store until the context is done.
+// watch waits until the store contains all slices of the node. It updates the store until the context is done.
 func (p *Published) watch(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -271,7 +270,7 @@ func (p *Published) watch(ctx context.Context) error {
 	return nil
 }
 
-// gpus returns the driver of each GPU that others publish.
+// gpus returns the driver of each GPU that other drivers publish.
 func (p *Published) gpus() published.GPUs {
 	out := make(published.GPUs)
 	if p == nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
-// A Selector chooses the GPUs of a node that gpumem offers. The zero value chooses all.
+// Selector selects the GPUs of a node that gpumem offers. The zero value selects all.
 type Selector struct {
 	text             string
 	wanted, unwanted []string
 }
 
-// ParseSelector reads globs of UUIDs and indexes with commas between them: "0,1",
-// "GPU-4cc89e34*", "!3". A leading ! excludes. A list that only excludes selects all other GPUs.
+// ParseSelector parses a comma-separated list of globs of UUIDs and indexes: "0,1", "GPU-4cc89e34*", "!3". A
+// leading ! excludes. A list with only exclusions selects all other GPUs.
 func ParseSelector(s string) (Selector, error) {
 	out := Selector{text: s}
 	for glob := range strings.SplitSeq(s, ",") {
@@ -45,10 +45,10 @@ func ParseSelector(s string) (Selector, error) {
 	return out, nil
 }
 
-// Selects reports whether gpumem offers a GPU. A MIG instance is selected by its GPU's UUID, too.
+// Selects reports whether gpumem offers a GPU. The UUID of a GPU also selects its MIG instances.
 func (s Selector) Selects(d gpu.Device) bool {
 	matches := func(glob string) bool {
-		byUUID, _ := path.Match(glob, string(d.UUID)) // it was tried when it was read
+		byUUID, _ := path.Match(glob, string(d.UUID)) // ParseSelector has validated the glob
 		byIndex, _ := path.Match(glob, strconv.Itoa(d.Index))
 		byParent, _ := path.Match(glob, string(d.Parent))
 		return byUUID || byIndex || byParent && d.Parent != ""
@@ -56,14 +56,14 @@ func (s Selector) Selects(d gpu.Device) bool {
 	return !slices.ContainsFunc(s.unwanted, matches) && (len(s.wanted) == 0 || slices.ContainsFunc(s.wanted, matches))
 }
 
-// Selected returns the GPUs that a selector selects, by the record of the device plugin.
+// Selected returns the GPUs that a selector selects, using the device plugin's record.
 func (s Selector) Selected(record checkpoint.Store, devices []gpu.Device) map[gpu.UUID]bool {
 	selected, _ := s.choose(devices, checkpoint.Peek[recorded](record, recordVersion).of(s))
 	return selected
 }
 
-// choose returns the selected GPUs, and the first index of each GPU, which the selector applies to. A new GPU does not get the
-// index of a present one, and replaces an absent one.
+// choose returns the selected GPUs, and the first index of each GPU, which the selector applies to. A new GPU
+// does not get the index of a present GPU. It replaces an absent one.
 func (s Selector) choose(devices []gpu.Device, first map[gpu.UUID]int) (selected map[gpu.UUID]bool, indexes map[gpu.UUID]int) {
 	selected, indexes = make(map[gpu.UUID]bool), make(map[gpu.UUID]int)
 	maps.Copy(indexes, first)
@@ -91,11 +91,11 @@ func (s Selector) choose(devices []gpu.Device, first map[gpu.UUID]int) (selected
 
 const recordVersion = 1
 
-// recorded is the record of the first index of each GPU of a node. It includes the GPUs that --devices leaves out.
+// recorded is the record of the first index of each GPU of a node. It includes GPUs that --devices omits.
 type recorded struct {
 	Version int              `json:"v"`
-	Devices string           `json:"devices"` // the value of --devices, without which the indexes have no meaning
-	Indexes map[gpu.UUID]int `json:"indexes"` // -1: another GPU had the index first
+	Devices string           `json:"devices"` // value of --devices that the indexes belong to
+	Indexes map[gpu.UUID]int `json:"indexes"` // -1 if another GPU had the index first
 }
 
 // of returns the indexes that were recorded for a selector.
@@ -109,15 +109,15 @@ func (r recorded) of(s Selector) map[gpu.UUID]int {
 // choice applies a selector in this process and all later ones.
 type choice struct {
 	Selector
-	record  checkpoint.Store // nil: this process alone
+	record  checkpoint.Store // nil if the choice applies to this process only
 	indexes map[gpu.UUID]int
-	failed  bool // to write the record
+	failed  bool // the last write of the record failed
 }
 
 // maxReads is the number of failed reads after which the record counts as lost. Until then, no GPU is selected.
 const maxReads = 30
 
-// load returns when it has read the record of the last process, or the context is done.
+// load waits until it has read the record of the last process, or the context is done.
 func (c *choice) load(ctx context.Context, log *zap.Logger) {
 	if c.record == nil || c.text == "" {
 		return

@@ -15,13 +15,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Kernel holds control groups to limits.
+// Kernel limits the GPU memory of control groups.
 type Kernel interface {
 	Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error
 	Release(ctx context.Context, group string) error
 }
 
-// Containers knows what containers were given.
+// Containers provides the grants of the node's containers.
 type Containers struct {
 	cfg    Config
 	kernel Kernel
@@ -35,9 +35,9 @@ func New(cfg Config, kernel Kernel, state *grants.State, pods grants.Pods, event
 	return &Containers{cfg: cfg, kernel: kernel, state: state, pods: pods, events: events}
 }
 
-// Environment returns the variables of a container that the runtime is about to make. They come from its recorded
-// grant. A container that asks for nothing in a pod with GPU memory has none.
-// It is not ok for an unknown container. Given is the container's environment before.
+// Environment returns the variables of a container that the runtime is about to create, from its recorded
+// grant. They are empty for a container without a GPU memory request in a pod with GPU memory. It returns ok ==
+// false for an unknown container. Given is the container's environment so far.
 func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
 	h, err := c.holding(ctx, namespace, pod, container, given)
 	if err != nil {
@@ -58,8 +58,8 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 	return env, true, nil
 }
 
-// environment returns the variables of one grant: those of its response or, where that is unknown, of a response with these
-// settings.
+// environment returns the variables of one grant: from its response or, if that is unknown, from a new response
+// with these settings.
 func (h *holding) environment(g *grants.Grant, cfg Config, withMPS bool) map[string]string {
 	switch {
 	case g == nil:
@@ -75,8 +75,9 @@ func (h *holding) environment(g *grants.Grant, cfg Config, withMPS bool) map[str
 	return cfg.Response(gpu.Memory, allocation.Grant{Devices: h.devices, Each: int(g.GPUs[0].Units)}, inv).GetEnvs()
 }
 
-// asksForNothing reports whether a container is known to ask for none of the GPU memory of its pod. It fails for a pod
-// that the kubelet lists and the watch has not shown: its environment proves nothing.
+// asksForNothing reports whether a container requests none of the GPU memory of its pod. It returns an error
+// for a pod that the kubelet lists and the watch has not delivered, because the container's environment proves
+// nothing.
 func (c *Containers) asksForNothing(ctx context.Context, namespace, pod, container string) (bool, error) {
 	pods, _, _ := c.pods.Pods()
 	i := slices.IndexFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod })
@@ -86,7 +87,8 @@ func (c *Containers) asksForNothing(ctx context.Context, namespace, pod, contain
 	return i >= 0 && !slices.ContainsFunc(pods[i].Request.Containers.All(), func(one placement.Container) bool { return one.Name == container && one.Units > 0 }), nil
 }
 
-// Holds reports whether a pod has GPU memory. The watch may not have shown the pod yet: then the kubelet's list counts.
+// Holds reports whether a pod has GPU memory. If the watch has not delivered the pod yet, the kubelet's list
+// decides.
 func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	pods, _, _ := c.pods.Pods()
 	if slices.ContainsFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }) {
@@ -96,8 +98,8 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
-// Hold makes sure of the limit that a container was promised, before its program runs, or of one that
-// was started without.
+// Hold ensures the limit that a container was promised, before its program runs, or later for a container that
+// started without.
 func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
 	h, err := c.holding(ctx, namespace, pod, container, given)
 	switch {
@@ -109,7 +111,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 		return nil
 	}
 	if h.init {
-		c.state.Attribute(*h.pod, container, *h.memory) // CreateContainer refuses a pod that sets the variables itself
+		c.state.Attribute(*h.pod, container, *h.memory) // CreateContainer rejects a pod that sets the variables itself
 	}
 	if h.level != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel {
 		return nil
@@ -128,13 +130,13 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	return nil
 }
 
-// Release gives back what is reserved for a container that has ended, if it had a limit.
+// Release releases the reservations of a container that has ended, if it had a limit.
 func (c *Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
 	return Release(ctx, c.kernel, cgroupsPath, given)
 }
 
-// Release gives back what a kernel reserves for a container that was promised a limit by it, and has
-// ended.
+// Release releases the kernel's reservations for a container that has ended, if the container was promised
+// level kernel.
 func Release(ctx context.Context, kernel Kernel, cgroupsPath string, given map[string]string) error {
 	if levelIn(given) != gpu.EnforcementKernel {
 		return nil
@@ -151,18 +153,18 @@ func levelIn(given map[string]string) gpu.Enforcement {
 	return gpu.Enforcement(given[enforcementLevel])
 }
 
-// A holding is the grant of one container.
+// holding is the grant of one container.
 type holding struct {
-	pod           *allocation.Pod // nil: the watch has not shown it
+	pod           *allocation.Pod // nil if the watch has not delivered it
 	init          bool            // a plain init container
 	memory, cores *grants.Grant   // cores can be nil
-	devices       []gpu.Device    // of memory
-	level         gpu.Enforcement // at which the memory was given
-	ofPod         gpu.Enforcement // of an init container's pod: the other containers' level
+	devices       []gpu.Device    // the GPUs of memory
+	level         gpu.Enforcement // of the memory grant
+	ofPod         gpu.Enforcement // for an init container: the level of the pod's other containers
 	inventory     gpu.Inventory
 }
 
-// holding returns what a container was given; nil, where that is not known.
+// holding returns the grant of a container, or nil if it is unknown.
 func (c *Containers) holding(ctx context.Context, namespace, pod, container string, given map[string]string) (*holding, error) {
 	s, _, err := c.state.Look(ctx)
 	if err != nil {
@@ -207,11 +209,11 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	return h, nil
 }
 
-// ofInit returns what a plain init container got, which the kubelet does not list. It is the recorded grant. Where
-// none is recorded it is the amount that the pod asks for it, of the GPUs of the pod's other containers or, where these
-// have none, of the pod's annotation, at the level of the container's environment. A pod that has set another level
-// in that environment has variables of the true one next to it, and is not made. It returns nil for a container that
-// asks for nothing.
+// ofInit returns the grants of a plain init container, which the kubelet does not list. It returns the recorded
+// grants, if any. Otherwise it returns the amount that the pod requests for it, on the GPUs of the pod's other
+// containers. If these have none, it uses the GPUs in the pod's annotation. The level is then in the
+// container's environment. If the pod has set another level there, the environment also contains the true one,
+// and CreateContainer rejects it. ofInit returns nil for a container without a request.
 func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string, given map[string]string) (memory, cores *grants.Grant, err error) {
 	containers := pod.Request.Containers.All()
 	i := slices.IndexFunc(containers, func(c placement.Container) bool {
@@ -243,9 +245,9 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 	return rebuilt(gpu.Memory), cores, nil
 }
 
-// levelOfHeld returns the level at which a container got its slots: the stronger one of its record and its environment,
-// which the kubelet keeps. Its image can have put another value before the kubelet's. CreateContainer finds that,
-// if the runtime calls then. Other containers of the pod can have a weaker level.
+// levelOfHeld returns the level of a container's grant: the stronger one of its record and its environment,
+// which the kubelet stores. The image can put another value before the kubelet's. CreateContainer detects that,
+// if the runtime calls it. Other containers of the pod can have a weaker level.
 func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory grants.Grant, given map[string]string) gpu.Enforcement {
 	level, recorded := levelIn(given), memory.Level
 	switch {

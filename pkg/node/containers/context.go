@@ -8,14 +8,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
-// unknownContextMiB is the size of a CUDA context on a model without an entry: the one that NVIDIA's measurements of limits
-// leave room for.
+// unknownContextMiB is the size of a CUDA context on an unlisted model. NVIDIA's measurements of limits leave
+// that much room.
 const unknownContextMiB = 512
 
-// multiprocessors returns the number of streaming multiprocessors by model, from NVIDIA's data sheets. Of models with one
-// name it is the largest number. Most of a context is local memory for each multiprocessor. Public measurements with
-// CUDA 12 and 13 have 2.9 to 3.2 MiB for each: 107 MiB on an RTX 4060 Ti (34), 256 on an RTX 3090 (82), 426 on an RTX 6000 Ada
-// (142), and 555 on an RTX PRO 6000 (188).
+// multiprocessors returns the number of streaming multiprocessors by model, from NVIDIA's data sheets. For
+// several models with one name, it is the largest number. Most of a context is local memory for each
+// multiprocessor. Public measurements with CUDA 12 and 13 show 2.9 to 3.2 MiB for each: 107 MiB on an RTX 4060
+// Ti (34), 256 on an RTX 3090 (82), 426 on an RTX 6000 Ada (142), and 555 on an RTX PRO 6000 (188).
 func multiprocessors() speeds.Tables {
 	return speeds.Tables{{
 		"*P4": 20, "*P40*": 30, "*P100*": 56, "*V100*": 80, "*T4": 40, "*T4G*": 40, "*TITAN RTX*": 72, "*Quadro RTX*": 72, "*RTX 20*": 68,
@@ -29,7 +29,7 @@ func multiprocessors() speeds.Tables {
 
 var migSlices = regexp.MustCompile(` MIG (\d+)g\.`)
 
-// contextMiB returns the memory that a CUDA context takes of a device: 3.3 MiB for each of its multiprocessors.
+// contextMiB returns the memory of a CUDA context on a device: 3.3 MiB for each of its multiprocessors.
 func contextMiB(d gpu.Device) int64 {
 	sms := int64(multiprocessors().Of(d.Model))
 	if sms == 0 {

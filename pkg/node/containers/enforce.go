@@ -13,19 +13,19 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Variables that hold a container to its grant, and who reads them.
+// Variables that enforce a container's grant, and their readers.
 const (
 	enforcementLevel = "GPUMEM_ENFORCEMENT"               // people, and package nri
-	mpsPipeDirectory = "CUDA_MPS_PIPE_DIRECTORY"          // libcuda: where the MPS daemon is
-	mpsPinnedLimit   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" // the MPS server, by the index that the container sees
+	mpsPipeDirectory = "CUDA_MPS_PIPE_DIRECTORY"          // libcuda: the location of the MPS daemon
+	mpsPinnedLimit   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" // the MPS server, by the index in the container
 	mpsThreads       = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 	memoryRequest    = "NVIDIA_GPU_MEMORY_REQUEST" // the hook of NVIDIA's container toolkit, in MiB
 	memoryLimit      = "NVIDIA_GPU_MEMORY_LIMIT"
 )
 
-// enforce adds what holds the container to its grant at its level, and what makes it a client of
-// the MPS daemon, where one runs: at the level kernel for its share of cores, and a pod of
-// several GPUs at advisory too, whose list of limits holds while it sees all of its GPUs.
+// enforce adds the variables that enforce the grant at the node's level. If an MPS daemon runs, it also makes
+// the container a client: at the level kernel for its share of cores, and at advisory for a pod of several
+// GPUs. Its list of limits is valid while the container sees all of its GPUs.
 func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv gpu.Inventory, mpsDir string) {
 	limit := LimitMiB(g, inv)
 	if inv.Enforcement.AtLeast(gpu.EnforcementKernel) {
@@ -46,15 +46,14 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 	out.Envs[mpsPinnedLimit] = strings.Join(limits, ",")
 	out.Envs[mpsPipeDirectory] = pipe
 	out.Mounts = append(out.Mounts,
-		// Read only: a client speaks to the daemon's socket, and must not take it away.
+		// Read-only: a client connects to the daemon's socket, and must not be able to remove it.
 		&pluginapi.Mount{ContainerPath: pipe, HostPath: pipe, ReadOnly: true},
-		// Client and server share memory there, which saves user pods hostIPC.
+		// Client and server share memory there, so that pods do not need hostIPC.
 		&pluginapi.Mount{ContainerPath: "/dev/shm", HostPath: mpsDir + "/shm"},
 	)
 }
 
-// servedBy reports whether a container is a client of an MPS daemon, by the pipe directory in its
-// environment.
+// servedBy reports whether a container is a client of an MPS daemon, by the pipe directory in its environment.
 func (cfg Config) servedBy(pipe string) bool {
 	return pipe == mps.Pipe(cfg.MPSDir) || strings.HasPrefix(pipe, filepath.Join(cfg.MPSDir, "MIG-"))
 }

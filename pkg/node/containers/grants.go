@@ -11,8 +11,8 @@ import (
 
 const mib = 1 << 20
 
-// Grants returns the granted memory of each container and GPU: of the containers that the kubelet lists, or listed last, and
-// of plain init containers, which it does not list. It fails if the kubelet has never answered.
+// Grants returns the granted memory by container and GPU, for containers in the kubelet's last list, and for
+// plain init containers, which it does not list. It returns an error if the kubelet has never answered.
 func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) {
 	s, _, err := c.state.Look(ctx)
 	if err != nil && s.NeverListed {
@@ -20,7 +20,7 @@ func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) 
 	}
 	add := func(namespace, pod, container string, memory *grants.Grant) {
 		if memory == nil {
-			return // it asks for nothing, or its GPU is gone
+			return // it requests nothing, or its GPU is gone
 		}
 		for _, part := range memory.GPUs {
 			out = append(out, usage.Grant{Namespace: namespace, Name: pod, Container: container, Device: part.UUID, Bytes: uint64(part.MiB) * mib})

@@ -15,18 +15,18 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Strategy is how a container runtime learns which GPUs a container gets.
+// Strategy is the way to pass the GPUs of a container to the container runtime.
 type Strategy string
 
-// The strategies, by the names that NVIDIA's plugin gives them.
+// The strategies, with the names that NVIDIA's plugin uses.
 const (
 	Envvar         Strategy = "envvar"          // NVIDIA_VISIBLE_DEVICES
-	VolumeMounts   Strategy = "volume-mounts"   // paths, which a pod cannot name for itself
+	VolumeMounts   Strategy = "volume-mounts"   // paths, which a pod cannot set itself
 	CDIAnnotations Strategy = "cdi-annotations" // for runtimes that read cdi.k8s.io/ annotations
-	CDICRI         Strategy = "cdi-cri"         // the kubelet hands the names to the runtime
+	CDICRI         Strategy = "cdi-cri"         // the kubelet passes the names to the runtime
 )
 
-// ParseStrategy reads a strategy by its name.
+// ParseStrategy parses the name of a strategy.
 func ParseStrategy(s string) (Strategy, error) {
 	switch Strategy(s) {
 	case Envvar, VolumeMounts, CDIAnnotations, CDICRI:
@@ -35,8 +35,7 @@ func ParseStrategy(s string) (Strategy, error) {
 	return "", fmt.Errorf("device list strategy %q: want envvar, volume-mounts, cdi-annotations or cdi-cri", s)
 }
 
-// Framework is a program that takes the share of a GPU it may use from its
-// environment.
+// Framework is a framework that reads its share of a GPU from its environment.
 type Framework string
 
 // knob returns a framework's variable, and its value for a share.
@@ -53,7 +52,7 @@ func (f Framework) knob(share string) (name, value string, ok bool) {
 	}
 }
 
-// ParseFrameworks reads a list of frameworks, or "none".
+// ParseFrameworks parses a list of frameworks, or "none".
 func ParseFrameworks(s string) ([]Framework, error) {
 	if s == "none" {
 		return nil, nil
@@ -78,23 +77,23 @@ const (
 	gpuUUIDs       = "GPUMEM_GPU_UUID"
 	limitMiB       = "GPUMEM_LIMIT_MIB"
 
-	// mountsRoot is where NVIDIA's runtime looks for devices named by mounts.
+	// mountsRoot is the directory in which NVIDIA's runtime searches for mounts that name devices.
 	mountsRoot = "/var/run/nvidia-container-devices"
 
 	cdiAnnotationKey = "cdi.k8s.io/gpumem"
 )
 
-// Config is how containers learn what they get.
+// Config contains the settings of a container's environment and devices.
 type Config struct {
 	Strategy   Strategy
-	CDIKind    string // of the GPUs, where the strategy is one of CDI; empty: nvidia.com/gpu
+	CDIKind    string // kind of the GPUs for CDI strategies; empty: nvidia.com/gpu
 	Frameworks []Framework
-	MPSDir     string // where the MPS daemon keeps its pipes, on the host and in containers
-	ShareCores bool   // a share of a GPU is that part of its cores, too
+	MPSDir     string // directory of the MPS daemon's pipes, on the host and in containers
+	ShareCores bool   // a share of a GPU includes that part of its cores
 }
 
-// Percent returns how much of the cores of its GPUs a grant of memory has by itself: all, unless it
-// is in shares that have their part of them.
+// Percent returns the percentage of its GPUs' cores that a memory grant includes: all, except for shares that
+// include a part of the cores.
 func (cfg Config) Percent(g allocation.Grant) int {
 	if !cfg.ShareCores || len(g.Devices) == 0 || !g.Devices[0].InShares() {
 		return gpu.CoresPerDevice
@@ -102,8 +101,8 @@ func (cfg Config) Percent(g allocation.Grant) int {
 	return g.Each * gpu.CoresPerDevice / gpu.SharesPerDevice
 }
 
-// LimitMiB returns what a container may have of each of its GPUs: the same of all, so that of shares of
-// GPUs that differ in size it is what the smallest of them is.
+// LimitMiB returns the memory limit on each GPU of a grant. It is the same on all GPUs: for shares of GPUs of
+// different sizes, the size on the smallest GPU.
 func LimitMiB(g allocation.Grant, inv gpu.Inventory) (least int64) {
 	for i, d := range g.Devices {
 		if mib := d.MiB(gpu.Units(g.Each), inv.UnitMiB); i == 0 || mib < least {
@@ -113,10 +112,10 @@ func LimitMiB(g allocation.Grant, inv gpu.Inventory) (least int64) {
 	return least
 }
 
-// DefaultConfig returns what suits most nodes.
+// DefaultConfig returns the settings that suit most nodes.
 func DefaultConfig() Config { return Config{Strategy: Envvar, MPSDir: "/run/gpumem/mps"} }
 
-// Response tells the runtime of a grant, and the programs in the container.
+// Response returns the answer to Allocate for a grant.
 func (cfg Config) Response(r gpu.Resource, g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	if r == gpu.Cores {
 		return coreResponse(g.Each, inv)
@@ -141,7 +140,7 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 			out.Mounts = append(out.Mounts, &pluginapi.Mount{ContainerPath: mountsRoot + "/" + uuid, HostPath: "/dev/null"})
 		}
 	case CDIAnnotations, CDICRI:
-		// An image that says "all" must not get all by the older way as well.
+		// An image with the value "all" must not also get all GPUs through this variable.
 		out.Envs[visibleDevices] = "void"
 		var names []string
 		for _, uuid := range uuids {
@@ -160,7 +159,7 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 	return out
 }
 
-// Given is the content of an environment that Response made.
+// Given is the content of an environment that Response created.
 type Given struct {
 	GPUs     []gpu.UUID
 	LimitMiB int64
@@ -168,7 +167,7 @@ type Given struct {
 	MPS      bool
 }
 
-// ReadEnvironment reads an environment that Response made, and no pod could change.
+// ReadEnvironment parses an environment that Response created and no pod could change.
 func ReadEnvironment(env map[string]string) (g Given) {
 	for uuid := range strings.SplitSeq(env[gpuUUIDs], ",") {
 		g.GPUs = append(g.GPUs, gpu.UUID(uuid))
@@ -178,8 +177,8 @@ func ReadEnvironment(env map[string]string) (g Given) {
 	return g
 }
 
-// as returns the configuration with which a container got its environment: its own strategy, and whether a share
-// had its part of the cores. The settings may have changed since.
+// as returns the configuration that created a container's environment: its strategy, and whether a share
+// included cores. The settings may have changed since.
 func (cfg Config) as(given map[string]string) Config {
 	_, cores := given[corePercent]
 	cfg.ShareCores = cores
@@ -187,16 +186,15 @@ func (cfg Config) as(given map[string]string) Config {
 	case mountsRoot:
 		cfg.Strategy = VolumeMounts
 	case "void":
-		cfg.Strategy = CDICRI // the environment of both strategies of CDI
+		cfg.Strategy = CDICRI // both CDI strategies have this environment
 	default:
 		cfg.Strategy = Envvar
 	}
 	return cfg
 }
 
-// coreResponse tells the programs in a container of its share of cores, and no
-// more: what the container gets of its GPUs is said with the memory, and the
-// kubelet takes the one answer before the other as it happens.
+// coreResponse returns the answer for a grant of cores. It contains only the percentage: the answer for memory
+// contains the GPUs, and the kubelet merges the two in undefined order.
 func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	percent := strconv.Itoa(each)
 	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{corePercent: percent}}
@@ -206,19 +204,19 @@ func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateRespo
 	return out
 }
 
-// The share of a container (GPUMEM_FRACTION) is a bit less of the GPU than was granted: CUDA's context counts as the
-// container's at every level. It is within the limit at mps and kernel, and over the grant at advisory. At the level kernel the
-// total that CUDA reports is the grant itself, and a share of the GPU would count twice. It is smaller there by the difference
-// between CUDA's and NVML's total of a whole GPU. A framework that does not count its context gets the share less a context,
-// but no less than a tenth of the grant: at less, JAX does not start.
+// The share of a container (GPUMEM_FRACTION) is slightly less of the GPU than its grant, because CUDA's context
+// counts as the container's memory at every level. The context is within the limit at mps and kernel, and
+// beyond the grant at advisory. At the level kernel, the total that CUDA reports is the grant itself, so a
+// share of the GPU would count twice. The share is smaller there, by the difference between CUDA's and NVML's
+// totals of a whole GPU. A framework that does not count its context gets the share minus a context, but at
+// least a tenth of the grant: JAX does not start with less.
 const (
 	percentOfGrant = 95
 	percentOfLimit = 92
 	leastPercent   = 10
 )
 
-// environment returns the numbers of a grant, lists in the order of the GPUs'
-// indexes.
+// environment returns the variables with the numbers of a grant. Lists are in the order of the GPUs' indexes.
 func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) map[string]string {
 	var indexes, uuids, sizes []string
 	var largest, context int64
@@ -230,7 +228,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		largest = max(largest, d.MemoryMiB)
 	}
 	limit := LimitMiB(g, inv)
-	// One fraction stands for all GPUs, so it is that of the largest.
+	// One fraction applies to all GPUs, so it refers to the largest.
 	part, whole := limit*percentOfGrant, largest*100
 	if inv.Enforcement == gpu.EnforcementKernel && limit > 0 {
 		part, whole = limit*percentOfLimit, limit*100
@@ -245,7 +243,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		enforcementLevel:   string(cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)),
 	}
 	if withoutContext == fraction(0, 1) {
-		return env // to a framework, nothing means no limit, or no start
+		return env // frameworks interpret zero as no limit, or do not start
 	}
 	for _, f := range frameworks {
 		if name, value, ok := f.knob(withoutContext); ok {
@@ -255,7 +253,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 	return env
 }
 
-// fraction returns part of whole with four decimals, rounded down.
+// fraction returns part/whole with four decimals, rounded down.
 func fraction(part, whole int64) string {
 	if whole <= 0 || part >= whole {
 		return "1.0000"

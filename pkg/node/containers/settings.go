@@ -2,17 +2,17 @@ package containers
 
 import "strings"
 
-// settings are the variables of frameworks that gpumem sets and that have a second name. JAX fails if both are set. PyTorch
-// reads one of the two, which one depends on the release.
+// settings lists the variables of frameworks that gpumem sets and that have a second name. JAX fails if both
+// are set. PyTorch reads one of the two, depending on the release.
 var settings = []struct {
 	name, other string
-	list        string // the option of a value that is a list; empty for a single value
+	list        string // option that gpumem sets, if the value is a list; empty for a single value
 }{
 	{name: "XLA_PYTHON_CLIENT_MEM_FRACTION", other: "XLA_CLIENT_MEM_FRACTION"},
 	{name: "PYTORCH_ALLOC_CONF", other: "PYTORCH_CUDA_ALLOC_CONF", list: "per_process_memory_fraction:"},
 }
 
-// IsSecondName reports whether a variable is the second name of one that gpumem sets.
+// IsSecondName reports whether a variable is the second name of a variable that gpumem sets.
 func IsSecondName(name string) bool {
 	for _, s := range settings {
 		if s.other == name {
@@ -22,11 +22,12 @@ func IsSecondName(name string) bool {
 	return false
 }
 
-// UnknownValue is the value of a variable that is set to a value unknown here.
+// UnknownValue stands for a value that cannot be resolved here.
 const UnknownValue = "$()"
 
-// ResolveNames changes gpumem's variables of which a container sets the second name, which wins: a list without gpumem's option
-// gets it added, and any other variable is removed. It returns the changed values, with "" for a removed variable.
+// ResolveNames adapts gpumem's variables if the container sets the second name, which takes precedence. It adds
+// gpumem's option to a list without it, and removes any other variable. It returns the changed values, with ""
+// for a removed variable.
 func ResolveNames(env, seconds map[string]string) map[string]string {
 	changed := make(map[string]string)
 	for _, s := range settings {

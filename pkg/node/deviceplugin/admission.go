@@ -17,7 +17,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// prefer waits for the pod to be known before it chooses without knowing it.
+// prefer returns preferred slots. It waits for the pod to become known before it selects GPUs for an unknown
+// one.
 func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
@@ -32,7 +33,7 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
 			}
-			s, _, _ = p.state.Look(ctx) // what was seen before the wait is old
+			s, _, _ = p.state.Look(ctx) // the state from before the wait is outdated
 			ids, err = p.lastResort(ctx, s, r, available, must, size)
 		}
 		if err != nil {
@@ -44,19 +45,18 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 	}
 }
 
-// news is what is waited for where a pod is not known.
+// news waits for an unknown pod.
 type news struct {
 	server   *Server
-	answered bool // the API server has been asked, and has answered
+	answered bool // the API server has answered a list of the pods
 }
 
-// askParts is the part of Config.PodWait after which the API server is asked.
+// askParts is the fraction of Config.PodWait after which wait calls the API server.
 const askParts = 20
 
-// wait returns true once there may be some, and false when it is too late. The
-// watch usually brings it. After a part of the time the API server is asked, for the
-// watch may be broken, and again until it answers: a watch comes back long after the
-// API server does.
+// wait returns true once the pod may be known, and false when the time is over. Usually the watch delivers the
+// pod. The watch may be broken, and recovers long after the API server does. So after PodWait/askParts, wait
+// lists the pods from the API server, and repeats that until it succeeds once.
 func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 	for {
 		select {
@@ -76,9 +76,9 @@ func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 	}
 }
 
-// preferListed is allocation.Prefer, but says ErrNoPod when none of the pods
-// that the kubelet lists is waiting: it lists the one that it asks for. One that it
-// has admitted, and never tells anything about, seems to wait for as long as it runs.
+// preferListed calls allocation.Prefer with the pods that the kubelet lists, because it lists the pod for which
+// it calls. It returns ErrNoPod if none of them waits. It skips admitted pods without listed allocations, which
+// seem to wait for as long as they run.
 func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if s.Listed != nil {
 		listed := s
@@ -93,8 +93,8 @@ func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.Slot
 	return allocation.Prefer(s, r, available, must, size)
 }
 
-// lastResort chooses for a pod that has not become known in time. It gets no
-// cores: it is not known which GPU they would have to be of.
+// lastResort selects slots for a pod that has not become known in time. Such a pod gets no cores, because their
+// GPU would be unknown.
 func (p *Server) lastResort(ctx context.Context, s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	ids, err := allocation.Prefer(s, r, available, must, size)
 	if !errors.Is(err, allocation.ErrNoPod) {
@@ -127,8 +127,8 @@ func (p *Server) unknown(s allocation.State, r gpu.Resource, size int, err error
 	return fmt.Errorf("%w: %s: the API server has not reported it yet, and %s", err, reasons.Slots(r, size, s.Inventory.UnitMiB), why)
 }
 
-// admit reads the slots that the kubelet took, and waits for the pod to be
-// known before it says that none asks for so much. It returns the container for which the kubelet most likely asks.
+// admit interprets the slots that the kubelet took. It waits for the pod to become known before it returns an
+// error that no pod requests this amount. It returns the container for which the kubelet most likely called.
 func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (to allocation.Attributed, _ allocation.Grant, _ gpu.Inventory, _ error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
@@ -162,7 +162,7 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (t
 	}
 }
 
-// refuse logs a refusal, and tells the pod of it if it is clear which it is.
+// refuse logs a refusal. If only one pod can be affected, it also records an event on that pod.
 func (p *Server) refuse(ctx context.Context, s allocation.State, r gpu.Resource, size int, err error) {
 	why := reasons.Error(err)
 	operation.Log(ctx, p.log).Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.String("error", why))

@@ -14,8 +14,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Announcer reports what is wrong with the GPUs of the node, by events, and leaves in order. The
-// node's annotation and condition are written by nodepods.Node.
+// Announcer records events about failures of the node's GPUs, and withdraws the node at the end. Package
+// nodepods writes the node's annotation and condition.
 type Announcer struct {
 	node   string
 	offers *grants.Offers
@@ -25,8 +25,7 @@ type Announcer struct {
 	log    *zap.Logger
 }
 
-// Announce logs when what is there cannot be offered, and says so on the node.
-// It returns when the context is done.
+// Announce logs that the GPUs cannot be offered, and records an event on the node, until the context is done.
 func (a *Announcer) Announce(ctx context.Context) error {
 	for said := ""; ; {
 		o, changed := a.offers.Now()
@@ -43,10 +42,9 @@ func (a *Announcer) Announce(ctx context.Context) error {
 	}
 }
 
-// AnnounceHealth says on the node when a GPU fails and when it is back. It
-// returns when the context is done.
+// AnnounceHealth records an event on the node when a GPU fails or recovers, until the context is done.
 func (a *Announcer) AnnounceHealth(ctx context.Context) error {
-	told := make(map[gpu.UUID]announced) // of those that take no new pods
+	told := make(map[gpu.UUID]announced) // GPUs that accept no new pods
 	for {
 		inv, _, changed := a.source.Inventory()
 		var again <-chan time.Time
@@ -64,7 +62,8 @@ func (a *Announcer) AnnounceHealth(ctx context.Context) error {
 	}
 }
 
-// wordsInterval is the time between two events about a GPU whose reason alone changes: it can contain a program's output.
+// wordsInterval is the minimum time between two events for a GPU if only its reason changes. The reason can
+// contain a program's output.
 const wordsInterval = 5 * time.Minute
 
 type announced struct {
@@ -72,7 +71,8 @@ type announced struct {
 	at     time.Time
 }
 
-// announceHealth announces the health of a GPU if it has changed. It returns true when it is to be called again for that.
+// announceHealth records an event if the health of a GPU has changed. It returns true if the event must wait
+// for wordsInterval.
 func (a *Announcer) announceHealth(d gpu.Device, told map[gpu.UUID]announced) (later bool) {
 	last, failed := told[d.UUID]
 	was := last.status
@@ -92,7 +92,7 @@ func (a *Announcer) announceHealth(d gpu.Device, told map[gpu.UUID]announced) (l
 	return false
 }
 
-// tellPods tells the pods on a GPU that it has failed.
+// tellPods records an event on each pod of a failed GPU.
 func (a *Announcer) tellPods(d gpu.Device) {
 	pods, _, _ := a.pods.Pods()
 	for _, pod := range pods {

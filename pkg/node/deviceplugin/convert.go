@@ -13,8 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// asStatus gives an error to the kubelet, which shows its text in the pod's
-// status.
+// asStatus converts an error to a gRPC status. The kubelet shows its text in the pod's status.
 func asStatus(err error) error {
 	why := reasons.Error(err)
 	switch {
@@ -51,7 +50,7 @@ func uuids(devices []gpu.Device) []string {
 	return out
 }
 
-// deviceNames returns the GPUs that slots are of, for a log line.
+// deviceNames returns the GPUs of slots, for log lines.
 func deviceNames(s allocation.State, ids []gpu.SlotID) []string {
 	var out []string
 	for _, id := range ids {

@@ -9,12 +9,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Cores returns what answers the kubelet about the other resource, the cores of
-// the GPUs: from the same knowledge, so that both are of the same GPU.
+// Cores returns the server for the second resource, the cores of the GPUs. It uses the same state, so that a
+// container's memory and cores are on the same GPU.
 func (p *Server) Cores() pluginapi.DevicePluginServer { return &cores{server: p} }
 
-// cores is registered with the kubelet next to the other server. It need not be
-// asked before a container starts: who holds the memory holds the cores.
+// cores is registered with the kubelet as a second plugin. It needs no call before a container starts, because
+// the holder of the memory also holds the cores.
 type cores struct {
 	pluginapi.UnimplementedDevicePluginServer
 

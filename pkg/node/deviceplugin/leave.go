@@ -10,21 +10,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// How long a plugin takes to leave, at most: well below the 30 s after which the
-// kubelet kills it.
+// Timeouts of the steps of Leave. Their sum is below the 30 s after which the kubelet kills the plugin.
 const (
-	withdrawWait = 3 * time.Second  // for the API server to take the inventory back
-	bindingWait  = 2 * time.Second  // for the bindings that were under way
-	admitWait    = 8 * time.Second  // for the kubelet to admit what is bound to the node
-	startWait    = 12 * time.Second // for it to make the containers of that
+	withdrawWait = 3 * time.Second  // for the API server to accept the withdrawn inventory
+	bindingWait  = 2 * time.Second  // for bindings in progress
+	admitWait    = 8 * time.Second  // for the kubelet to admit the pods bound to the node
+	startWait    = 12 * time.Second // for the kubelet to create their containers
 )
 
-// Leave returns when the kubelet needs the plugin for no pod any more, or has had
-// its time. First it withdraws the inventory, so that no pod is bound to the node from
-// then on; the kubelet is to be served as ever until Leave returns.
+// Leave returns when the kubelet no longer needs the plugin for any pod, or after the timeouts. First it
+// withdraws the inventory, so that no more pods are bound to the node. The caller must serve the kubelet until
+// Leave returns.
 //
-// Where the inventory cannot be withdrawn it returns at once: pods come all the
-// same, and there is no news of them.
+// If the inventory cannot be withdrawn, Leave returns at once: pods still arrive, and the watch does not report
+// them.
 func (a *Announcer) Leave(ctx context.Context, withdraw func(context.Context) error) {
 	if o, _ := a.offers.Now(); len(o.Inventory.Devices) == 0 {
 		return
@@ -52,8 +51,8 @@ func (a *Announcer) Leave(ctx context.Context, withdraw func(context.Context) er
 	a.log.Info("left", zap.String("node", a.node), zap.Int("pods not admitted", admit), zap.Int("pods not started", start))
 }
 
-// wait waits until no pod of the node is to be waited for, or the context is done. It
-// returns how many still are.
+// wait waits until no pod of the node satisfies is, or the context is done. It returns the number of pods that
+// still do.
 func (a *Announcer) wait(ctx context.Context, is func(allocation.Pod) bool) int {
 	for {
 		pods, _, changed := a.pods.Pods()

@@ -15,41 +15,39 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Pods is grants.Pods that can list the pods again.
+// Pods extends grants.Pods with a fresh list.
 type Pods interface {
 	grants.Pods
 	Refresh(ctx context.Context) error // lists the pods from the API server
 }
 
-// Config is what a Plugin is to do. All fields are to be set, but for those that
-// say otherwise.
+// Config contains the settings of a Plugin. All fields must be set, except where a comment permits nil or
+// empty.
 type Config struct {
 	Node            string
-	Policy          placement.Policy // for pods that name none
-	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
-	Coreless        bool             // schedulers are to give no cores of this node to pods
+	Policy          placement.Policy // for pods without a policy
+	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise reject them
+	Coreless        bool             // schedulers allocate no cores of this node
 	Containers      containers.Config
-	Record          checkpoint.Store // has the grants of containers when the process ends; nil: they end with it
-	Former          string           // file in which version 0.2 recorded levels; empty: none
-	Published       gpu.Inventory    // by the node's annotation at the start of the process; empty: none
+	Record          checkpoint.Store // stores grants across restarts of the process; nil if they end with it
+	Former          string           // file in which version 0.2 recorded levels; empty if none
+	Published       gpu.Inventory    // from the node's annotation at the start of the process; empty if there was none
 
-	// Ready says why a container that was promised a level must not start now.
+	// Ready returns an error if a container that was promised a level must not start now.
 	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
-	// Kernel holds control groups to limits; nil where no level is kernel.
+	// Kernel limits control groups; nil if no container has level kernel.
 	Kernel containers.Kernel
 
-	// Cordoned tells which GPUs get no pods that no scheduler placed; nil: none.
-	// To the kubelet they stay healthy: it would not restart the containers on
-	// them otherwise.
+	// Cordoned returns the GPUs that accept no pods without a scheduler's placement; nil if there are none.
+	// They stay healthy for the kubelet, which would otherwise not restart their containers.
 	Cordoned func() []gpu.UUID
 
-	PodWait     time.Duration // for the news of a pod for which the kubelet asks, while the API server does not answer
+	PodWait     time.Duration // for an unknown pod, including failures of the API server
 	KubeletWait time.Duration // for an answer of the kubelet
-	WriteWait   time.Duration // for the correction of a pod whose container is to start
+	WriteWait   time.Duration // for the correction of a pod before its container starts
 }
 
-// DefaultConfig returns the waits that suit a real kubelet, and the defaults of
-// the rest.
+// DefaultConfig returns the default settings, with timeouts for a real kubelet.
 func DefaultConfig(node string) Config {
 	return Config{
 		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Containers: containers.DefaultConfig(),
@@ -58,7 +56,7 @@ func DefaultConfig(node string) Config {
 	}
 }
 
-// Plugin is the parts of a device plugin, put together.
+// Plugin contains the parts of a device plugin.
 type Plugin struct {
 	Offers     *grants.Offers
 	State      *grants.State
@@ -68,7 +66,7 @@ type Plugin struct {
 	Server     *Server
 }
 
-// New puts a plugin together.
+// New creates a plugin and connects its parts.
 func New(cfg Config, source inventory.Source, pods Pods, kubelet grants.Kubelet, events event.Events, metrics grants.Metrics, log *zap.Logger) Plugin {
 	p := Plugin{Offers: grants.NewOffers(source, cfg.Coreless)}
 	place := grants.Config{
@@ -83,7 +81,7 @@ func New(cfg Config, source inventory.Source, pods Pods, kubelet grants.Kubelet,
 	return p
 }
 
-// Alive returns unless a lock of the plugin is never released: it is for the kubelet's liveness probe.
+// Alive returns, unless a lock of the plugin is never released. The kubelet's liveness probe uses it.
 func (p Plugin) Alive() {
 	p.Offers.Alive()
 	p.State.Alive()

@@ -27,57 +27,56 @@ import (
 )
 
 const (
-	// poll is how often the two sockets are looked at, and how soon registering is
-	// tried again. Looking is two calls of the kernel; it sees what a watch on the
-	// directory would miss, that the directory itself was replaced.
+	// poll is the interval of checks of the two sockets, and the first pause before another registration. A
+	// check is two system calls. Unlike a watch on the directory, it detects that the directory itself was
+	// replaced.
 	poll = 250 * time.Millisecond
-	// glance is how often it is looked whether there is another kubelet while the plugin
-	// is not registered: a pod that a kubelet admits before it has heard of devices fails.
+	// glance is the interval of checks for a new kubelet while the plugin is not registered. Pods that a
+	// kubelet admits before it has devices fail.
 	glance = 50 * time.Millisecond
-	// maxPause is the longest pause where the kubelet drops the plugin again and
-	// again, each time within steady.
+	// maxPause is the longest pause if the kubelet repeatedly drops the plugin, each time within steady.
 	maxPause = 8 * time.Second
 	steady   = 10 * time.Second
-	// listenWait is how long the kubelet may take to ask for the devices of a plugin
-	// that has registered: it does so at once.
+	// listenWait is the timeout for the kubelet's ListAndWatch call after the registration. The kubelet calls
+	// at once.
 	listenWait = 5 * time.Second
-	// answerWait is how long a process that still serves may take to say so.
+	// answerWait is the timeout for the answer of an earlier process that still serves.
 	answerWait = time.Second
-	// dialTimeout bounds a call to ourselves or to the kubelet on registering.
+	// dialTimeout bounds a call to this plugin or to the kubelet during the registration.
 	dialTimeout = 5 * time.Second
-	// stopGrace is how long running calls may take to end.
+	// stopGrace bounds the wait for pending calls.
 	stopGrace = 2 * time.Second
-	// maxCalls is more than the kubelet makes at a time.
+	// maxCalls exceeds the number of concurrent calls of the kubelet.
 	maxCalls = 1 << 20
-	// maxRequest bounds a request. The kubelet names every free ID in one.
+	// maxRequest bounds a request in bytes. The kubelet sends every free ID in one request.
 	maxRequest = 16 << 20
 )
 
-// Endpoint is a resource with the server that answers the kubelet about it.
+// Endpoint is a resource with its server.
 type Endpoint struct {
 	Resource string
 	Plugin   pluginapi.DevicePluginServer
 }
 
-// Runner keeps the resources of the process registered with the kubelet, each on its own socket. It registers all of
-// them or none, so that one process at a time answers about any.
+// Runner keeps the resources of the process registered with the kubelet, each on a separate socket. It
+// registers all of them or none, so that only one process serves them.
 type Runner struct {
 	dir       string
 	endpoints []Endpoint
 	log       *zap.Logger
 
-	// None of these must be set once Run runs. Answered gets the time and the result of each call of the kubelet. TakeOver
-	// is called before each registration, once no other process serves the kubelet; an error delays the registration.
-	// GiveWay is called while another process serves, and when calls outlive their server.
+	// Set these before Run. Answered receives the duration and the result of each call of the kubelet. Run
+	// calls TakeOver before each registration, once no other process serves the kubelet; an error delays the
+	// registration. It calls GiveWay while another process serves, and when calls outlive their server.
 	Answered func(rpc string, took time.Duration, err error)
 	TakeOver func() error
 	GiveWay  func()
 
-	listed chan struct{} // closed when the kubelet has been sent a list of each resource
+	listed chan struct{} // closed when a list of each resource was sent to the kubelet
 	sent   []func()      // by endpoint: records that a list was sent
 
 	mu      sync.Mutex
-	missing string // why the kubelet does not hear of devices
+	missing string // reason why the kubelet receives no devices
 }
 
 // NewRunner returns a runner for a plugin directory, which need not exist yet.
@@ -98,22 +97,22 @@ func NewRunner(dir string, log *zap.Logger, endpoints ...Endpoint) *Runner {
 	return r
 }
 
-// Listed is closed once the kubelet has been sent a list of devices of each resource, or there are none: before,
-// it fails every pod that asks for one.
+// Listed returns a channel that is closed once the kubelet has received a device list of each resource, or
+// there are no devices. Before that, the kubelet fails every pod that requests one.
 func (r *Runner) Listed() <-chan struct{} { return r.listed }
 
-// Missing says why the kubelet does not hear of devices.
+// Missing returns the reason why the kubelet receives no devices, or an empty string.
 func (r *Runner) Missing() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.missing
 }
 
-// maxSocketPath is the longest path of a socket that Linux takes.
+// maxSocketPath is Linux's maximum length of a socket path.
 const maxSocketPath = 107
 
-// path returns the endpoint's socket. Its name is unlike any other plugin's, and unlike our own under another domain. A
-// domain can be too long for a path.
+// path returns the path of the endpoint's socket. The name differs from other plugins' and between resource
+// domains. It contains a hash if the domain is too long.
 func (r *Runner) path(e Endpoint) string {
 	path := filepath.Join(r.dir, "gpumem-"+strings.ReplaceAll(e.Resource, "/", "_")+".sock")
 	if len(path) > maxSocketPath {
@@ -122,19 +121,18 @@ func (r *Runner) path(e Endpoint) string {
 	return path
 }
 
-// Why a life ends that is to be followed by another.
+// Errors that end a registration and require another.
 var (
-	// errRestarted says that the kubelet has lost its records: begin again at once.
+	// errRestarted reports that the kubelet has lost its records. Run registers again at once.
 	errRestarted = errors.New("the kubelet has restarted")
-	// errDropped says that the kubelet no longer listens, and fails every pod that asks
-	// for a device. It does so when it stops, and to those registered when it hears
-	// that an earlier process of the plugin has ended: to begin again at once could be
-	// before it has.
+	// errDropped reports that the kubelet has ended its stream, and fails every pod that requests a device. It
+	// does so when it stops. It also drops a newly registered plugin when it notices the end of an earlier
+	// process, so an immediate registration could come too early.
 	errDropped = errors.New("the kubelet no longer listens to the plugin")
 	errSilent  = errors.New("the kubelet has registered the plugin, and does not ask for its devices")
 )
 
-// Idle takes note that there is nothing to tell the kubelet, so that nothing is missing.
+// Idle records that there are no devices to offer, so that nothing is missing.
 func (r *Runner) Idle() {
 	for _, sent := range r.sent {
 		sent()
@@ -144,7 +142,7 @@ func (r *Runner) Idle() {
 	r.missing = ""
 }
 
-// Run serves and registers, again and again, until the context is done.
+// Run serves and registers repeatedly, until the context is done.
 func (r *Runner) Run(ctx context.Context) error {
 	pause := poll
 	for ctx.Err() == nil {
@@ -168,9 +166,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// reach returns the kubelet's socket when the kubelet listens on it. One that is gone
-// leaves its socket, and one that starts removes all that are there before it listens: a
-// plugin's too.
+// reach returns the kubelet's socket if the kubelet listens on it. A kubelet that has ended leaves its socket,
+// and a starting one removes all sockets, including plugins', before it listens.
 func reach(ctx context.Context, path string) (socket, error) {
 	kubelet, err := seen(path)
 	if err != nil {
@@ -183,7 +180,7 @@ func reach(ctx context.Context, path string) (socket, error) {
 	return kubelet, conn.Close()
 }
 
-// rest waits for a pause, or until there is another kubelet, which it reports.
+// rest waits for a pause, or until there is a new kubelet, and reports the latter.
 func rest(ctx context.Context, pause time.Duration, kubelet socket) (another bool) {
 	for end := time.Now().Add(pause); time.Now().Before(end); {
 		if kubelet.replaced() {
@@ -198,8 +195,7 @@ func rest(ctx context.Context, pause time.Duration, kubelet socket) (another boo
 	return false
 }
 
-// settle remembers how registering went, and logs it when it went otherwise
-// than before.
+// settle stores the outcome of a registration, and logs a change.
 func (r *Runner) settle(err error) {
 	missing := ""
 	if err != nil {
@@ -220,7 +216,7 @@ func (r *Runner) settle(err error) {
 	r.missing = missing
 }
 
-// life is one registration, from listening until the kubelet has forgotten it.
+// life is one registration, from listening until the kubelet has dropped it.
 func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	for _, e := range r.endpoints {
 		if path := r.path(e); answers(ctx, path) {
@@ -229,7 +225,7 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return nil // before it was known whether one does
+		return nil // canceled before the answer was known
 	}
 	if err := r.TakeOver(); err != nil {
 		return err
@@ -239,7 +235,7 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	var servers []*grpc.Server
 	served := make(chan error, len(r.endpoints))
 	running := semaphore.NewWeighted(maxCalls)
-	streams := make(listeners, 8) // some, for who does not wait for the registration to end
+	streams := make(listeners, 8) // buffered, so that handlers rarely wait for watch
 	defer func() {
 		r.drain(running)
 		end()
@@ -257,7 +253,7 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 			return err
 		}
 		socket, err := seen(r.path(e))
-		if err != nil { // the kubelet cleans up at this very moment
+		if err != nil { // the kubelet is just removing the sockets
 			return errors.Join(errRestarted, listener.Close())
 		}
 		server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(r.endWith(life, i, streams)), grpc.UnaryInterceptor(r.answer(running)))
@@ -266,7 +262,7 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 		go func() { served <- server.Serve(listener) }()
 	}
 
-	// The kubelet calls back at once.
+	// The kubelet calls back during the registration.
 	for _, s := range own {
 		if err := ask(ctx, s.path); err != nil {
 			return fmt.Errorf("the plugin does not answer on %s: %w", s.path, err)
@@ -280,8 +276,8 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	return r.watch(ctx, own, kubelet, streams, served)
 }
 
-// drain waits for the running calls while the sockets still answer: the next process loads the grants when they no longer
-// do. New calls fail. A call that takes too long may not record its grant any more.
+// drain waits for pending calls while the sockets still answer, because the next process loads the grants once
+// they do not. New calls fail. A call that takes too long can no longer record its grant.
 func (r *Runner) drain(running *semaphore.Weighted) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
@@ -291,18 +287,18 @@ func (r *Runner) drain(running *semaphore.Weighted) {
 	}
 }
 
-// watch returns when the plugin has to register again, or the context is done.
+// watch waits until the plugin must register again, or the context is done.
 func (r *Runner) watch(ctx context.Context, own []socket, kubelet socket, streams listeners, served chan error) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	silent := time.After(listenWait)
-	open := make([]int, len(own)) // streams of each resource
+	open := make([]int, len(own)) // open streams of each resource
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-served:
-			served <- err // for who waits for the end
+			served <- err // for the deferred wait in life
 			return fmt.Errorf("serve the kubelet: %w", err)
 		case s := <-streams:
 			if open[s.endpoint] += s.change; open[s.endpoint] == 0 {
@@ -325,7 +321,7 @@ func (r *Runner) watch(ctx context.Context, own []socket, kubelet socket, stream
 	}
 }
 
-// listen listens on the plugin's socket, in place of one that an earlier run has left.
+// listen listens on the plugin's socket, and replaces a leftover of an earlier run.
 func listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an earlier run: %w", err)
@@ -335,15 +331,15 @@ func listen(ctx context.Context, path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	if unix, ok := listener.(*net.UnixListener); ok {
-		unix.SetUnlinkOnClose(false) // by then another process's may be there
+		unix.SetUnlinkOnClose(false) // another process's socket may have replaced it by then
 	}
 	return listener, nil
 }
 
-// socket is a socket as it was when it was seen.
+// socket is a socket file at the time of a check.
 type socket struct {
 	path string
-	file fs.FileInfo // nil: it was not there
+	file fs.FileInfo // nil if it did not exist
 }
 
 func seen(path string) (socket, error) {
@@ -351,39 +347,40 @@ func seen(path string) (socket, error) {
 	return socket{path, file}, err
 }
 
-// same also compares times: file systems use an inode number again.
+// same also compares times, because file systems reuse inode numbers.
 func (s socket) same(o socket) bool {
 	return s.file != nil && os.SameFile(s.file, o.file) && s.file.ModTime().Equal(o.file.ModTime())
 }
 
-// gone reports whether the socket is not there any more, or another is.
+// gone reports whether the socket was removed or replaced.
 func (s socket) gone() bool {
 	now, err := seen(s.path)
 	return err != nil || !s.same(now)
 }
 
-// replaced reports whether another is there. A kubelet that is gone will come back.
+// replaced reports whether another socket exists in its place. A missing socket does not count: the kubelet
+// will return.
 func (s socket) replaced() bool {
 	now, err := seen(s.path)
 	return err == nil && !s.same(now)
 }
 
-// remove removes it, unless it is gone.
+// remove removes the socket, unless it is gone.
 func (s socket) remove() {
 	if !s.gone() {
-		_ = os.Remove(s.path) // the next process does it, too
+		_ = os.Remove(s.path) // otherwise the next process removes it
 	}
 }
 
-// answers reports whether another process serves on the socket: one that was asked to
-// end serves the kubelet for a while. One that hangs, or was killed, does not answer.
+// answers reports whether another process serves on the socket. A terminating process serves the kubelet for a
+// while. A process that hangs or was killed does not answer.
 func answers(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	return ask(ctx, socket) == nil
 }
 
-// ask asks a plugin something that any answers. At a socket that is gone it fails at once.
+// ask makes a call that every plugin answers. It fails at once if nobody listens on the socket.
 func ask(ctx context.Context, socket string) error {
 	return dial(ctx, socket, func(ctx context.Context, conn *grpc.ClientConn) error {
 		_, err := pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{})
@@ -417,15 +414,14 @@ func dial(ctx context.Context, socket string, call func(context.Context, *grpc.C
 	return errors.Join(call(ctx, conn), conn.Close())
 }
 
-// stop lets calls end, but not for ever.
+// stop stops a server, and waits up to stopGrace for its calls.
 func stop(server *grpc.Server) {
 	timer := time.AfterFunc(stopGrace, server.Stop)
 	defer timer.Stop()
 	server.GracefulStop()
 }
 
-// listeners counts each stream on which the kubelet reads the devices of an endpoint: 1 when it
-// begins, -1 when it ends.
+// listeners counts the kubelet's streams of an endpoint's devices: 1 for a start, -1 for an end.
 type listeners chan struct{ endpoint, change int }
 
 func (l listeners) tell(life context.Context, endpoint, change int) {
@@ -435,8 +431,7 @@ func (l listeners) tell(life context.Context, endpoint, change int) {
 	}
 }
 
-// endWith ends streams when a context is done: ListAndWatch would else outlive
-// its server.
+// endWith ends streams when the context is done. Otherwise ListAndWatch would outlive its server.
 func (r *Runner) endWith(life context.Context, endpoint int, streams listeners) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		streams.tell(life, endpoint, 1)
@@ -448,8 +443,7 @@ func (r *Runner) endWith(life context.Context, endpoint int, streams listeners) 
 	}
 }
 
-// boundedStream is a stream with a context of its own, which tells when something
-// has been sent.
+// boundedStream is a stream with a separate context. It calls sent after each message.
 type boundedStream struct {
 	grpc.ServerStream
 	ctx  context.Context
@@ -466,7 +460,8 @@ func (s *boundedStream) SendMsg(m any) error {
 	return err
 }
 
-// answer calls a handler, and reports its time and result. Once the process drains, it only answers that it still serves.
+// answer calls a handler, and reports its duration and result. While the process drains, only
+// GetDevicePluginOptions succeeds, which shows that the process still serves.
 func (r *Runner) answer(running *semaphore.Weighted) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if info.FullMethod != pluginapi.DevicePlugin_GetDevicePluginOptions_FullMethodName {

@@ -19,8 +19,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// Server answers the kubelet about memory, and has a server of its own for
-// cores (Cores). Runner brings each to the kubelet.
+// Server handles the kubelet's calls for memory. Cores returns a second server for cores. Runner registers
+// both.
 type Server struct {
 	pluginapi.UnimplementedDevicePluginServer
 
@@ -38,7 +38,7 @@ func (p *Server) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}, nil
 }
 
-// ListAndWatch sends what is offered, and again whenever that is something else.
+// ListAndWatch streams the device list, and resends it on every change.
 func (p *Server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	return p.listAndWatch(gpu.Memory, stream)
 }
@@ -65,8 +65,7 @@ func (p *Server) listAndWatch(r gpu.Resource, stream grpc.ServerStreamingServer[
 	}
 }
 
-// GetPreferredAllocation steers the kubelet to the GPUs of the pod that it is
-// likely to be admitting.
+// GetPreferredAllocation returns IDs of the GPUs of the pod that the kubelet most likely admits.
 func (p *Server) GetPreferredAllocation(ctx context.Context, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	return p.preferredAllocation(ctx, gpu.Memory, req)
 }
@@ -83,7 +82,7 @@ func (p *Server) preferredAllocation(ctx context.Context, r gpu.Resource, req *p
 	return out, nil
 }
 
-// Allocate tells containers which GPUs they got.
+// Allocate returns the environment and devices of containers.
 func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	return p.allocate(ctx, gpu.Memory, req)
 }
@@ -106,7 +105,8 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 	return out, nil
 }
 
-// resolveNames resolves the second names that a container's pod sets. Only the container runtime knows the image's variables: package nri.
+// resolveNames resolves the second names that a container's pod sets. Only the container runtime knows the
+// image's variables: package nri.
 func (p *Server) resolveNames(env map[string]string, to allocation.Attributed) {
 	pods, _, _ := p.pods.Pods()
 	for _, pod := range pods {
@@ -121,23 +121,23 @@ func (p *Server) resolveNames(env map[string]string, to allocation.Attributed) {
 	}
 }
 
-// PreStartContainer finds out who holds the slots, now that the kubelet tells,
-// and puts the pod's annotation right before the container runs.
+// PreStartContainer finds the holder of the slots in the kubelet's list, and corrects the pod's annotation
+// before the container runs.
 func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	out, log := &pluginapi.PreStartContainerResponse{}, operation.Log(ctx, p.log)
 	ids := slotIDs(req.GetDevicesIds())
-	defer p.reconciler.Kick() // for what is not put right here
+	defer p.reconciler.Kick() // for the remaining corrections
 	s, _, asked := p.state.Look(ctx)
 	if slices.ContainsFunc(ids, gpu.SlotID.GPUShare) {
 		log.Info("container of a pod starts that gpushare has placed", zap.String("node", p.cfg.Node), zap.Strings("slots", req.GetDevicesIds()))
-		return out, nil // with the environment that gpushare's plugin gave it
+		return out, nil // with the environment from gpushare's plugin
 	}
 	grant, err := allocation.Resolve(s, gpu.Memory, ids)
 	if err != nil {
 		return nil, asStatus(err)
 	}
 	if asked != nil {
-		return out, p.unlistedMayStart(ctx, s, "container", grant) // logged; what the kubelet accounts is right all the same
+		return out, p.unlistedMayStart(ctx, s, "container", grant) // logged; the kubelet's allocation is correct in any case
 	}
 	held, ok := holderOf(s.Allocated, ids)
 	if !ok { // a plain init container: the kubelet does not list those

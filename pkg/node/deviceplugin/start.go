@@ -16,23 +16,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// mayStart says why a container must not start: what its environment says of its
-// limit would not hold.
+// mayStart returns an error if a container must not start, because the limit in its environment would not hold.
 func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, held allocation.Allocated, grant allocation.Grant) error {
 	level := p.state.LevelOf(s, pod)
 	if !level.AtLeast(pod.Request.Enforcement) {
 		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
 	}
-	// Another container of the pod may have been given a weaker one.
+	// Another container of the pod may have a weaker level.
 	if err := p.ready(ctx, cmp.Or(p.state.LevelOfContainer(held), level), held, grant); err != nil {
 		return fmt.Errorf("container %s of pod %s waits: %w", held.Container, pod.Pod, err)
 	}
 	return nil
 }
 
-// unlistedMayStart says why a container must not start whose pod is not known: an init container,
-// which the kubelet does not list, or any container while the kubelet or the API server does not
-// answer. The kubelet puts the reason into an event of the pod.
+// unlistedMayStart returns an error if a container of an unknown pod must not start. This is an init container,
+// which the kubelet does not list, or any container while the kubelet or the API server does not answer. The
+// kubelet puts the error into an event on the pod.
 func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what string, grant allocation.Grant) error {
 	if err := p.ready(ctx, p.levelOfUnlisted(s, grant), allocation.Allocated{Slots: grant.Slots}, grant); err != nil {
 		operation.Log(ctx, p.log).Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
@@ -41,9 +40,9 @@ func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what 
 	return nil
 }
 
-// levelOfUnlisted returns the recorded level of slots. If none is recorded, it returns the strongest level among the
-// annotations of pods on their GPUs with a container of the same size. Another pod may have
-// that level: the container then waits without need, but never starts without its limit.
+// levelOfUnlisted returns the recorded level of slots. If none is recorded, it returns the strongest annotated
+// level of the pods on their GPUs with a container of the same size. This can be another pod's level. The
+// container then waits without need, but never starts without its limit.
 func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu.Enforcement {
 	if level := p.state.LevelOfContainer(allocation.Allocated{Slots: grant.Slots}); level != "" {
 		return level
@@ -59,7 +58,7 @@ func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu
 	return level
 }
 
-// ready says why a level does not hold now for what was given.
+// ready returns an error if the level of an allocation does not hold now.
 func (p *Server) ready(ctx context.Context, level gpu.Enforcement, held allocation.Allocated, grant allocation.Grant) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
@@ -69,7 +68,7 @@ func (p *Server) ready(ctx context.Context, level gpu.Enforcement, held allocati
 	return p.cfg.Ready(asking, level, grant.Devices)
 }
 
-// unenforced reports of a container that it waits for its limit to hold.
+// unenforced logs that a container waits until its limit holds, and records an event on the pod.
 func (p *Server) unenforced(ctx context.Context, pod placement.PodRef, err error) error {
 	operation.Log(ctx, p.log).Warn("container does not start", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod), zap.String("uid", pod.UID), zap.Error(err))
 	p.events.Pod(pod, event.NotEnforced, err.Error())

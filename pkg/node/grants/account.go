@@ -11,17 +11,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Allocations returns the grants of pods that counted for less once by their annotations, whether these are
-// known, and a channel that is closed when they change. Until Tally has the kubelet's answer, they are those that the node
-// published last.
+// Allocations returns the grants of pods whose annotations have once shown less, whether they are known yet,
+// and a channel that is closed when they change. Until Tally has the kubelet's answer, it returns the entries
+// that the node published last.
 func (n *State) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.account, n.accountKnown, n.changed
 }
 
-// Tally updates the account from the kubelet's answer. A pod's entry stays while the pod is there: its owner can
-// understate the grant again at any moment.
+// Tally updates the account from the kubelet's answer. A pod's entry remains as long as the pod, because its
+// owner can understate the grant again at any moment.
 func (n *State) Tally(s allocation.State) {
 	accounts := allocation.Accounts(s)
 	was, known, _ := n.Allocations()

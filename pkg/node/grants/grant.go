@@ -13,26 +13,27 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Grant is one answer to Allocate: the part of one resource that a container got.
+// Grant is one answer to Allocate: a container's part of one resource.
 type Grant struct {
-	// The container for which the kubelet most likely asked. All are empty for an unknown pod. UID is empty where PodResources
-	// reported a pod that may not be admitted yet, and Container where it reported another pod than the plugin had assumed.
+	// The container for which the kubelet most likely called. All fields are empty for an unknown pod. UID is
+	// empty if PodResources lists a pod that may not be admitted yet. Container is empty if PodResources lists
+	// another pod than the plugin had assumed.
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	UID       string `json:"uid,omitempty"`
 	Container string `json:"container,omitempty"`
-	Init      bool   `json:"init,omitempty"` // a plain init container: PodResources does not list it
+	Init      bool   `json:"init,omitempty"` // a plain init container, which PodResources does not list
 
-	Slots    []gpu.SlotID                         `json:"slots"` // the table sorts them
-	GPUs     []GPU                                `json:"gpus"`  // by index
+	Slots    []gpu.SlotID                         `json:"slots"` // sorted by the table
+	GPUs     []GPU                                `json:"gpus"`  // sorted by index
 	Level    gpu.Enforcement                      `json:"level,omitempty"`
-	MPS      int                                  `json:"mps,omitempty"` // protocol of the daemon that the container is a client of; 0: none
-	Response *pluginapi.ContainerAllocateResponse `json:"response"`      // the answer that the kubelet stores; nil: unknown
+	MPS      int                                  `json:"mps,omitempty"` // protocol of the MPS daemon that the container is a client of; 0 if none
+	Response *pluginapi.ContainerAllocateResponse `json:"response"`      // the answer that the kubelet stores; nil if unknown
 
-	number int // of the grants of this process; 0: of an earlier one
+	number int // sequence number in this process; 0 for a grant of an earlier process
 }
 
-// GPU is the part of one GPU that a grant has.
+// GPU is a grant's part of one GPU.
 type GPU struct {
 	UUID  gpu.UUID  `json:"uuid"`
 	Units gpu.Units `json:"units,omitempty"`
@@ -40,7 +41,7 @@ type GPU struct {
 	Cores int       `json:"cores,omitempty"` // per cent
 }
 
-// NewGrant returns the grant of an answer to the container that allocation.Admit returned.
+// NewGrant returns the grant for an answer, and for the container that allocation.Admit returned.
 func NewGrant(to allocation.Attributed, g allocation.Grant, inv gpu.Inventory, response *pluginapi.ContainerAllocateResponse) Grant {
 	out := Grant{
 		Namespace: to.Pod.Namespace, Pod: to.Pod.Name, UID: to.Pod.UID, Container: to.Container.Name,
@@ -60,7 +61,7 @@ func NewGrant(to allocation.Attributed, g allocation.Grant, inv gpu.Inventory, r
 	return out
 }
 
-// LimitMiB returns the limit on each GPU of the grant.
+// LimitMiB returns the memory limit on each GPU of the grant.
 func (g Grant) LimitMiB() (least int64) {
 	for i, part := range g.GPUs {
 		if i == 0 || part.MiB < least {
@@ -73,7 +74,7 @@ func (g Grant) LimitMiB() (least int64) {
 // Resource returns the resource of the grant.
 func (g Grant) Resource() gpu.Resource { return g.Slots[0].Resource() }
 
-// Attributed returns the grant as package allocation reads it.
+// Attributed returns the grant as a value of package allocation.
 func (g Grant) Attributed() allocation.Attributed {
 	kind := placement.App
 	if g.Init {
@@ -86,13 +87,13 @@ func (g Grant) ref() placement.PodRef {
 	return placement.PodRef{Namespace: g.Namespace, Name: g.Pod, UID: g.UID}
 }
 
-// overlaps reports whether two grants share a slot. Both are sorted.
+// overlaps reports whether two grants share a slot. Both must be sorted.
 func (g Grant) overlaps(o Grant) bool {
 	return slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { _, has := slices.BinarySearch(o.Slots, id); return has })
 }
 
-// answers reports whether the response of a grant of memory has set gpumem's own variables of an environment. Other
-// variables can have another value before the response's.
+// answers reports whether an environment contains all of gpumem's variables in the response, with the same
+// values. Other variables may have another value before the response's.
 func (g Grant) answers(env map[string]string) bool {
 	n := 0
 	for name, value := range g.Response.GetEnvs() {
@@ -107,14 +108,14 @@ func (g Grant) answers(env map[string]string) bool {
 	return n > 0
 }
 
-// replaces reports whether a grant ends an older one. The kubelet may have lost the older one.
+// replaces reports whether a grant ends an older one. Lost means that the kubelet may have lost the older one.
 func (g Grant) replaces(o Grant, lost bool) bool {
 	ofPod := g.UID != "" && g.Namespace == o.Namespace && g.Pod == o.Pod && (g.UID == o.UID || o.UID == "")
 	switch {
 	case g.Resource() != o.Resource():
 		return false
 	case ofPod && g.Container == o.Container && lost:
-		return true // a kubelet that lost its records asks again
+		return true // the kubelet has lost its records and calls again
 	case ofPod && o.Init && g.Container != o.Container:
 		return false
 	}

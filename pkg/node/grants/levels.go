@@ -12,17 +12,17 @@ import (
 // Record records a grant, before the kubelet gets it.
 func (n *State) Record(g Grant) { n.grants.Put(g) }
 
-// Registered records that a kubelet has registered the plugin: one that restarted may have lost grants.
+// Registered records that a kubelet has registered the plugin. A restarted kubelet may have lost grants.
 func (n *State) Registered() { n.grants.Registered() }
 
-// Load loads the grants of the process before this one, which must not serve the kubelet any more.
+// Load loads the grants of the previous process, which must no longer serve the kubelet.
 func (n *State) Load() error { return n.grants.Load() }
 
-// GiveWay is called while another process serves the kubelet. That process records the grants.
+// GiveWay stops writes while another process serves the kubelet. That process records the grants.
 func (n *State) GiveWay() { n.grants.GiveWay() }
 
-// Grants returns the recorded grants of a container by its slots of memory and of cores. Each is nil where
-// none is recorded.
+// Grants returns the recorded grants of a container by its slots of memory and of cores. Each is nil if none is
+// recorded.
 func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 	find := func(r gpu.Resource) *Grant {
 		one := h
@@ -37,18 +37,19 @@ func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 	return find(gpu.Memory), find(gpu.Cores)
 }
 
-// InitGrants is Grants of a plain init container that has that many units. Given is its environment; nil: unknown.
+// InitGrants returns the grants of a plain init container with the given number of units. Given is its
+// environment, or nil if unknown.
 func (n *State) InitGrants(pod allocation.Pod, container string, units gpu.Units, given map[string]string) (memory, cores *Grant) {
 	return n.grants.FindInit(pod.Pod, container, int(units), given)
 }
 
-// Attribute records that an init container of a pod has a grant.
+// Attribute records that a grant belongs to an init container of a pod.
 func (n *State) Attribute(pod allocation.Pod, container string, memory Grant) {
 	n.grants.Attribute(pod.Pod, container, memory)
 }
 
-// levelOf returns the level and the protocol of MPS with which a container got its memory. Both are empty where
-// nothing is recorded.
+// levelOf returns the level and the MPS protocol of a container's grant. Both are empty if no grant is
+// recorded.
 func (n *State) levelOf(h allocation.Allocated) Former {
 	if memory, _ := n.Grants(h); memory != nil {
 		return Former{Level: memory.Level, MPS: memory.MPS}
@@ -56,19 +57,19 @@ func (n *State) levelOf(h allocation.Allocated) Former {
 	return n.grants.FormerLevel(h.Only(gpu.Memory)...)
 }
 
-// LevelOfContainer returns the level at which a container got its slots; empty where nothing is recorded.
+// LevelOfContainer returns the level of a container's grant, or an empty string if none is recorded.
 func (n *State) LevelOfContainer(h allocation.Allocated) gpu.Enforcement { return n.levelOf(h).Level }
 
-// MPSOf returns the protocol of the MPS daemon whose client a container was made. It is 0 for no client, and where
-// nothing is recorded.
+// MPSOf returns the protocol of the MPS daemon that a container is a client of. It is 0 for other containers,
+// and if no grant is recorded.
 func (n *State) MPSOf(h allocation.Allocated) (protocol int) { return n.levelOf(h).MPS }
 
-// RetiredClients returns the pods on each GPU that are clients of an MPS protocol which gpumem no longer runs. The map has
-// the kubelet's device IDs of the resource, each with its pod.
+// RetiredClients returns, by GPU, the pods that are clients of an MPS protocol that gpumem no longer runs. Held
+// maps the kubelet's device IDs of the resource to pods.
 func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
-		return nil // nothing of such a node is offered
+		return nil // such a node offers nothing
 	}
 	protocols := make(map[gpu.SlotID]int)
 	grants, _ := n.grants.Grants()
@@ -93,7 +94,8 @@ func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gp
 	return out
 }
 
-// LevelOf returns the weakest level of a pod's containers: as recorded, or else as its annotation has it.
+// LevelOf returns the weakest level of a pod's containers. If one has no recorded level, it returns the
+// annotation's.
 func (n *State) LevelOf(s allocation.State, pod allocation.Pod) (weakest gpu.Enforcement) {
 	for _, h := range s.Allocated {
 		if !h.Of(pod.Pod) || len(h.Only(gpu.Memory)) == 0 {

@@ -8,14 +8,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// messageLimit is the most that the kubelet receives in one gRPC message, in
-// bytes: it leaves gRPC's default as it is
+// messageLimit is the maximum size of a gRPC message to the kubelet, in bytes. The kubelet uses gRPC's default
 // (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go).
 const messageLimit = 4 << 20
 
-// listSize returns the size in bytes of the ListAndWatch message that carries
-// every slot of memory, were all of them unhealthy (the longer word). It follows
-// the protobuf encoding of ListAndWatchResponse in
+// listSize returns the size in bytes of the ListAndWatch message with all memory slots, if all of them are
+// unhealthy (the longer word). It follows the protobuf encoding of ListAndWatchResponse in
 // k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1.
 func listSize(inv gpu.Inventory, slots *gpu.Slots) int {
 	const health = 2 + len("Unhealthy")
@@ -24,7 +22,7 @@ func listSize(inv gpu.Inventory, slots *gpu.Slots) int {
 		if d.Allocatable <= 0 {
 			continue
 		}
-		prefix := len(slots.Of(gpu.Cores, d.UUID)[0]) - len("c0") // the same before a unit's number
+		prefix := len(slots.Of(gpu.Cores, d.UUID)[0]) - len("c0") // the same before each unit's number
 		for from, to, digits := 0, 10, 1; from < int(d.Allocatable); from, to, digits = to, to*10, digits+1 {
 			device := 2 + prefix + digits + health
 			size += (min(to, int(d.Allocatable)) - from) * (2 + device)
@@ -33,9 +31,9 @@ func listSize(inv gpu.Inventory, slots *gpu.Slots) int {
 	return size
 }
 
-// smallestUnit returns the smallest unit, in MiB, with which the slots of
-// GPUs with these amounts of usable memory fit into one message of limit bytes.
-// It takes IDs to have their usual length: no two UUIDs that begin alike.
+// smallestUnit returns the smallest unit, in MiB, with which the slots of GPUs with these amounts of usable
+// memory fit into a message of limit bytes. It assumes IDs of the usual length: no two UUIDs with the same
+// beginning.
 func smallestUnit(usableMiB []int64, limit int) int64 {
 	fits := func(less int) bool {
 		inv := gpu.Inventory{UnitMiB: int64(less) + 1}

@@ -13,21 +13,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Offer is what the plugin advertises: what there is, or nothing. It is not to be changed.
+// Offer is the inventory that the plugin advertises, or an empty one with a reason. It must not be modified.
 type Offer struct {
 	Inventory gpu.Inventory
-	Slots     *gpu.Slots // of Inventory
-	Why       string     // why nothing is offered; empty when something is
-	Refused   bool       // there is something that could not be offered: a mistake to put right
+	Slots     *gpu.Slots // for Inventory
+	Why       string     // reason for an empty offer; otherwise empty
+	Refused   bool       // the node has GPUs but cannot offer them, because of a configuration error
 }
 
-// newOffer decides what to advertise of the GPUs that were found. The reason is
-// why there is none.
+// newOffer returns the offer for an inventory. The reason explains an empty inventory.
 func newOffer(inv gpu.Inventory, reason string) Offer {
 	nothing := func(why string) Offer {
 		refused := len(inv.Devices) > 0
 		inv.Devices, inv.Links = nil, nil
-		slots, _ := gpu.NewSlots(inv) // of no device: nothing to fail
+		slots, _ := gpu.NewSlots(inv) // cannot fail without devices
 		return Offer{Inventory: inv, Slots: slots, Why: why, Refused: refused}
 	}
 	if len(inv.Devices) == 0 {
@@ -51,8 +50,8 @@ func newOffer(inv gpu.Inventory, reason string) Offer {
 	return Offer{Inventory: inv, Slots: slots}
 }
 
-// usable returns the memory of each GPU that could be given away, in MiB. What
-// the floor cut off may count again in a smaller unit.
+// usable returns the memory of each GPU that could be allocated, in MiB. The remainder below one unit may count
+// with a smaller unit.
 func usable(inv gpu.Inventory) []int64 {
 	out := make([]int64, 0, len(inv.Devices))
 	for _, d := range inv.Devices {
@@ -61,7 +60,7 @@ func usable(inv gpu.Inventory) []int64 {
 	return out
 }
 
-// List returns what is offered of a resource as the kubelet takes it.
+// List returns the kubelet's device list of a resource.
 func (o Offer) List(r gpu.Resource) *pluginapi.ListAndWatchResponse {
 	out := &pluginapi.ListAndWatchResponse{}
 	for _, d := range o.Inventory.Devices {
@@ -76,25 +75,24 @@ func (o Offer) List(r gpu.Resource) *pluginapi.ListAndWatchResponse {
 	return out
 }
 
-// Offers keeps the offer of a source's GPUs. It is computed when the source has other GPUs. It is
-// safe for concurrent use.
+// Offers computes the offer for a source's inventory, and recomputes it when the source changes. It is safe for
+// concurrent use.
 type Offers struct {
 	source   inventory.Source
 	coreless bool
 
 	mu      sync.Mutex // guards the rest
 	made    bool
-	changed <-chan struct{} // the source's, which came with what was offered last
+	changed <-chan struct{} // the source's channel for the last offer
 	last    Offer
 }
 
-// NewOffers returns the offer of a source's GPUs. A coreless one has schedulers give no cores of
-// the node to pods.
+// NewOffers returns the offers for a source. If coreless is true, schedulers allocate no cores of the node.
 func NewOffers(source inventory.Source, coreless bool) *Offers {
 	return &Offers{source: source, coreless: coreless}
 }
 
-// Now returns what is offered, and a channel that is closed when that may be something else.
+// Now returns the current offer, and a channel that is closed when it may have changed.
 func (o *Offers) Now() (Offer, <-chan struct{}) {
 	inv, reason, changed := o.source.Inventory()
 	o.mu.Lock()
@@ -105,18 +103,18 @@ func (o *Offers) Now() (Offer, <-chan struct{}) {
 	return o.last, changed
 }
 
-// Alive returns unless the lock is never released.
+// Alive returns, unless the lock is never released.
 func (o *Offers) Alive() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 }
 
-// Inventory returns what is offered as schedulers are to hear of it, and a channel that is closed
-// when that may have changed.
+// Inventory returns the offered inventory for schedulers, and a channel that is closed when it may have
+// changed.
 func (o *Offers) Inventory() (gpu.Inventory, <-chan struct{}) {
 	offer, changed := o.Now()
 	inv := offer.Inventory
-	inv.Devices = slices.Clone(inv.Devices) // the reader's own
+	inv.Devices = slices.Clone(inv.Devices) // a copy for the caller
 	inv.Coreless = o.coreless
 	return inv, changed
 }

@@ -22,33 +22,29 @@ import (
 
 const (
 	reconcileInterval = time.Minute
-	// debounce lets the containers of a pod, and the pods of a burst, be dealt
-	// with together.
+	// debounce groups the containers of a pod, and the pods of a burst, into one pass.
 	debounce = 100 * time.Millisecond
-	// How long to wait after a failure: twice as long each time.
+	// The pause after a failure doubles from minRetry to maxRetry.
 	minRetry = time.Second
 	maxRetry = time.Minute
 )
 
-// Metrics gets how far apart the assignments are that are written and those
-// that the kubelet has made.
+// Metrics receives the differences between annotated and actual assignments.
 type Metrics interface {
-	// Drifted tells of how many pods something else is written than what they
-	// have been given.
+	// Drifted reports the number of pods whose annotation differs from their allocation.
 	Drifted(pods int)
-	// Corrected tells that an assignment has been written, and why: one of the
-	// Reasons.
+	// Corrected reports that an assignment was written. The reason is one of the Reasons.
 	Corrected(reason string)
 }
 
 // Reasons to write an assignment.
 const (
-	ReasonPlaced  = "placed"  // there was none, or somebody has changed it
-	ReasonHeld    = "held"    // the kubelet has given the pod other GPUs
-	ReasonPlanned = "planned" // the kubelet has given the pod's GPUs to another, which leaves it that one's
+	ReasonPlaced  = "placed"  // the pod had no assignment, or somebody has changed it
+	ReasonHeld    = "held"    // the kubelet has allocated other GPUs to the pod
+	ReasonPlanned = "planned" // the kubelet has allocated the pod's GPUs to another pod, and the pod inherits that pod's plan
 )
 
-// Reconciler writes of the node's pods what the kubelet made of them.
+// Reconciler writes the actual assignments of the node's pods to their annotations.
 type Reconciler struct {
 	cfg     Config
 	state   *State
@@ -57,11 +53,11 @@ type Reconciler struct {
 	metrics Metrics
 	log     *zap.Logger
 
-	kick chan struct{} // capacity 1: the loop is to look
+	kick chan struct{} // capacity 1: requests a pass
 
 	mu       sync.Mutex      // guards the rest
-	writing  map[string]bool // UIDs of pods that something is being written of
-	reported map[string]bool // UIDs of pods whose slots fit no assignment
+	writing  map[string]bool // UIDs of pods with a write in progress
+	reported map[string]bool // UIDs of pods whose slots match no assignment
 }
 
 // NewReconciler returns a reconciler.
@@ -72,7 +68,7 @@ func NewReconciler(cfg Config, state *State, pods Pods, events event.Events, met
 	}
 }
 
-// Kick makes Run look soon.
+// Kick requests a pass from Run.
 func (r *Reconciler) Kick() {
 	select {
 	case r.kick <- struct{}{}:
@@ -80,8 +76,7 @@ func (r *Reconciler) Kick() {
 	}
 }
 
-// Run keeps the assignments of the node's pods what the kubelet made of
-// them, until the context is done.
+// Run reconciles the assignments of the node's pods until the context is done.
 func (r *Reconciler) Run(ctx context.Context) error {
 	retry, said := minRetry, ""
 	for {
@@ -113,8 +108,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// Pass corrects each pod where something else is written than what it
-// has.
+// Pass corrects all pods whose annotations differ from their allocations.
 func (r *Reconciler) Pass(ctx context.Context) error {
 	s, complete, err := r.state.Ask(ctx)
 	if err != nil {
@@ -127,11 +121,11 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 	return errors.Join(r.Correct(ctx, s), r.keep(ctx, s))
 }
 
-// Correct writes where pods are that something else is written of.
+// Correct writes the corrections of assignments.
 //
-// Pods that wait go first. One that has lost its GPU to another gets the
-// other's plan, and that is known only while it is written of the other: if
-// it cannot be written, neither is any that is interchangeable with it.
+// It writes waiting pods first. A waiting pod that has lost its GPU to another pod inherits that pod's plan,
+// which is known only while the other pod's annotation still contains it. If the write of a waiting pod fails,
+// Correct writes no pod that is interchangeable with it.
 func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	corrections := allocation.Reconcile(s)
 	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {
@@ -145,10 +139,10 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	}
 	r.metrics.Drifted(drifted)
 	var errs []error
-	var unwritten []placement.Request // of pods that wait
+	var unwritten []placement.Request // requests of waiting pods
 	for _, c := range corrections {
 		if !c.Asked() {
-			_ = r.Mixed(ctx, c.Pod, len(c.Actual.Shares)) // for its event
+			_ = r.Mixed(ctx, c.Pod, len(c.Actual.Shares)) // records an event
 		}
 		if !c.Whole() {
 			continue
@@ -167,11 +161,11 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	return errors.Join(errs...)
 }
 
-// errBeingWritten says that another call is writing the pod's assignment. When
-// that is done, the loop looks again.
+// errBeingWritten reports that another call is writing the pod's assignment. The loop then checks the pod
+// again.
 var errBeingWritten = errors.New("the assignment is being written")
 
-// keep writes what is wrong of pods whose assignment is right, or cannot be corrected yet.
+// keep corrects the other annotations of pods whose assignment is correct, or cannot be corrected yet.
 func (r *Reconciler) keep(ctx context.Context, s allocation.State) error {
 	var errs []error
 	for _, pod := range s.Pods {
@@ -185,8 +179,8 @@ func (r *Reconciler) keep(ctx context.Context, s allocation.State) error {
 	return errors.Join(errs...)
 }
 
-// Level writes at which level a pod was given what it has, where another is written, as that of its
-// node when it was bound. One that is being written is left to that call, and to the loop.
+// Level writes the level of a pod's grant if the annotation differs, for example because it contains the node's
+// level at the bind. If another call is writing the pod, Level leaves the correction to that call and the loop.
 func (r *Reconciler) Level(ctx context.Context, pod allocation.Pod, s allocation.State) error {
 	if is, _ := r.wanted(pod, nil, s); is.Enforcement == pod.Assignment.Enforcement {
 		return nil
@@ -197,9 +191,8 @@ func (r *Reconciler) Level(ctx context.Context, pod allocation.Pod, s allocation
 	return nil
 }
 
-// wanted returns the assignment that is to be written of a pod, and whether this or what goes with
-// it differs from what is written now. The assignment is that of the correction, if there is one,
-// or else the one that is written; with the level at which the pod was given what it has.
+// wanted returns the desired assignment of a pod, and whether any annotation must change. The assignment comes
+// from the correction, or else from the annotation, and has the level of the pod's grants.
 func (r *Reconciler) wanted(pod allocation.Pod, c *allocation.Correction, s allocation.State) (is placement.Assignment, differs bool) {
 	was, level := pod.Assignment, r.state.LevelOf(s, pod)
 	switch {
@@ -218,14 +211,14 @@ func (r *Reconciler) wanted(pod allocation.Pod, c *allocation.Correction, s allo
 	return is, is.Enforcement != was.Enforcement || stale(pod, s.Inventory)
 }
 
-// write writes what is wanted of a pod, unless that is written already or being written. It is the
-// one place that writes.
+// write writes the wanted annotations of a pod, unless they are already written or being written. It is the
+// only function that writes them.
 func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocation.Correction, s allocation.State) error {
 	claimed := r.claim(ref)
 	if claimed {
 		defer r.release(ref)
 	}
-	pods, _, _ := r.pods.Pods() // with what has just been written
+	pods, _, _ := r.pods.Pods() // includes recent writes
 	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
 	if i < 0 {
 		return nil
@@ -248,15 +241,15 @@ func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocat
 		r.tellLevel(ctx, ref, was, is)
 	case c != nil:
 		r.state.Wrote(ref, is)
-		if !was.SameDevices(is) { // else it has left its old GPUs for good: that has been said
+		if !was.SameDevices(is) { // otherwise the pod only leaves its old GPUs, and an earlier event has reported the move
 			r.tellCorrected(ctx, *c, was, is, s)
 		}
 	}
 	return nil
 }
 
-// stale reports whether the annotation with the indexes differs from the assignment. Somebody may have
-// edited it, or the driver has renumbered the GPUs. The indexes of missing GPUs are left alone.
+// stale reports whether the annotation with the indexes differs from the assignment. A user may have edited it,
+// or the driver may have renumbered the GPUs. It ignores the indexes of missing GPUs.
 func stale(pod allocation.Pod, inv gpu.Inventory) bool {
 	var indexes []int
 	for _, id := range pod.Assignment.Devices() {
@@ -269,10 +262,10 @@ func stale(pod allocation.Pod, inv gpu.Inventory) bool {
 	return pod.Index != api.FormatIndexes(indexes)
 }
 
-// planned reports whether a scheduler planned where the pod is.
+// planned reports whether a scheduler planned the pod's assignment.
 func planned(pod allocation.Pod) bool { return !pod.Plan.None() && !pod.Plan.ByNode }
 
-// Alive returns unless the lock is never released.
+// Alive returns, unless the lock is never released.
 func (r *Reconciler) Alive() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -294,8 +287,8 @@ func (r *Reconciler) release(ref placement.PodRef) {
 	delete(r.writing, ref.UID)
 }
 
-// Mixed returns that a pod has slots of more GPUs than it asks for, or of fewer, which no
-// assignment can describe. It is an event of the pod, once.
+// Mixed returns an error for a pod that has slots on more or fewer GPUs than it requests, which no assignment
+// can describe. It records one event per pod.
 func (r *Reconciler) Mixed(ctx context.Context, pod allocation.Pod, gpus int) error {
 	ref, mixed := pod.Pod, fmt.Errorf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again",
 		pod.Pod, gpus, pod.Request.GPUs())
@@ -310,7 +303,7 @@ func (r *Reconciler) Mixed(ctx context.Context, pod allocation.Pod, gpus int) er
 	return mixed
 }
 
-// forget drops what is known of pods that are gone by now.
+// forget drops the state of pods that no longer exist.
 func (r *Reconciler) forget() {
 	pods, complete, _ := r.pods.Pods()
 	here := make(map[string]bool, len(pods))
@@ -323,7 +316,7 @@ func (r *Reconciler) forget() {
 	maps.DeleteFunc(r.reported, func(uid string, _ bool) bool { return !here[uid] })
 }
 
-// hasSlots reports whether the kubelet has served a container of the pod already.
+// hasSlots reports whether the kubelet has already served a container of the pod.
 func hasSlots(s allocation.State, pod placement.PodRef) bool {
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod) })
 }

@@ -16,29 +16,30 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// Pods lists the pods that are bound to the node, reports whether these are all, and writes the GPUs of a pod.
+// Pods lists the pods that are bound to the node, reports whether the list is complete, and writes a pod's
+// assignment.
 type Pods interface {
 	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
 	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
 }
 
-// Kubelet tells what containers hold, and which pods it lists.
+// Kubelet lists the allocations of containers, and the pods that the kubelet lists.
 type Kubelet interface {
 	List(ctx context.Context) (held []allocation.Allocated, known map[string]bool, err error)
 }
 
-// Config is by what rules pods are placed on the node, and how long the kubelet is waited for.
+// Config contains the rules for placing pods on the node, and timeouts.
 type Config struct {
 	Node            string
-	Policy          placement.Policy  // for pods that name none
-	PlaceUnassigned bool              // place pods that no scheduler placed; otherwise refuse them
-	Cordoned        func() []gpu.UUID // which GPUs get none of these; nil: all do
-	KubeletWait     time.Duration     // for an answer of the kubelet
-	WriteWait       time.Duration     // for one write of a pod's annotations
-	Published       gpu.Inventory     // by the node's annotation at the start of the process; empty: none
+	Policy          placement.Policy  // for pods without a policy
+	PlaceUnassigned bool              // place pods that no scheduler placed; otherwise reject them
+	Cordoned        func() []gpu.UUID // GPUs that accept none of these pods; nil if all accept them
+	KubeletWait     time.Duration     // timeout of the kubelet's answer
+	WriteWait       time.Duration     // timeout of one write of a pod's annotations
+	Published       gpu.Inventory     // from the node's annotation at the start of the process; empty if there was none
 }
 
-// State is what a node knows of its pods. It is safe for concurrent use.
+// State combines a node's pods, grants and allocations. It is safe for concurrent use.
 type State struct {
 	cfg     Config
 	offers  *Offers
@@ -49,17 +50,17 @@ type State struct {
 
 	mu          sync.Mutex // guards the rest
 	held        []allocation.Allocated
-	heard       bool                            // the kubelet has listed what it has given
-	asked       int                             // grants when Ask was called last
-	askedBefore int                             // grants when Ask was called the time before
-	plans       map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
+	heard       bool                            // the kubelet has listed its allocations
+	asked       int                             // number of grants at the last call of Ask
+	askedBefore int                             // number of grants at the call of Ask before
+	plans       map[string]placement.Assignment // by UID: annotations at the pods' admission, or the node's later corrections
 
 	account      []gpu.PodAllocation // see Allocations
 	accountKnown bool
 	changed      chan struct{} // closed and replaced when the account changes
 }
 
-// New returns a state that has the grants of a table.
+// New returns a state with the grants of a table.
 func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, log *zap.Logger) *State {
 	return &State{
 		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, grants: grants, log: log,
@@ -68,25 +69,25 @@ func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, 
 	}
 }
 
-// Alive returns unless the lock is never released.
+// Alive returns, unless a lock is never released.
 func (n *State) Alive() {
 	n.grants.Alive()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 }
 
-// kubeletPause is how long to wait before the kubelet is asked again that did not
-// answer: it answers a few questions at once, and then one each 10 ms.
+// kubeletPause is the pause before another call to a kubelet that did not answer. The kubelet answers a burst
+// of calls, and then one every 10 ms.
 const kubeletPause = 20 * time.Millisecond
 
-// Look gathers the state of the node, asking the kubelet. The error is the
-// kubelet's; the state then has what it said last and what it was given since,
-// and does not say which pods it lists. The channel is closed when the pods have changed.
+// Look returns the state of the node from the kubelet's current list. If the kubelet does not answer, Look also
+// returns its error. The state then combines the last list with later grants, and Listed is nil. The channel is
+// closed when the pods change.
 func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, error) {
 	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
 	for {
-		pods, _, changed := n.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
+		pods, _, changed := n.pods.Pods() // before the kubelet's list: see allocation.Reconcile
 		before := n.grants.Count()
 		held, known, err := n.kubelet.List(asking)
 		if err == nil {
@@ -101,12 +102,12 @@ func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, er
 	}
 }
 
-// Ask is Look with one question to the kubelet, and no state if that fails. It reports whether all
-// pods of the node are known.
+// Ask is like Look, but calls the kubelet only once, and returns no state on an error. It reports whether the
+// list of the node's pods is complete.
 func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err error) {
 	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
-	pods, complete, _ := n.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
+	pods, complete, _ := n.pods.Pods() // before the kubelet's list: see allocation.Reconcile
 	before := n.grants.Count()
 	held, known, err := n.kubelet.List(asking)
 	if err != nil {
@@ -118,15 +119,15 @@ func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err
 	return n.heardOf(pods, held, known, before), complete, nil
 }
 
-// Changed returns channels that are closed when the pods have changed, and what is offered.
+// Changed returns channels that are closed when the pods change, and when the offer changes.
 func (n *State) Changed() (pods, offer <-chan struct{}) {
 	_, _, pods = n.pods.Pods()
 	_, offer = n.offers.Now()
 	return pods, offer
 }
 
-// heardOf is the state of the node by an answer of the kubelet, which counts while the kubelet does not
-// answer. Before is how many grants there were when the kubelet was asked.
+// heardOf returns the state from an answer of the kubelet, and stores the answer for later failures. Before is
+// the number of grants at the time of the call.
 func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool, before int) allocation.State {
 	s := n.rules()
 	s.Pods, s.Allocated = pods, held
@@ -139,8 +140,7 @@ func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, know
 	return s
 }
 
-// recall is the state of the node by what the kubelet listed last, and by what it
-// was given since.
+// recall returns the state from the kubelet's last list and later grants.
 func (n *State) recall(pods []allocation.Pod) allocation.State {
 	s := n.rules()
 	n.mu.Lock()
@@ -157,15 +157,15 @@ func (n *State) recall(pods []allocation.Pod) allocation.State {
 	return s
 }
 
-// listedIn reports whether the kubelet lists the slots of a grant, or never will: it lists no
-// plain init containers.
+// listedIn reports whether the kubelet lists the slots of a grant, or never will, because it lists no plain
+// init containers.
 func listedIn(held []allocation.Allocated, g allocation.Attributed) bool {
 	return g.Container.Kind == placement.Init || slices.ContainsFunc(held, func(h allocation.Allocated) bool {
 		return h.Of(g.Pod) && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
 	})
 }
 
-// rules is a state of no pods.
+// rules returns a state with inventory and policy, but without pods.
 func (n *State) rules() allocation.State {
 	o, _ := n.offers.Now()
 	s := allocation.State{Inventory: o.Inventory, Slots: o.Slots, Policy: n.cfg.Policy, PlaceUnassigned: n.cfg.PlaceUnassigned}
@@ -175,15 +175,15 @@ func (n *State) rules() allocation.State {
 	return s
 }
 
-// fill adds to a state what is known of pods. The caller holds mu.
+// fill adds the pods and their grants to a state. The caller holds mu.
 func (n *State) fill(s allocation.State, pods []allocation.Pod) allocation.State {
 	s.Pods, s.Allocated, s.Attributed = n.planned(pods), n.held, n.unlisted(pods)
 	return s.WithUnlisted()
 }
 
-// unlisted returns the grants of these pods that the kubelet may not list. Of an admitted pod it lists all containers
-// but plain init containers. Before the admission, an answer may be older than the previous one.
-// The caller holds mu.
+// unlisted returns the grants of pods that the kubelet may not list. For an admitted pod, it lists all
+// containers except plain init containers. Before the admission, its answers may be out of order. The caller
+// holds mu.
 func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 	grants, recent := n.grants.Grants()
 	for _, g := range grants {
@@ -198,8 +198,8 @@ func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 	return out
 }
 
-// planned adds to pods what was planned for them. What is written of a pod that the kubelet has
-// admitted may have been changed by its owner since. The caller holds mu.
+// planned adds the plans to the pods. After the admission, the owner may have changed the annotation. The
+// caller holds mu.
 func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
 	pods = slices.Clone(pods)
 	for i, pod := range pods {
@@ -213,15 +213,16 @@ func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
 	return pods
 }
 
-// Wrote records what this node has written of a pod.
+// Wrote records an assignment that this node has written to a pod.
 func (n *State) Wrote(ref placement.PodRef, a placement.Assignment) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.plans[ref.UID] = a
 }
 
-// Keep drops the plans of pods other than these, by UID. Where these are all, it drops the grants of others too that were made
-// before Ask was called last. The caller reads the pods after that.
+// Keep drops the plans of all pods except those in here, by UID. If all is true, here is complete, and Keep
+// also drops grants of other pods that are older than the last call of Ask. The caller must read the pods after
+// that call.
 func (n *State) Keep(here map[string]bool, all bool) {
 	defer n.grants.Retry() // without the lock
 	n.mu.Lock()
@@ -237,8 +238,8 @@ func (n *State) Keep(here map[string]bool, all bool) {
 		}
 	}
 	n.grants.Keep(n.asked, func(g Grant) bool {
-		// The kubelet stores the answer to Allocate on disk before it lists the container, and nothing else
-		// shows the pod of a grant without a UID.
+		// The kubelet stores the answer to Allocate on disk before it lists the container. A grant without a
+		// UID can be matched only by its listed slots.
 		return here[g.UID] || listed[g.Slots[0]] || g.UID == "" && g.number > n.askedBefore
 	})
 }

@@ -21,7 +21,7 @@ import (
 // version is the version of the checkpoint's format.
 const version = 1
 
-// maxReads is how often Load fails to read the checkpoint before it sets the file aside: for about 30 seconds.
+// maxReads is the number of failed reads after which Load sets the checkpoint aside, about 30 seconds.
 const maxReads = 120
 
 // state is the content of the checkpoint.
@@ -31,31 +31,31 @@ type state struct {
 	Former  map[gpu.SlotID]Former `json:"former,omitempty"`
 }
 
-// Former is the level of a slot as version 0.2 recorded it.
+// Former is the level of a slot in the format of version 0.2.
 type Former struct {
 	Level gpu.Enforcement `json:"level"`
 	MPS   int             `json:"mps,omitempty"`
 }
 
-// Table has the grants of a node. It is safe for concurrent use.
+// Table contains the grants of a node. It is safe for concurrent use.
 type Table struct {
-	store  checkpoint.Store // nil: the table ends with the process
-	former string           // file of levels that version 0.2 wrote; empty: none
+	store  checkpoint.Store // nil if the table ends with the process
+	former string           // file with the levels of version 0.2; empty if none
 	log    *zap.Logger
 
-	save sync.Mutex // one write at a time, and in order
+	save sync.Mutex // serializes writes
 
 	mu     sync.Mutex // guards the rest
 	loaded bool
 	failed bool                                 // the last write failed
-	state  state                                // its slices and maps are replaced, not changed
+	state  state                                // its slices and maps are replaced, never modified
 	count  int                                  // grants of this process
-	before int                                  // the grants up to this number were made before the kubelet registered the plugin last
-	listed map[gpu.SlotID]*allocation.Allocated // by the kubelet's last list
+	before int                                  // number of grants before the kubelet's last registration of the plugin
+	listed map[gpu.SlotID]*allocation.Allocated // from the kubelet's last list
 }
 
-// NewTable returns a table with the grants in the checkpoint, which Load reads again: the process before may add some. Former
-// is the file in which version 0.2 recorded levels.
+// NewTable returns a table with the grants in the checkpoint. Load reads it again, because the previous process
+// may still add grants. Former is the file in which version 0.2 recorded levels.
 func NewTable(store checkpoint.Store, former string, log *zap.Logger) *Table {
 	t := &Table{former: former, log: log}
 	var last state
@@ -67,14 +67,14 @@ func NewTable(store checkpoint.Store, former string, log *zap.Logger) *Table {
 	return t
 }
 
-// usable returns the state without grants that say nothing.
+// usable returns the state without incomplete grants.
 func (s state) usable() state {
 	s.Grants = slices.DeleteFunc(s.Grants, func(g Grant) bool { return len(g.Slots) == 0 || g.Response == nil })
 	return s
 }
 
-// Load reads the checkpoint, unless it was read before. No other process may serve the kubelet any more. After an error
-// the table is as before, and the caller tries again.
+// Load reads the checkpoint, unless it has been read already. No other process may still serve the kubelet. An
+// error leaves the table unchanged, and the caller retries.
 func (t *Table) Load() error {
 	written, err := t.load()
 	if err == nil && !written {
@@ -83,7 +83,7 @@ func (t *Table) Load() error {
 	return err
 }
 
-// load is Load. It reports whether the checkpoint has the whole state.
+// load reads the checkpoint. It reports whether the checkpoint already contains the whole state.
 func (t *Table) load() (written bool, err error) {
 	t.save.Lock()
 	defer t.save.Unlock()
@@ -101,7 +101,8 @@ func (t *Table) load() (written bool, err error) {
 	return !former, nil
 }
 
-// GiveWay ends all writes until Load reads the checkpoint again: another process serves the kubelet and writes it.
+// GiveWay stops all writes until the next Load, because another process serves the kubelet and writes the
+// checkpoint.
 func (t *Table) GiveWay() {
 	t.save.Lock()
 	defer t.save.Unlock()
@@ -116,8 +117,9 @@ func (t *Table) isLoaded() bool {
 	return t.loaded
 }
 
-// withFormer adds the levels of version 0.2, if there are any. That version granted their slots after the last write of the
-// checkpoint, which removes the file: a rollback came between. The checkpoint's grants of these slots have ended.
+// withFormer adds the levels of version 0.2, if its file exists. Each write of the checkpoint removes that
+// file, so a rollback to version 0.2 happened after the last write. The checkpoint's grants of these slots have
+// ended.
 func (t *Table) withFormer(s state) (out state, found bool) {
 	s.Version = version
 	data, err := os.ReadFile(t.former)
@@ -138,7 +140,7 @@ func (t *Table) withFormer(s state) (out state, found bool) {
 	return s, true
 }
 
-// write writes the checkpoint. Without it the next process rebuilds the table.
+// write writes the checkpoint. If that fails, the next process rebuilds the table.
 func (t *Table) write() {
 	t.save.Lock()
 	defer t.save.Unlock()
@@ -160,11 +162,12 @@ func (t *Table) write() {
 		return
 	}
 	if t.former != "" {
-		_ = os.Remove(t.former) // the checkpoint has its levels
+		_ = os.Remove(t.former) // the checkpoint contains its levels
 	}
 }
 
-// Retry writes the checkpoint if the last write failed: the file has grants then whose slots other containers may have.
+// Retry writes the checkpoint if the last write failed. Its grants may contain slots that other containers have
+// by now.
 func (t *Table) Retry() {
 	t.mu.Lock()
 	failed := t.failed
@@ -190,7 +193,7 @@ func (t *Table) Put(g Grant) {
 	t.write()
 }
 
-// Count returns how many grants this process recorded.
+// Count returns the number of grants that this process has recorded.
 func (t *Table) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -204,8 +207,8 @@ func (t *Table) Registered() {
 	t.before = t.count
 }
 
-// Grants returns all grants. The caller must not change them. A grant is recent if the kubelet has registered the
-// plugin before it.
+// Grants returns all grants, which the caller must not modify. A grant is recent if it is newer than the
+// kubelet's last registration of the plugin.
 func (t *Table) Grants() (grants []Grant, recent func(Grant) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,8 +234,9 @@ func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
 	return g, found
 }
 
-// FindInit returns the grants of an init container of a pod: of memory and of cores, where it has them. Given is the
-// container's environment, if it is known: the kubelet's answer decides between equal containers of several pods.
+// FindInit returns the grants of a pod's init container: of memory and of cores, or nil. Given is the
+// container's environment, or nil if unknown. The kubelet's answer in it decides between equal containers of
+// several pods.
 func (t *Table) FindInit(pod placement.PodRef, container string, units int, given map[string]string) (memory, cores *Grant) {
 	grants, _ := t.Grants()
 	for i := range grants {
@@ -264,8 +268,8 @@ func answering(grants []Grant, units int, given map[string]string) *Grant {
 	return nil
 }
 
-// Attribute records that a grant is that of an init container of a pod. The pod's former grant, if it had one, goes to
-// the container to which the grant was attributed.
+// Attribute records that a grant belongs to an init container of a pod. If the init container had another
+// grant, the two containers swap their grants.
 func (t *Table) Attribute(pod placement.PodRef, container string, grant Grant) {
 	if grant.ref() == pod && grant.Container == container {
 		return
@@ -288,9 +292,9 @@ func (t *Table) Attribute(pod placement.PodRef, container string, grant Grant) {
 	t.write()
 }
 
-// Adopt makes the table agree with the kubelet's list of containers (s.Allocated), of the time when the process had recorded
-// that many grants. A grant whose slots are listed at another pod than assumed moves there. A listed container without a
-// grant, of version 0.2 or of a lost file, gets one without a response, at the level that version 0.2 recorded.
+// Adopt matches the table with the kubelet's list of containers (s.Allocated). Count is the number of grants at
+// the time of the list. A grant whose slots are listed at another pod moves there. A listed container without a
+// grant, from version 0.2 or a lost file, gets one without a response, at the level that version 0.2 recorded.
 func (t *Table) Adopt(s allocation.State, count int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -314,8 +318,8 @@ func (t *Table) Adopt(s allocation.State, count int) {
 	t.state.Grants = t.complete(grants, s, count)
 }
 
-// holder returns the listed container that has slots of a grant. A container that is smaller than an init container of
-// its pod has some of that one's slots. The caller holds mu.
+// holder returns the listed container with slots of a grant. A container that is smaller than its pod's init
+// container has only some of its slots. The caller holds mu.
 func (t *Table) holder(g Grant) *allocation.Allocated {
 	for _, id := range g.Slots {
 		if h := t.listed[id]; h != nil {
@@ -325,7 +329,7 @@ func (t *Table) holder(g Grant) *allocation.Allocated {
 	return nil
 }
 
-// complete appends to the grants one for each listed container and resource that has none. The caller holds mu.
+// complete adds a grant for each listed container and resource without one. The caller holds mu.
 func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant {
 	for _, h := range s.Allocated {
 		for _, r := range []gpu.Resource{gpu.Memory, gpu.Cores} {
@@ -338,7 +342,7 @@ func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant 
 			}
 			given, err := allocation.Resolve(s, r, slots)
 			if _, out := errors.AsType[*gpu.OutOfUse](err); err != nil && !out {
-				continue // its GPU is gone
+				continue // the GPU is gone
 			}
 			to := placement.PodRef{Namespace: h.Namespace, Name: h.Name, UID: admitted(s, h)}
 			g := NewGrant(allocation.Attributed{Pod: to, Container: placement.Container{Name: h.Container, Kind: placement.App}}, given, s.Inventory, nil)
@@ -350,8 +354,8 @@ func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant 
 	return grants
 }
 
-// admitted returns the UID of the pod with the name of a listed one. It is empty for a pod that the kubelet may not have
-// admitted: the listed pod may have had the same name before.
+// admitted returns the UID of the pod for a list entry. It is empty for a pod that may not be admitted yet: the
+// entry may belong to an earlier pod of the same name.
 func admitted(s allocation.State, h allocation.Allocated) string {
 	for _, pod := range s.Pods {
 		if h.Of(pod.Pod) && pod.Admitted {
@@ -361,22 +365,23 @@ func admitted(s allocation.State, h allocation.Allocated) string {
 	return ""
 }
 
-// Keep drops each of the first grants that fails the test. The pod of a later grant may be newer than the test.
+// Keep drops the grants up to number count that fail the test. Later grants may belong to pods that are newer
+// than the test.
 func (t *Table) Keep(count int, has func(Grant) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.state.Grants = slices.DeleteFunc(slices.Clone(t.state.Grants), func(g Grant) bool { return g.number <= count && !has(g) })
 }
 
-// FormerLevel returns the weakest level of some slots, and the protocol of MPS, as version 0.2 recorded them. Both
-// are empty where it recorded nothing of one of the slots.
+// FormerLevel returns the weakest level of some slots, and the MPS protocol, from the record of version 0.2.
+// Both are empty if a slot has no record.
 func (t *Table) FormerLevel(slots ...gpu.SlotID) (out Former) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.formerOf(slots)
 }
 
-// formerOf is FormerLevel. The caller holds mu.
+// formerOf implements FormerLevel. The caller holds mu.
 func (t *Table) formerOf(slots []gpu.SlotID) (out Former) {
 	for i, id := range slots {
 		one, ok := t.state.Former[id]
@@ -391,7 +396,7 @@ func (t *Table) formerOf(slots []gpu.SlotID) (out Former) {
 	return out
 }
 
-// Alive returns unless the lock is never released.
+// Alive returns, unless the lock is never released.
 func (t *Table) Alive() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// tellCorrected logs, counts and tells the pod that its assignment was corrected.
+// tellCorrected logs and counts a corrected assignment, and records an event on the pod.
 func (r *Reconciler) tellCorrected(ctx context.Context, c allocation.Correction, was, is placement.Assignment, s allocation.State) {
 	ref, inv := c.Pod.Pod, s.Inventory
 	operation.Log(ctx, r.log).Info("assignment corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
@@ -40,7 +40,7 @@ func (r *Reconciler) tellCorrected(ctx context.Context, c allocation.Correction,
 	}
 }
 
-// tellLevel logs and tells the pod that the level of its assignment was corrected.
+// tellLevel logs a corrected level, and records an event on the pod.
 func (r *Reconciler) tellLevel(ctx context.Context, ref placement.PodRef, from, to placement.Assignment) {
 	level, was := to.Enforcement, cmp.Or(from.Enforcement, gpu.EnforcementAdvisory)
 	operation.Log(ctx, r.log).Info("level corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
@@ -52,7 +52,7 @@ func (r *Reconciler) tellLevel(ctx context.Context, ref placement.PodRef, from, 
 	r.events.Pod(ref, change, fmt.Sprintf("is limited to its grant at level %s: the node had %s when the pod was bound to it", level, was))
 }
 
-// describe names the GPUs of an assignment for people.
+// describe returns the GPUs of an assignment for messages.
 func describe(a placement.Assignment, inv gpu.Inventory) string {
 	var parts []string
 	for _, uuid := range a.Devices() {

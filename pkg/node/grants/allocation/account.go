@@ -7,14 +7,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Account is what the kubelet has given to a pod.
+// Account is the memory and the cores that the kubelet has allocated to a pod.
 type Account struct {
 	gpu.PodAllocation
-	Less bool // by what is written of the pod it counts for less, on some GPU
+	Less bool // the pod's annotations show less on some GPU
 }
 
-// Accounts returns what the kubelet has given to the pods that it has admitted. Like Reconcile
-// it wants State.Pods read before State.Allocated.
+// Accounts returns the accounts of the pods that the kubelet has admitted. As for Reconcile, State.Pods must
+// have been read before State.Allocated.
 func Accounts(s State) (out []Account) {
 	b := byPod(s)
 	for _, t := range b.pods {
@@ -26,8 +26,8 @@ func Accounts(s State) (out []Account) {
 	return out
 }
 
-// account returns what a pod has of each GPU: its slots that the kubelet lists, or the most that the
-// pod has had there where that is more, since the kubelet does not list those of init containers.
+// account returns a pod's allocation on each GPU: its listed slots, or the maximum that the pod has had there
+// if that is more, because the kubelet does not list the slots of init containers.
 func (b *podStates) account(t *podState) gpu.PodAllocation {
 	out := gpu.PodAllocation{UID: t.Pod.UID}
 	given := b.shares(t.slots()) // of the same GPUs
@@ -38,8 +38,8 @@ func (b *podStates) account(t *podState) gpu.PodAllocation {
 	return out
 }
 
-// understates reports whether a pod counts for less than it was given, on some GPU, by what is
-// written of it. One that is on no known GPU counts on each.
+// understates reports whether a pod's annotations show less than its allocation on some GPU. A pod on no known
+// GPU counts on each.
 func (s State) understates(p Pod, given gpu.PodAllocation) bool {
 	node := placement.NewNode("", s.Inventory, []placement.Holding{p.Holding})
 	return len(node.Unattributed) == 0 && slices.ContainsFunc(given.Shares, func(share gpu.Share) bool {

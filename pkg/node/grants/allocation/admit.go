@@ -9,12 +9,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Admit checks a grant, before the kubelet has recorded it, against the pods
-// that wait for it: some pod must want that amount over as many GPUs, and on
-// those where it is already, and no other may have been given the slots, or else
-// the container must not start. ErrNoPod means that no pod asks for this amount.
+// Admit checks a grant before the kubelet records it. Some waiting pod must request that amount on as many
+// GPUs, and on its own GPUs if it has any. No other container may hold the slots. Otherwise the container must
+// not start. ErrNoPod means that no pod requests this amount.
 //
-// It returns for which container the kubelet is likeliest to have asked.
+// It returns the container for which the kubelet most likely called.
 func Admit(s State, g Grant) (Attributed, error) {
 	for _, h := range s.Allocated {
 		if i := slices.IndexFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) }); i >= 0 {
@@ -34,10 +33,9 @@ func Admit(s State, g Grant) (Attributed, error) {
 	return Attributed{}, cmp.Or(first, ErrNoPod)
 }
 
-// asking returns the pods that the container of a grant could be of, the
-// likeliest first: those that the kubelet lists, if there is one, and unlike
-// waitingFor also one whose init containers have been served without a trace. Those
-// come last that it has admitted, or that were given this amount before.
+// asking returns the pods that the grant's container may belong to, the likeliest first. If the kubelet lists
+// any of them, it returns only those. Unlike waitingFor, it includes pods whose init containers have been
+// served without a trace. Pods that the kubelet has admitted, or that got this amount before, come last.
 func (b *podStates) asking(g Grant) []*podState {
 	asking := those(b.pods, func(t *podState) bool {
 		return len(t.wanting(g.Resource, g.size())) > 0
@@ -72,8 +70,8 @@ func (b *podStates) admit(t *podState, g Grant) error {
 	return nil
 }
 
-// given says to which container of a pod a grant goes: the first that may lack it
-// and was not given anything before.
+// given returns the container of a pod to which a grant belongs: the first container that may lack it and has
+// not got a grant before.
 func (b *podStates) given(t *podState, g Grant) Attributed {
 	out := Attributed{Pod: t.Pod, Slots: g.Slots}
 	for _, c := range t.wanting(g.Resource, g.size()) {
@@ -84,15 +82,15 @@ func (b *podStates) given(t *podState, g Grant) Attributed {
 	return out
 }
 
-// before reports whether a container of a pod was given some of a resource before.
+// before reports whether a container of a pod got some of a resource before.
 func (b *podStates) before(t *podState, c placement.Container, r gpu.Resource) bool {
 	return slices.ContainsFunc(b.Attributed, func(o Attributed) bool {
 		return !o.Earlier && o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
 	})
 }
 
-// had reports whether all containers of a pod that ask for an amount were given it before, of
-// which nothing shows.
+// had reports whether every container of a pod that requests an amount got it before, although the kubelet does
+// not list it.
 func (b *podStates) had(t *podState, r gpu.Resource, size int) bool {
 	return !slices.ContainsFunc(t.wanting(r, size), func(c placement.Container) bool { return !b.before(t, c, r) })
 }

@@ -8,29 +8,28 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// podStates are a State sorted by pod: who holds what, and where everybody is or is
-// to be.
+// podStates is a State sorted by pod: its allocations, and the actual or planned GPUs of each pod.
 type podStates struct {
 	State
-	pods   []*podState // of State.Pods, in their order
-	strays []Allocated // of pods that are not known
+	pods   []*podState // State.Pods, in their order
+	strays []Allocated // allocations of unknown pods
 }
 
-// podState is a pod with all that is known of it.
+// podState is a pod with its annotations, plan and allocations.
 type podState struct {
-	placement.Holding // with the GPUs where the pod is or is to be: see locate
+	placement.Holding // with the actual or planned GPUs: see locate
 
-	pod     Pod                  // as the caller knows it
-	held    []Allocated          // by its containers
-	written placement.Assignment // in its annotation
-	plan    placement.Assignment // that an equal pod may be given in its place
-	actual  placement.Assignment // where the kubelet has put it; none where that has given it nothing
+	pod     Pod                  // from State.Pods
+	held    []Allocated          // allocations of its containers
+	written placement.Assignment // the annotation
+	plan    placement.Assignment // the assignment to pass to an interchangeable pod that loses its own
+	actual  placement.Assignment // GPUs of its slots; empty without slots
 }
 
-// begun reports whether the kubelet has served a container of the pod already.
+// begun reports whether the kubelet has already served a container of the pod.
 func (t *podState) begun() bool { return len(t.held) > 0 }
 
-// slots returns what the kubelet has given to the pod.
+// slots returns all slots of the pod.
 func (t *podState) slots() (ids []gpu.SlotID) {
 	for _, h := range t.held {
 		ids = append(ids, h.Slots...)
@@ -38,7 +37,7 @@ func (t *podState) slots() (ids []gpu.SlotID) {
 	return ids
 }
 
-// byPod sorts what is known. Where pods are is left to locate.
+// byPod sorts the state by pod. locate then sets the pods' GPUs.
 func byPod(s State) *podStates {
 	b := &podStates{State: s}
 	held, known := make(map[[2]string][]Allocated), make(map[[2]string]bool) // by namespace and name
@@ -60,9 +59,9 @@ func byPod(s State) *podStates {
 	return b
 }
 
-// locate finds out where pods are or are to be. It is what is written of them,
-// but for pods that the kubelet took for one another: one that has slots is where
-// those are, and one that waits has what was planned for such a pod.
+// locate sets the actual or planned GPUs of each pod. They follow from the annotation, except for pods that the
+// kubelet has swapped: a pod with slots is on the GPUs of its slots, and a waiting pod inherits the plan of
+// such a pod.
 func (b *podStates) locate() {
 	interchangeable := make(map[placement.Key][]*podState)
 	for _, t := range b.pods {
@@ -75,10 +74,9 @@ func (b *podStates) locate() {
 	}
 }
 
-// sharePlans settles pods that can stand in for one another: they share what was planned for
-// them all. GPUs that the node lacks are not shared out.
+// sharePlans assigns the plans of interchangeable pods to them. It skips plans on GPUs that the node lacks.
 func (b *podStates) sharePlans(alike []*podState) {
-	var left []placement.Assignment // that is planned, and that none of them has yet
+	var left []placement.Assignment // plans that none of these pods has taken yet
 	for _, t := range alike {
 		if !t.plan.None() && b.has(t.plan) {
 			left = append(left, t.plan)
@@ -93,7 +91,7 @@ func (b *podStates) sharePlans(alike []*podState) {
 	}
 	slices.SortStableFunc(alike, func(x, y *podState) int { return placement.CompareBool(x.actual.None(), y.actual.None()) })
 	var displaced []*podState
-	for _, t := range alike { // those first that have theirs
+	for _, t := range alike { // first the pods with slots
 		switch t.Assignment = t.written; {
 		case !t.actual.None():
 			t.Assignment = t.actual
@@ -107,8 +105,8 @@ func (b *podStates) sharePlans(alike []*podState) {
 	}
 }
 
-// Actual returns where the kubelet has put a pod; nothing, if it has given it
-// none. Slots of a GPU that is gone say nothing.
+// Actual returns the assignment that follows from a pod's slots, or an empty one for a pod without slots. It
+// ignores slots of a missing GPU.
 func Actual(s State, p Pod) placement.Assignment {
 	s.Pods = []Pod{p}
 	b := byPod(s)
@@ -126,24 +124,23 @@ func (b *podStates) whereAllocated(t *podState) (a placement.Assignment) {
 	return a.WithShares(r)
 }
 
-// knows reports whether all slots are of GPUs of the node. Those of one that is gone do not
-// tell of how many GPUs they are.
+// knows reports whether all slots belong to GPUs of the node. Slots of a missing GPU do not reveal the number
+// of GPUs.
 func (s State) knows(ids []gpu.SlotID) bool {
 	return !slices.ContainsFunc(ids, func(id gpu.SlotID) bool { _, err := s.device(id); return err != nil })
 }
 
-// has reports whether the devices of an assignment are the node's.
+// has reports whether the node has all devices of an assignment.
 func (s State) has(a placement.Assignment) bool {
 	return !slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { _, ok := s.Inventory.Device(id); return !ok })
 }
 
-// without returns the node as it would be without one pod. What the kubelet
-// gave to a pod counts, and what is planned for those that got nothing yet; so
-// does what it still holds of pods that the API server no longer knows.
+// without returns the node without one pod. It counts allocations, the plans of pods without allocations, and
+// the allocations of pods that the API server no longer lists.
 func (b *podStates) without(t *podState) placement.Node {
 	var holdings []placement.Holding
 	for _, o := range b.pods {
-		// A pod that is as unplaced as this one comes after it.
+		// A pod without an assignment has no precedence over this one.
 		if o.Pod.UID != t.Pod.UID && (!o.Assignment.None() || o.begun()) {
 			holdings = append(holdings, o.Holding)
 		}
@@ -154,17 +151,16 @@ func (b *podStates) without(t *podState) placement.Node {
 	return placement.NewNode("", b.Inventory, holdings)
 }
 
-// stray is what the kubelet holds of a pod that is not known.
+// stray returns a holding for the allocation of an unknown pod.
 func (b *podStates) stray(h Allocated) placement.Holding {
 	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Admitted: true}
 	out.Assignment.Shares = b.shares(h.Slots)
 	return out
 }
 
-// unserved returns the containers of a pod that ask for a resource and that the
-// kubelet has still to serve with it: none of those before the last that holds
-// anything, nor that if it holds some. A plain init container is among them until
-// the next has been served, for it never shows what it holds.
+// unserved returns the containers of a pod that still wait for a resource. The kubelet serves containers in
+// order, so all containers before the last one with an allocation are done. A plain init container counts as
+// unserved until the kubelet has served the next container, because its allocation is never listed.
 func (t *podState) unserved(r gpu.Resource) (rest []placement.Container) {
 	for _, c := range t.Request.Containers.All() {
 		served := false
@@ -180,7 +176,7 @@ func (t *podState) unserved(r gpu.Resource) (rest []placement.Container) {
 	return rest
 }
 
-// wanting returns those of the unserved containers that ask for so much.
+// wanting returns the unserved containers that request exactly this amount.
 func (t *podState) wanting(r gpu.Resource, size int) []placement.Container {
 	return those(t.unserved(r), func(c placement.Container) bool { return Amount(r, c) == size })
 }
@@ -192,7 +188,7 @@ func those[T any](all []T, pass func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(all), func(t T) bool { return !pass(t) })
 }
 
-// preferring keeps the pods that pass, or all if none does.
+// preferring returns the pods that pass, or all pods if none does.
 func preferring(all []*podState, pass func(*podState) bool) []*podState {
 	if kept := those(all, pass); len(kept) > 0 {
 		return kept
@@ -200,7 +196,7 @@ func preferring(all []*podState, pass func(*podState) bool) []*podState {
 	return all
 }
 
-// compareBegun puts pods first whose other containers have been served already.
+// compareBegun orders pods with served containers first.
 func compareBegun(a, b *podState) int { return placement.CompareBool(b.begun(), a.begun()) }
 
 func compareAge(a, b *podState) int {

@@ -9,9 +9,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Prefer returns which of the available slots of a resource the kubelet should
-// give to a container that wants size of them, those in must among them. The
-// error is ErrNoPod when it is not known yet for which pod the kubelet asks.
+// Prefer returns the slots that the kubelet should allocate to a container: size of the available slots of a
+// resource, including those in must. It returns ErrNoPod if the waiting pod is not known yet.
 func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if size <= 0 || len(must) > size {
 		return nil, fmt.Errorf("the kubelet asks for %d slots, and names %d", size, len(must))
@@ -32,7 +31,7 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 			return ids, nil
 		}
 		if t.begun() || unseen(t.Request) && !t.Assignment.None() {
-			return nil, b.refusal(r, waiting, size) // it cannot go to other GPUs than it has
+			return nil, b.refusal(r, waiting, size) // the pod is bound to its GPUs
 		}
 	}
 	for _, t := range waiting {
@@ -46,12 +45,10 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 	return nil, b.refusal(r, waiting, size)
 }
 
-// waitingFor returns the pods for which the kubelet may be asking, the
-// likeliest first: one whose other containers have been served already, then
-// the oldest. Pods that the kubelet does not list yet are left out when there
-// is one that it does, and those that it has admitted when there is one that
-// it has not: if all are, it has lost its records and admits them again. So are
-// those that were given this amount without a trace.
+// waitingFor returns the pods for which the kubelet may have called, the likeliest first: pods with served
+// containers, then the oldest. It narrows them down as long as a pod remains: to listed pods, to pods that are
+// not admitted, and to pods that have not got this amount without a trace. If all are admitted, the kubelet has
+// lost its records and admits them again.
 func (b *podStates) waitingFor(r gpu.Resource, size int) []*podState {
 	waiting := those(b.pods, func(t *podState) bool {
 		rest := t.unserved(r)
@@ -64,8 +61,8 @@ func (b *podStates) waitingFor(r gpu.Resource, size int) []*podState {
 	return waiting
 }
 
-// free returns those of the slots, by device and in order, that no container holds. The
-// kubelet can offer others: see Decisions.
+// free returns the available slots that no container holds, by device and in order. The kubelet may offer
+// allocated slots: see Decisions.
 func (b *podStates) free(r gpu.Resource, available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	free := make(map[gpu.SlotID]bool, len(available))
 	for _, id := range available {
@@ -83,8 +80,7 @@ func (b *podStates) free(r gpu.Resource, available []gpu.SlotID) map[gpu.UUID][]
 	return out
 }
 
-// take returns size slots in equal parts of the devices, those in must among
-// them.
+// take returns size slots in equal parts of the devices, including those in must.
 func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID, size int) ([]gpu.SlotID, bool) {
 	if len(devices) == 0 || size%len(devices) != 0 {
 		return nil, false
@@ -105,8 +101,7 @@ func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID,
 	return out, !slices.ContainsFunc(must, left)
 }
 
-// extend adds slots to those that a pod's init containers have left it, from
-// the same GPUs.
+// extend adds slots on the same GPUs to those that a pod's init containers have left.
 func (b *podStates) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	var devices []gpu.UUID
 	for _, id := range must {
@@ -125,14 +120,14 @@ func (b *podStates) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must 
 	return ids, nil
 }
 
-// place finds GPUs for a pod that has none, or whose own were taken by another.
+// place selects GPUs for a pod without GPUs, or for one that has lost its GPUs to another pod.
 func (b *podStates) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *podState, size int) ([]gpu.SlotID, bool) {
 	node := b.without(t)
 	units, cores := t.Request.Share()
 	share := Amount(r, placement.Container{Units: units, Cores: cores})
 	for i, d := range node.Devices {
 		if len(free[d.UUID]) < share && !unseen(t.Request) {
-			node.Devices[i] = d.With(gpu.Status{Unhealthy: true}) // the kubelet has not freed enough of it yet
+			node.Devices[i] = d.With(gpu.Status{Unhealthy: true}) // the kubelet has not freed enough of this GPU yet
 		}
 	}
 	chosen, verdict := placement.Choose(b.Policy, t.Request, node)
@@ -142,7 +137,7 @@ func (b *podStates) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *pod
 	return take(free, nil, chosen.Devices(), size)
 }
 
-// refusal says why none of the pods that could be meant gets its slots.
+// refusal returns the reason why no waiting pod gets its slots.
 func (b *podStates) refusal(r gpu.Resource, waiting []*podState, size int) error {
 	if len(waiting) == 0 {
 		return ErrNoPod
@@ -161,11 +156,9 @@ func unplaced(pod placement.PodRef) error {
 	return fmt.Errorf("pod %s was not placed by gpumem's scheduler, and this node refuses such pods: set schedulerName, and leave nodeName empty", pod)
 }
 
-// ambiguous returns an error when the kubelet, which does not tell for which pod
-// it asks, may be asking for pods that cannot stand in for one another and are to
-// have different GPUs. Those that wait are such by chance only: the scheduler side
-// lets none wait together. If the kubelet has never listed anything, any pod that
-// waits may have begun.
+// ambiguous returns an error if the kubelet may have called for pods that are not interchangeable and have
+// different GPUs. Such pods wait together only by accident, because the scheduler prevents it. If the kubelet
+// has never listed anything, any waiting pod may already have allocations.
 func (b *podStates) ambiguous(r gpu.Resource, waiting []*podState, size int) error {
 	if len(waiting) > 0 && waiting[0].begun() {
 		return nil
@@ -194,7 +187,7 @@ func (b *podStates) ambiguous(r gpu.Resource, waiting []*podState, size int) err
 	return nil
 }
 
-// together reports whether two pods are to have the same GPUs.
+// together reports whether two pods have the same GPUs.
 func (t *podState) together(o *podState) bool {
 	return !t.Assignment.None() && t.Assignment.SameDevices(o.Assignment) || t.Pod == o.Pod
 }
@@ -203,17 +196,17 @@ func mayBeFor(a, b *podState) error {
 	return fmt.Errorf("the kubelet's call names no pod, and both pod %s and pod %s match", a.Pod, b.Pod)
 }
 
-// unseen reports whether a pod that asks for both resources has a plain init
-// container. What that has got of the one does not show when the kubelet asks
-// for the other, so both answers must follow from what is written alone.
+// unseen reports whether a pod that requests both resources has a plain init container. The kubelet does not
+// list that container's allocation of one resource when it requests the other, so both answers must follow from
+// the annotation alone.
 func unseen(r placement.Request) bool {
 	return r.Cores() > 0 && slices.ContainsFunc(r.Containers.All(), func(c placement.Container) bool {
 		return c.Kind == placement.Init
 	})
 }
 
-// locateUnseen settles pods that no scheduler has placed and whose init containers
-// have been given something that does not show.
+// locateUnseen sets the GPUs of pods that no scheduler placed, if their init containers have allocations that
+// the kubelet does not list.
 func (b *podStates) locateUnseen() {
 	for _, g := range b.Attributed {
 		i := slices.IndexFunc(b.pods, func(t *podState) bool { return t.Pod == g.Pod && unseen(t.Request) && t.Assignment.None() })
@@ -226,7 +219,7 @@ func (b *podStates) locateUnseen() {
 	}
 }
 
-// OfAnother reports whether the kubelet says that what was given is another pod's.
+// OfAnother reports whether the kubelet lists slots of the grant at another pod.
 func (g Attributed) OfAnother(held []Allocated) bool {
 	return slices.ContainsFunc(held, func(h Allocated) bool {
 		return !h.Of(g.Pod) && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) })

@@ -7,38 +7,35 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Correction is what should be written of a pod.
+// Correction is a change of a pod's assignment annotation.
 type Correction struct {
 	Pod    Pod
 	Actual placement.Assignment
 }
 
-// Moves reports whether the correction names other GPUs than what is written.
+// Moves reports whether the correction changes the pod's GPUs.
 func (c Correction) Moves() bool { return !c.Actual.SameDevices(c.Pod.Assignment) }
 
-// Asked reports whether the pod has as many GPUs as it asks for.
+// Asked reports whether the pod has as many GPUs as it requests.
 func (c Correction) Asked() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
 
-// Whole reports whether all GPUs are known whose slots the kubelet has given the pod: otherwise
-// there is nothing true that could be written. Where they are not as many as it asks
-// for by now, what is written stands above that (placement.Assignment.Allocated).
+// Whole reports whether the correction can be written: the pod has as many GPUs as it requests, or all GPUs of
+// its slots are known. In the second case the assignment overrides the requested number
+// (placement.Assignment.Allocated).
 func (c Correction) Whole() bool { return c.Asked() || c.Actual.Allocated }
 
-// Reconcile returns the pods whose annotations say something else than what the
-// kubelet gave them, and those that wait and are to have what such a pod has
-// left: were they not moved with it, their GPU would be promised twice, and
-// the one that was left not at all.
+// Reconcile returns the pods whose annotations differ from their allocations, and waiting pods that inherit the
+// plan of such a pod. If a waiting pod kept its annotation, its GPU would be promised twice, and the free one
+// would not be used.
 //
-// Where several move, they leave their old GPUs only once all of them have been
-// written: that is for a later call to return.
+// If several pods move, they keep their old GPUs until all corrections are written. A later call then removes
+// the old GPUs.
 //
-// Only what settled pods hold counts. The kubelet names pods without their UID:
-// what it lists for one that it may not have admitted yet can be of another,
-// deleted by force, that had the name before. For the same reason State.Pods
-// must have been read before State.Allocated. Pods that can stand in for one
-// whose own is not known yet stay where they are written to be: it may have the GPU
-// that seems to be left. Nothing can be written of a pod that waits and whose GPUs the
-// node lacks: it counts on each until it is served.
+// Only the allocations of admitted pods count. The kubelet names pods without UID, so an entry for a pod that
+// may not be admitted yet can belong to a force-deleted pod of the same name. For the same reason, State.Pods
+// must have been read before State.Allocated. Pods that are interchangeable with such a pod keep their
+// annotated GPUs, because it may have the GPU that seems free. Reconcile cannot correct a waiting pod if the
+// node lacks its GPUs. The pod counts on each GPU until it is served.
 func Reconcile(s State) []Correction {
 	b := byPod(s)
 	doubtful := those(b.pods, func(t *podState) bool { return !t.Admitted && t.begun() })

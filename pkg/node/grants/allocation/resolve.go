@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Grant is what a container gets of one resource.
+// Grant is a container's allocation of one resource.
 type Grant struct {
 	Resource gpu.Resource
 	Devices  []gpu.Device // by index
@@ -18,10 +18,10 @@ type Grant struct {
 	Slots    []gpu.SlotID // in the kubelet's order
 }
 
-// size is how many slots the kubelet gives in all.
+// size returns the total number of slots.
 func (g Grant) size() int { return g.Each * len(g.Devices) }
 
-// assignment is the devices of the grant, without amounts.
+// assignment returns the devices of the grant, without amounts.
 func (g Grant) assignment() placement.Assignment {
 	var a placement.Assignment
 	for _, d := range g.Devices {
@@ -30,10 +30,10 @@ func (g Grant) assignment() placement.Assignment {
 	return a
 }
 
-// Resolve reads the slots of a resource that the kubelet gives to a container.
-// It fails for a slot that is unknown, of the other resource or twice there,
-// for one past the end of its GPU that no container holds, and when several GPUs have unequal parts.
-// Of a GPU that is not healthy the error is gpu.OutOfUse, and the grant is whole.
+// Resolve interprets the slots of a resource that the kubelet allocates to a container. It returns an error for
+// unknown slots, for slots of the other resource, for duplicates, for slots past the end of a GPU that no
+// container holds, and for unequal parts of several GPUs. If a GPU is unhealthy, the error is gpu.OutOfUse, and
+// the grant is complete.
 func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (g Grant, out error) {
 	if len(ids) == 0 {
 		return Grant{}, errors.New("no slots are named")
@@ -74,8 +74,8 @@ func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
 	return strings.Join(out, ", ")
 }
 
-// device returns the device of a slot. What a container holds past the end of a device counts:
-// it was given when the device offered more.
+// device returns the device of a slot. It accepts an allocated slot past the end of a device: it was allocated
+// when the device offered more.
 func (s State) device(id gpu.SlotID) (gpu.Device, error) {
 	d, err := s.Slots.Device(id)
 	if err != nil && d.UUID != "" && slices.ContainsFunc(s.Allocated, func(h Allocated) bool { return slices.Contains(h.Slots, id) }) {
@@ -84,8 +84,7 @@ func (s State) device(id gpu.SlotID) (gpu.Device, error) {
 	return d, err
 }
 
-// ByDevice sorts slots by their GPUs, each list in the order of the slots. Those
-// that are of no GPU are left out.
+// ByDevice groups slots by GPU, in their order. It omits slots without a GPU.
 func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	out := make(map[gpu.UUID][]gpu.SlotID)
 	for _, id := range ids {
@@ -96,8 +95,8 @@ func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	return out
 }
 
-// shares returns how many slots are of each GPU of the node, by index of the GPU. Those that are of
-// none are left out.
+// shares returns the number of slots on each GPU of the node, in the order of indexes. It omits slots without a
+// GPU.
 func (s State) shares(ids []gpu.SlotID) (out []placement.Share) {
 	byDevice := s.ByDevice(ids)
 	for _, d := range s.Inventory.Devices {

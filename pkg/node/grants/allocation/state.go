@@ -9,36 +9,36 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Pod is one pod bound to this node, as the API server has it.
+// Pod is a pod bound to this node, as stored in the API server.
 type Pod struct {
 	placement.Holding
 	Created  time.Time
-	Starting bool // the kubelet has admitted it, and has not made all of its containers yet
+	Starting bool // the kubelet has admitted it and has not created all of its containers yet
 
-	// Plan is what was written of the pod when the kubelet admitted it, or by this node since;
-	// nil: what is written now.
+	// Plan is the assignment at the pod's admission, or the node's last correction since. Nil means the current
+	// annotation.
 	Plan *placement.Assignment
 
-	// Seconds has by container the variables that the pod sets and that are second names of a framework's setting.
+	// Seconds contains, by container, the variables of the pod that are second names of a framework's setting.
 	Seconds map[string]map[string]string
 
-	Index string // the annotation gpu-index: the indexes of its GPUs, for people
+	Index string // the annotation gpu-index: the GPUs' indexes, for people
 }
 
-// Unlisted reports whether PodResources tells of nothing that the pod holds: its plain init
-// containers alone ask for memory.
+// Unlisted reports whether PodResources lists none of the pod's allocations, because only its plain init
+// containers request memory.
 func (p Pod) Unlisted() bool {
 	return !slices.ContainsFunc(p.Request.Containers.All(), func(c placement.Container) bool { return c.Kind != placement.Init })
 }
 
-// Allocated is what the kubelet has given to one container.
+// Allocated is the kubelet's allocation to one container.
 type Allocated struct {
 	Namespace, Name string // of the pod
 	Container       string
-	Slots           []gpu.SlotID // of memory and of cores
+	Slots           []gpu.SlotID // slots of memory and of cores
 }
 
-// Of reports whether it is the pod's. The kubelet names pods without their UID.
+// Of reports whether the allocation belongs to the pod. The kubelet names pods without UID.
 func (h Allocated) Of(pod placement.PodRef) bool {
 	return h.Namespace == pod.Namespace && h.Name == pod.Name
 }
@@ -48,51 +48,48 @@ func (h Allocated) Only(r gpu.Resource) []gpu.SlotID {
 	return those(h.Slots, func(id gpu.SlotID) bool { return id.Resource() == r })
 }
 
-// State is what is known on a node at one moment.
+// State is the known state of a node at one moment.
 type State struct {
-	Inventory gpu.Inventory // a GPU that is cordoned takes no pods that no scheduler placed
-	Slots     *gpu.Slots    // of Inventory
+	Inventory gpu.Inventory // cordoned GPUs accept no pods that no scheduler placed
+	Slots     *gpu.Slots    // for Inventory
 	Pods      []Pod         // bound to this node and not terminal
-	Allocated []Allocated   // of the shared resources
+	Allocated []Allocated   // allocations of gpumem's resources
 
-	// Listed are the pods that the kubelet lists, as namespace/name, with
-	// something allocated or without; nil when it cannot be asked. It lists a pod
-	// from the moment before it admits it.
+	// Listed contains the pods that the kubelet lists, as namespace/name, with or without allocations. It is
+	// nil if the kubelet does not answer. The kubelet lists a pod from just before its admission.
 	Listed map[string]bool
 
-	// Attributed are the grants of pods that are still here, as Admit returned them.
-	// The kubelet may not list them yet, or never will.
+	// Attributed contains the grants of existing pods, as Admit returned them. The kubelet may not list them
+	// yet, or never will.
 	Attributed []Attributed
 
-	// NeverListed says that the kubelet has not listed yet, to the caller, what it
-	// has given: any pod may have got something already.
+	// NeverListed reports that the kubelet has not yet listed any allocations to the caller: any pod may
+	// already have some.
 	NeverListed bool
 
-	Policy          placement.Policy // for pods that name none
-	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
+	Policy          placement.Policy // for pods without a policy
+	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise reject them
 }
 
-// ErrNoPod says that no pod is known that waits for such an amount: the API
-// server's news of it may still be on its way.
+// ErrNoPod reports that no known pod waits for this amount. The watch may not have delivered the pod yet.
 var ErrNoPod = errors.New("no pod that waits on this node asks for this amount")
 
-// Attributed is a grant, and the container for which the kubelet is likeliest to have
-// asked.
+// Attributed is a grant with the container for which the kubelet most likely called.
 type Attributed struct {
 	Pod       placement.PodRef
 	Container placement.Container
 	Slots     []gpu.SlotID
 
-	Earlier bool // the kubelet may have restarted since, and lost the grant: then it asks again
+	Earlier bool // the kubelet may have restarted since and lost the grant; it then calls again
 }
 
-// Allocated returns the grant as the kubelet would tell of it.
+// Allocated returns the grant in the form in which the kubelet lists allocations.
 func (g Attributed) Allocated() Allocated {
 	return Allocated{Namespace: g.Pod.Namespace, Name: g.Pod.Name, Container: g.Container.Name, Slots: g.Slots}
 }
 
-// WithUnlisted adds to what the kubelet tells what was given to pods that it tells nothing about,
-// once it has admitted them: what it asks for later is for others.
+// WithUnlisted adds the grants of admitted pods that the kubelet never lists. Its later calls are for other
+// pods.
 func (s State) WithUnlisted() State {
 	var unlisted []Allocated
 	for _, g := range s.Attributed {
@@ -112,7 +109,7 @@ func (s State) WithUnlisted() State {
 	return s
 }
 
-// Amount returns how many slots of a resource a container asks for.
+// Amount returns the number of slots of a resource that a container requests.
 func Amount(r gpu.Resource, c placement.Container) int {
 	if r == gpu.Cores {
 		return c.Cores
