@@ -70,9 +70,8 @@ func TestVersionAndHelp(t *testing.T) {
 	}
 }
 
-// TestWithNothingAround runs the whole process where there is no driver, no
-// kubelet and no API server: it keeps running, says what is missing, and ends
-// when asked to.
+// TestWithNothingAround runs the whole process without driver, kubelet and API server. It keeps running,
+// reports the missing parts, and ends on a signal.
 func TestWithNothingAround(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -125,7 +124,7 @@ func TestWithNothingAround(t *testing.T) {
 		t.Fatal("does not say that there is no GPU")
 	}
 	body := get(ctx, t, "http://"+at+"/readyz", http.StatusServiceUnavailable)
-	for idle := false; !idle; { // what there is nothing of needs no kubelet
+	for idle := false; !idle; { // without devices, no kubelet is needed
 		select {
 		case <-deadline:
 			t.Fatalf("a node without a GPU waits for the kubelet:\n%s", body)
@@ -158,8 +157,8 @@ func TestWithNothingAround(t *testing.T) {
 	}
 }
 
-// A process whose part has failed ends at once, and so does one that the kubelet has
-// never heard of: neither writes anything, which would need a node here.
+// A process with a failed part ends at once, and so does one that the kubelet has never listed. Neither
+// withdraws the inventory, which would need a node here.
 func TestWhatIsNotToldToEndDoesNotWithdraw(t *testing.T) {
 	o := defaultOptions()
 	if err := o.parse([]string{"--node-name=n1"}, io.Discard); err != nil {
@@ -194,8 +193,7 @@ func get(ctx context.Context, t *testing.T, url string, want int) string {
 	return string(body)
 }
 
-// FuzzOptions gives any arguments: they are refused with words, or all parts can
-// be made with them.
+// FuzzOptions passes arbitrary arguments. Either they are rejected with an error, or all parts can be created.
 func FuzzOptions(f *testing.F) {
 	f.Add("--node-name=n1 --unit-mib=256 --ignore-xids=,13, --framework-env=jax,jax --device-list-strategy=cdi-cri")
 	f.Add("--node-name=n1 --unit-mib=9223372036854775807 --reserve-mib=9223372036854775807 --resource-domain=aliyun.com")

@@ -11,7 +11,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// TestDaemonsOfANodeWithInstances: each has its own devices, folder, limits and free memory.
+// TestDaemonsOfANodeWithInstances verifies that each daemon has its own devices, directory, limits and free
+// memory.
 func TestDaemonsOfANodeWithInstances(t *testing.T) {
 	whole := mps.Config{Dir: "/mps", Shm: "/mps/shm", Exclusive: true}
 	gpus := []inventory.Part{{UUID: "GPU-a", MiB: 40000, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14910, Free: 14000}}

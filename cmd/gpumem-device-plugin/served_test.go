@@ -18,8 +18,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 )
 
-// A node serves the same as before until no pod and no claim is left of it, whatever its label and the flags want, and
-// says how to end that. Pods that ask for something else change nothing.
+// While pods or claims remain, a node keeps its API and unit, whatever its label and the flags request, and the
+// message contains the remedy. Pods that request other resources change nothing.
 func TestANodeServesTheSameUntilNothingIsLeft(t *testing.T) {
 	device := func(ds ...gpu.Device) []gpu.Device { return ds }
 	memory := gpu.Inventory{UnitMiB: 512, Devices: device(gpu.Device{UUID: "GPU-a", Allocatable: 14})}
@@ -103,16 +103,16 @@ func TestANodeServesTheSameUntilNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A node changes once its label says so and nothing was left for a while: not while the label waits
-// for the last claim, and not for a label that was there for a moment.
+// A node switches after its label requests it and nothing has been allocated for a while. It does not switch
+// while the last claim remains, or for a label that existed only for a moment.
 func TestWhenWhatANodeServesIsReplaced(t *testing.T) {
 	type state struct {
 		labelled bool
 		left     int
 	}
 	for name, test := range map[string]struct {
-		after map[time.Duration]state // the state from then on
-		want  time.Duration           // 0: never
+		after map[time.Duration]state // state from this time on
+		want  time.Duration           // 0 means never
 	}{
 		"nothing changes":              {map[time.Duration]state{0: {true, 0}}, 0},
 		"nothing was there":            {map[time.Duration]state{0: {true, 0}, time.Minute: {false, 0}}, time.Minute + drained},

@@ -35,13 +35,14 @@ var (
 	upgradeSeed = flag.Uint64("upgrade-seed", 0, "seed of the first upgrade; 0: a random one")
 )
 
-// TestDriverUpgrades upgrades the driver of a node with 30 pods on its GPUs, as NVIDIA's GPU Operator does. The device
-// plugin's end and its claims are the product's. The kubelet, the MPS daemon and the Operator are models of:
-//
-//   - the kubelet: it removes a pod with a claim once a device plugin has unprepared the claim;
-//   - the MPS daemon (mps.Supervisor): it waits for its clients, at most mps.drainSeconds, and then ends them;
-//   - the Operator 26.7: it evicts pods (driver.upgradePolicy.drain), stops DaemonSets by their label, waits 5 minutes for
-//     them, and unloads the module. If a program has its file open, that fails: it restores the label and tries again.
+// TestDriverUpgrades upgrades the driver of a node with 30 pods on its GPUs, like NVIDIA's GPU Operator. The
+// device plugin's end and its claims use the product's code. The kubelet, the MPS daemon and the Operator are
+// models:
+//   - The kubelet removes a pod with a claim after a device plugin has unprepared the claim.
+//   - The MPS daemon (mps.Supervisor) waits for its clients, at most mps.drainSeconds, and then ends them.
+//   - The Operator 26.7 evicts pods (driver.upgradePolicy.drain), stops DaemonSets by their label, waits 5
+//     minutes for them, and unloads the module. If a program has the module's file open, that fails. The
+//     Operator then restores the label and retries.
 func TestDriverUpgrades(t *testing.T) {
 	first := *upgradeSeed
 	if first == 0 {
@@ -68,13 +69,13 @@ const (
 	maxGrace = 30 * time.Second // of the sharers
 )
 
-// upgrade is a node whose driver is replaced.
+// upgrade is a node with a driver upgrade.
 type upgrade struct {
 	*testing.T
-	device string // the file that users of the driver's module have open
+	device string // file that users of the driver's module have open
 	begin  time.Time
 	driver *claims.Driver // nil on a node without claims
-	rest   sync.WaitGroup // of containers that start again, and processes that end
+	rest   sync.WaitGroup // restarting containers, and ending processes
 
 	mu      sync.Mutex // guards the rest
 	rng     *rand.Rand
@@ -87,10 +88,10 @@ type upgrade struct {
 	pods    []*sharer
 }
 
-// user is a process that has the driver's device file open while it runs.
+// user is a process that keeps the driver's device file open.
 type user struct{ file *os.File }
 
-// sharer is a pod.
+// sharer is a pod that shares a GPU.
 type sharer struct {
 	user
 	name       string
@@ -147,7 +148,7 @@ func (p *user) end() {
 
 func (p *user) runs() bool { return p.file != nil }
 
-// uses counts the processes that have the device open, and so keep the module in use.
+// uses returns the number of processes that have the device open, and therefore keep the module loaded.
 func (u *upgrade) uses() (n int) {
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -188,7 +189,7 @@ func (u *upgrade) is(f func() bool) (yes bool) {
 	return yes
 }
 
-// until waits for a condition, and reports whether it came within the time.
+// until waits for a condition, and reports whether it became true within the limit.
 func (u *upgrade) until(limit time.Duration, f func() bool) bool {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if u.is(f) {
@@ -209,7 +210,7 @@ func (u *upgrade) pause(limit time.Duration) {
 	time.Sleep(d)
 }
 
-// remove deletes a pod and returns when it is gone.
+// remove deletes a pod and waits until it is gone.
 func (u *upgrade) remove(s *sharer) {
 	if was := u.is(func() bool { was := s.deleted; s.deleted = true; return was }); was {
 		return
@@ -227,7 +228,7 @@ func (u *upgrade) unprepare(s *sharer) bool {
 	return errors.Join(err, results[s.claim]) == nil
 }
 
-// crash ends a container and starts it again, at the level mps that its pod reports.
+// crash ends and restarts a container with level mps.
 func (u *upgrade) crash(s *sharer) {
 	u.do(s.end)
 	u.pause(time.Minute) // the kubelet's back-off
@@ -239,7 +240,7 @@ func (u *upgrade) crash(s *sharer) {
 				return true
 			case !u.loaded: // the container runtime finds no GPU
 				return false
-			case u.plugin.runs() && (!u.daemon.runs() || u.ending): // the plugin does not let it start
+			case u.plugin.runs() && (!u.daemon.runs() || u.ending): // the plugin stops it
 				return false
 			case !u.daemon.runs():
 				u.Errorf("%s starts without a limit, and reports the level mps", s.name)
@@ -254,7 +255,7 @@ func (u *upgrade) crash(s *sharer) {
 	}
 }
 
-// endDaemon is the signal to the MPS daemon.
+// endDaemon signals the MPS daemon to end.
 func (u *upgrade) endDaemon() {
 	if was := u.is(func() bool { was := u.ending; u.ending = true; return was }); was {
 		return
@@ -278,7 +279,7 @@ func (u *upgrade) endDaemon() {
 	})
 }
 
-// endPlugin is the signal to the device plugin, which leaves by the code of the product.
+// endPlugin signals the device plugin to end. It leaves with the product's code.
 func (u *upgrade) endPlugin() {
 	holders := func() (n int, _ <-chan struct{}) {
 		u.do(func() {
@@ -308,8 +309,8 @@ func (u *upgrade) endPlugin() {
 	})
 }
 
-// drain evicts all pods, in a random order, and returns when they are gone. A pod without a controller is not evicted: its
-// owner deletes it some time later.
+// drain evicts all pods in random order, and waits until they are gone. It skips a pod without a controller,
+// which its owner deletes some time later.
 func (u *upgrade) drain() {
 	var gone sync.WaitGroup
 	for _, i := range u.permutation() {
@@ -330,9 +331,9 @@ func (u *upgrade) permutation() (order []int) {
 	return order
 }
 
-// run upgrades the driver, and checks what has become of the node.
+// run upgrades the driver and checks the node's state.
 func (u *upgrade) run() {
-	drainFirst := u.rng.IntN(2) == 0 // the Operator's own order; in the other one, people drain the node meanwhile
+	drainFirst := u.rng.IntN(2) == 0 // the Operator's own order; in the other order, administrators drain the node at the same time
 	var drained sync.WaitGroup
 	drained.Go(u.drain)
 	for _, i := range u.permutation() {
@@ -369,7 +370,7 @@ func (u *upgrade) run() {
 	})
 }
 
-// replace tries once to replace the driver, and reports whether it did.
+// replace makes one attempt to replace the driver, and reports whether it succeeded.
 func (u *upgrade) replace() (unloaded bool) {
 	u.do(func() { u.stopped = true; u.event("the label is %q", "paused-for-driver-upgrade") })
 	for _, end := range []func(){u.endDaemon, u.endPlugin} {
@@ -391,11 +392,12 @@ func (u *upgrade) replace() (unloaded bool) {
 	return unloaded
 }
 
-// TestOutlive: a failed read of the label is no answer, and the deadline counts from the signal to end.
+// TestOutlive verifies that a failed read of the label changes nothing, and that the deadline starts at the
+// signal.
 func TestOutlive(t *testing.T) {
 	away := errors.New("the API server is away")
 	for name, tc := range map[string]struct {
-		reads   []any         // of the label, one per second; the last one repeats
+		reads   []any         // results of reading the label, one per second; the last one repeats
 		holders time.Duration // until the last pod is gone
 		daemon  time.Duration // until the MPS daemon has ended
 		want    time.Duration
@@ -440,7 +442,8 @@ func TestOutlive(t *testing.T) {
 	}
 }
 
-// TestTheGracePeriodCoversLeaving: the chart's grace period leaves 30 seconds to the end of the parts, on each node.
+// TestTheGracePeriodCoversLeaving verifies that the chart's grace period leaves 30 seconds for the end of the
+// parts, on each node.
 func TestTheGracePeriodCoversLeaving(t *testing.T) {
 	template, err := os.ReadFile("../../charts/gpumem/templates/device-plugin-daemonset.yaml")
 	if err != nil {

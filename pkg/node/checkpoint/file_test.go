@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is written replaces what was there, whole, and leaves nothing half written.
+// WriteFile replaces the old content completely, and leaves no incomplete file.
 func TestWriteFile(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "state.json")
@@ -28,14 +28,14 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// A file that cannot be replaced remains what it was.
+// A failed write leaves the file unchanged.
 func TestWriteFileThatFails(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "state.json")
 	if err := WriteFile(file, []byte("before"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(file+halfSuffix, 0o755); err != nil { // where the half would be
+	if err := os.Mkdir(file+halfSuffix, 0o755); err != nil { // blocks the incomplete file
 		t.Fatal(err)
 	}
 	if err := WriteFile(file, []byte("after"), 0o644); err == nil {

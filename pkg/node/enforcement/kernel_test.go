@@ -18,20 +18,20 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// driver limits control groups as NVIDIA's does with dmem: what is reserved for a group is added to
-// all above it (NVIDIA, "MPS v3 Memory Partitioning").
+// driver limits control groups like NVIDIA's driver with dmem: it adds a group's reservation to all groups
+// above it (NVIDIA, "MPS v3 Memory Partitioning").
 type driver struct {
 	root string
 
 	mu       sync.Mutex
-	limits   map[string][2]uint64 // soft and hard, by GPU and group
-	refuses  error                // to set
-	forgets  bool                 // what is set
-	unhanded string               // below this group none has limits: +dmem is missing
-	stuck    string               // the folder of a group whose limits cannot be set
+	limits   map[string][2]uint64 // soft and hard limit, by GPU and group
+	refuses  error                // error of Set
+	forgets  bool                 // Set has no effect
+	unhanded string               // groups below this one have no limits: +dmem is missing
+	stuck    string               // directory of a group without settable limits
 }
 
-// newDriver makes a tree with the groups of the kubelet and of two containers.
+// newDriver creates a tree with the kubelet's groups and two containers' groups.
 func newDriver(t *testing.T) *driver {
 	t.Helper()
 	d := &driver{root: t.TempDir(), limits: make(map[string][2]uint64)}
@@ -88,7 +88,7 @@ func (d *driver) Get(_ context.Context, id gpu.UUID, dir string) (soft, hard uin
 	return l[0], l[1], ok, nil
 }
 
-// reserved returns what is reserved of GPU-a, in MiB, by group; without what is nothing.
+// reserved returns the reservations on GPU-a, in MiB, by group. It omits groups without a reservation.
 func (d *driver) reserved() map[string]uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,8 +119,8 @@ func (d *driver) end(t *testing.T, group string) {
 
 const c1, c2 = "kubepods/burstable/poda/c1", "kubepods/burstable/podb/c1"
 
-// TestAContainerHasItsLimitOrTheNodeIsNotKernel: a limit that was not set, or does not read back,
-// counts for the node until one does, or for a while.
+// TestAContainerHasItsLimitOrTheNodeIsNotKernel verifies that a limit that was not set, or does not read back,
+// lowers the node's level until another limit succeeds, or for a while.
 func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -172,11 +172,11 @@ func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 		}
 		time.Sleep(forget + interval)
 		synctest.Wait()
-		wantLevel(t, n, gpu.EnforcementKernel, "", "") // the pod is gone, and nobody tries again
+		wantLevel(t, n, gpu.EnforcementKernel, "", "") // the pod is gone, and nobody retries
 	})
 }
 
-// TestTheLargestLimit is half of the driver's number for no limit, so that no sum of two overflows.
+// TestTheLargestLimit is half of the driver's value for "no limit", so that no sum of two limits overflows.
 func TestTheLargestLimit(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
@@ -188,7 +188,7 @@ func TestTheLargestLimit(t *testing.T) {
 	}
 }
 
-// TestOfTwoGPUsBothAreLimited, or nothing is reserved of either.
+// TestOfTwoGPUsBothAreLimited verifies that a failure on one GPU releases the reservation on the other.
 func TestOfTwoGPUsBothAreLimited(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
@@ -208,8 +208,8 @@ func TestOfTwoGPUsBothAreLimited(t *testing.T) {
 	d.wantReserved(t, map[string]uint64{"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024})
 }
 
-// TestLimitsThatTheDriverLosesAreSetAgain: it is loaded again, or a GPU is reset, and the container
-// goes on. While that fails, the node is not kernel.
+// TestLimitsThatTheDriverLosesAreSetAgain reloads the driver or resets a GPU while a container runs. While
+// restoring the limit fails, the node's level is not kernel.
 func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -233,13 +233,13 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 		wantLimit(3 << 30)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 
-		// At once, where another driver is seen.
+		// Immediately after a change of the driver's version.
 		h.driver.change(func() { clear(h.driver.limits) })
 		h.plug(func(f *Facts) { f.Driver = "615.99" })
 		synctest.Wait()
 		wantLimit(3 << 30)
 
-		// Half of it is as bad.
+		// A lost half of the limit counts too.
 		h.driver.change(func() {
 			h.driver.limits["GPU-a "+dir] = [2]uint64{0, 3 << 30}
 			h.driver.stuck = dir
@@ -253,7 +253,7 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 		wantLimit(3 << 30)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 
-		// One that has ended is not given its limit again.
+		// An ended container does not get its limit again.
 		if err := n.Release(t.Context(), "/"+c1); err != nil {
 			t.Error(err)
 		}
@@ -263,7 +263,7 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 	})
 }
 
-// failing is a driver that sets no limits of one GPU.
+// failing is a driver that cannot set limits on one GPU.
 type failing struct {
 	*driver
 	id gpu.UUID
@@ -276,7 +276,7 @@ func (f failing) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard ui
 	return f.driver.Set(ctx, id, dir, soft, hard)
 }
 
-// asleep is a driver that does not answer to Set for as long as its caller waits.
+// asleep is a driver whose Set blocks until its caller's context is done.
 type asleep struct {
 	*driver
 	asked chan struct{}
@@ -288,7 +288,7 @@ func (a asleep) Set(ctx context.Context, _ gpu.UUID, _ string, _, _ uint64) erro
 	return ctx.Err()
 }
 
-// That a container came while the driver was asked for something else tells nothing of the driver.
+// A container that starts while the driver is busy proves nothing about the driver.
 func TestADriverThatIsBusyCanSetLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -312,7 +312,7 @@ func TestADriverThatIsBusyCanSetLimits(t *testing.T) {
 	})
 }
 
-// The container runtime goes on without who does not answer in time, and starts the container.
+// The container runtime does not wait for a late answer, and starts the container.
 func TestWhoAsksForALimitWaitsNoLongerThanItSays(t *testing.T) {
 	d := asleep{newDriver(t), make(chan struct{}, 8)}
 	k := newKernel(d, Cgroups{Root: d.root})
@@ -345,8 +345,8 @@ func TestWhoAsksForALimitWaitsNoLongerThanItSays(t *testing.T) {
 	<-proven
 }
 
-// TestNothingIsReservedForContainersThatEnded: neither when their end is known, nor when their
-// control group went first, also while no plugin ran.
+// TestNothingIsReservedForContainersThatEnded covers reported ends, and control groups that were removed first,
+// also while no plugin ran.
 func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 	devices := []gpu.Device{{UUID: "GPU-a"}}
 	one := map[string]uint64{"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/podb": 1024, c2: 1024}
@@ -379,7 +379,7 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// Its program has groups of its own, whose limits are nobody's business.
+			// The container's program has created groups below its own. The plugin ignores their limits.
 			if err := d.Set(t.Context(), "GPU-a", filepath.Join(d.root, c2, "inner"), 0, 512*mib); err != nil {
 				t.Fatal(err)
 			}
@@ -399,7 +399,8 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 	})
 }
 
-// TestANodeIsKernelOnceALimitWasReadBack, on each GPU, beside the control groups of pods.
+// TestANodeIsKernelOnceALimitWasReadBack requires a limit that reads back on each GPU, in a group next to the
+// pods' groups.
 func TestANodeIsKernelOnceALimitWasReadBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(d *driver)
@@ -450,7 +451,7 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// timed is a driver that takes some time for each call.
+// timed is a driver with a duration for each call.
 type timed struct {
 	*driver
 	takes time.Duration
@@ -479,8 +480,9 @@ func (t timed) Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard uin
 	return t.driver.Get(ctx, id, dir)
 }
 
-// TestATestThatIsCutShortSaysNothingOfTheDriver: on a node with 8 GPUs and 120 containers it takes longer than a container's
-// start may wait. Neither is that container refused, nor is another that needs its limit meanwhile, nor is the node weaker.
+// TestATestThatIsCutShortSaysNothingOfTheDriver runs a test that takes longer than a container's start may
+// wait, on a node with 8 GPUs and 120 containers. The start succeeds, other containers get their limits
+// meanwhile, and the node keeps its level.
 func TestATestThatIsCutShortSaysNothingOfTheDriver(t *testing.T) {
 	h := newHost(t)
 	var devices []gpu.Device
@@ -530,7 +532,8 @@ func TestATestThatIsCutShortSaysNothingOfTheDriver(t *testing.T) {
 	})
 }
 
-// TestALimitThatNobodyWaitedFor is given back, unless the container has it after all; and it counts for no failure.
+// TestALimitThatNobodyWaitedFor is released, unless the container has the limit by now. It does not count as a
+// failure.
 func TestALimitThatNobodyWaitedFor(t *testing.T) {
 	for again, want := range map[bool]map[string]uint64{
 		false: {}, true: {"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024},
@@ -565,7 +568,7 @@ func TestALimitThatNobodyWaitedFor(t *testing.T) {
 	}
 }
 
-// late is a driver that sets limits after nobody waits for it.
+// late is a driver that sets limits after its caller has given up.
 type late struct{ *driver }
 
 func (l late) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error {
@@ -574,7 +577,8 @@ func (l late) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint6
 	return errors.New("NVML does not answer")
 }
 
-// TestOneGPUThatIsNotLimited is unhealthy, and the others have their level: with the kernel and with MPS.
+// TestOneGPUThatIsNotLimited makes one GPU unhealthy. The other GPUs keep their level, with the kernel and with
+// MPS.
 func TestOneGPUThatIsNotLimited(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Facts)
@@ -614,7 +618,7 @@ func TestOneGPUThatIsNotLimited(t *testing.T) {
 	}
 }
 
-// TestAGroupThatCannotBeReadKeepsItsReservation: the sum of the containers below it is unknown, and not 0.
+// TestAGroupThatCannotBeReadKeepsItsReservation verifies that an unreadable group does not count as a sum of 0.
 func TestAGroupThatCannotBeReadKeepsItsReservation(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
@@ -622,7 +626,7 @@ func TestAGroupThatCannotBeReadKeepsItsReservation(t *testing.T) {
 		t.Fatal(err)
 	}
 	want, pod := d.reserved(), filepath.Join(d.root, filepath.Dir(c1))
-	if err := errors.Join(os.RemoveAll(pod), os.WriteFile(pod, nil, 0o644)); err != nil { // no folder
+	if err := errors.Join(os.RemoveAll(pod), os.WriteFile(pod, nil, 0o644)); err != nil { // not a directory
 		t.Fatal(err)
 	}
 	if soft, err := k.settle(t.Context(), "GPU-a", pod); err == nil || soft != 1024*mib {

@@ -7,7 +7,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// proven are the facts of a node that has everything.
+// proven returns the facts of a node with all abilities.
 func proven() Facts {
 	return Facts{
 		Driver:  "615.12.01",

@@ -17,7 +17,7 @@ import (
 
 const interval = 2 * time.Second
 
-// host is a node whose facts a test changes.
+// host is a node with facts that a test changes.
 type host struct {
 	mu      sync.Mutex
 	driver  *driver
@@ -67,7 +67,7 @@ func (h *host) set(change func(*Facts)) {
 	change(&h.facts)
 }
 
-// plug changes the GPUs, as the prober tells.
+// plug changes the GPUs and signals the change, like the prober.
 func (h *host) plug(change func(*Facts)) {
 	h.set(change)
 	h.mu.Lock()
@@ -76,7 +76,7 @@ func (h *host) plug(change func(*Facts)) {
 	h.changed = make(chan struct{})
 }
 
-// run runs a node over a host in a bubble until the test ends.
+// run runs a node on a host in a synctest bubble until the test ends.
 func run(t *testing.T, mode Mode, h *host) *Node {
 	t.Helper()
 	n := NewNode(mode, interval, h, h.probes(), zap.NewNop())
@@ -115,7 +115,7 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 		h.set(func(f *Facts) { f.MPS = errors.New("the daemon is dead") })
 		time.Sleep(interval)
 		synctest.Wait()
-		wantLevel(t, n, gpu.EnforcementKernel, "", "") // which needs no MPS
+		wantLevel(t, n, gpu.EnforcementKernel, "", "") // needs no MPS
 
 		_, _, changed := n.Inventory()
 		h.set(func(f *Facts) { f.NRI = errors.New("no NRI") })
@@ -148,8 +148,8 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 	})
 }
 
-// TestAContainerThatRunsWithoutItsLimit: the node promises no more limits, but those that were
-// promised one start: the runtime calls for them.
+// TestAContainerThatRunsWithoutItsLimit verifies that the node's level is no longer kernel, but that containers
+// with a promised limit start: the runtime calls the plugin for them.
 func TestAContainerThatRunsWithoutItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -170,7 +170,7 @@ func TestNodeThatIsToldItsLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		n := run(t, "mps", h)
-		wantLevel(t, n, gpu.EnforcementMPS, "", "") // and no more
+		wantLevel(t, n, gpu.EnforcementMPS, "", "") // not kernel
 
 		h.set(func(f *Facts) { f.MPS = errors.New("the daemon is dead") })
 		time.Sleep(interval)
@@ -206,7 +206,8 @@ func TestGroupOf(t *testing.T) {
 	}
 }
 
-// TestWhoLimitsAContainerIsAsked: those of its own devices, well or not, and no others.
+// TestWhoLimitsAContainerIsAsked verifies that Ready queries the daemons of the container's devices, healthy or
+// not, and no others.
 func TestWhoLimitsAContainerIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -232,7 +233,7 @@ func TestWhoLimitsAContainerIsAsked(t *testing.T) {
 	})
 }
 
-// TestReadyWithoutDevicesIsAboutAll of the node's GPUs: one that is too old for MPS keeps containers from starting.
+// TestReadyWithoutDevicesIsAboutAll verifies that without devices, all GPUs of the node must fulfill the level.
 func TestReadyWithoutDevicesIsAboutAll(t *testing.T) {
 	h := newHost(t)
 	n := NewNode(Auto, interval, h, h.probes(), zap.NewNop())

@@ -116,7 +116,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestSizeWithoutReservedMemory: a driver that reports less than nothing as reserved adds no memory.
+// TestSizeWithoutReservedMemory verifies that a negative reserve of the driver adds no memory.
 func TestSizeWithoutReservedMemory(t *testing.T) {
 	for driverMiB, want := range map[int64]gpu.Units{-2048: 3, 0: 3, 1: 2} {
 		if got := Size(3072, driverMiB, 0, 1024).Allocatable; got != want {

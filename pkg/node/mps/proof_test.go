@@ -17,14 +17,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// TestADaemonIsHealthyOnceAClientWasLimited: on each GPU, with the pipe directory that clients have.
+// TestADaemonIsHealthyOnceAClientWasLimited requires a limited client on each GPU, through the pipe directory
+// of clients.
 func TestADaemonIsHealthyOnceAClientWasLimited(t *testing.T) {
 	want := []string{"CUDA_VISIBLE_DEVICES=%d", "CUDA_MPS_PIPE_DIRECTORY=FOLDER/clients", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M"}
 	n := newNode(t)
 	var asked atomic.Int32
 	n.cfg.Probe = func(_ context.Context, env []string) error {
 		client := asked.Add(1) - 1
-		gpu := []int{0, 1, 0}[client] // the first fails
+		gpu := []int{0, 1, 0}[client] // the first probe fails
 		for _, variable := range want {
 			variable = strings.ReplaceAll(strings.ReplaceAll(variable, "FOLDER", n.cfg.Dir), "%d", fmt.Sprint(gpu))
 			if !slices.Contains(env, variable) {
@@ -56,7 +57,7 @@ func TestADaemonThatLimitsNoClient(t *testing.T) {
 	}
 }
 
-// TestGPUsOfOthersAreNotProbed: in MIG mode, or left to another device plugin.
+// TestGPUsOfOthersAreNotProbed covers GPUs in MIG mode, and GPUs of another device plugin.
 func TestGPUsOfOthersAreNotProbed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		open  []bool
@@ -101,7 +102,7 @@ func TestGPUsOfOthersAreNotProbed(t *testing.T) {
 	}
 }
 
-// TestProbesThatFailBecomeRare: each takes memory of the GPUs that programs want.
+// TestProbesThatFailBecomeRare verifies the growing pause: each probe uses GPU memory that programs may need.
 func TestProbesThatFailBecomeRare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p proof
@@ -130,7 +131,8 @@ func TestProbesThatFailBecomeRare(t *testing.T) {
 	})
 }
 
-// TestAFullGPUProvesNoLimit: a client that gets nothing there may have met the end of the GPU. The other GPU has its proof.
+// TestAFullGPUProvesNoLimit verifies that a failed allocation on a full GPU proves nothing. The other GPU has
+// its proof.
 func TestAFullGPUProvesNoLimit(t *testing.T) {
 	n := newNode(t)
 	free := [2]atomic.Int64{}
@@ -155,7 +157,8 @@ func TestAFullGPUProvesNoLimit(t *testing.T) {
 	}
 }
 
-// TestALostGPUKeepsMPSFromNoOther: the daemon is for the GPUs that answer when it starts, and for the same ones while it runs.
+// TestALostGPUKeepsMPSFromNoOther verifies that the daemon serves the GPUs that answer at its start, and the
+// same GPUs until it ends.
 func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
 	n := newNode(t)
 	var lost atomic.Bool
@@ -180,7 +183,7 @@ func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
 	lost.Store(false)
-	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil { // it is started again
+	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil { // the supervisor restarts it
 		t.Fatal(err)
 	}
 	n.eventually("both have their proof", func(s Status, err error) bool { return healthy(s, err) && slices.Equal(s.Proven, []int{0, 1}) })
@@ -189,7 +192,8 @@ func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
 	}
 }
 
-// TestADrainGoesOnWhenOneQuestionFails: a daemon that does not list its clients may have some.
+// TestADrainGoesOnWhenOneQuestionFails verifies that a daemon counts as having clients while it cannot list
+// them.
 func TestADrainGoesOnWhenOneQuestionFails(t *testing.T) {
 	n := newNode(t)
 	n.cfg.Quit = n.cfg.Interval // a daemon with clients does not quit: the supervisor kills it
@@ -199,7 +203,7 @@ func TestADrainGoesOnWhenOneQuestionFails(t *testing.T) {
 	n.eventually("two clients", func(s Status, err error) bool { return healthy(s, err) && s.Clients == 2 })
 	n.steer("broken", "get_server_list get_client_list")
 	n.stop()
-	for range 50 { // questions
+	for range 50 { // queries
 		n.eventually("it drains", sick("about to end"))
 		select {
 		case err := <-n.ended:

@@ -30,7 +30,7 @@ import (
 
 const patience = 20 * time.Second
 
-// standin is the program that takes the daemon's place.
+// standin is the path of the program that replaces the daemon.
 var standin string
 
 func TestMain(m *testing.M) {
@@ -50,11 +50,11 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// modes are the compute modes of a machine's GPUs.
+// modes contains the compute modes of a machine's GPUs.
 type modes struct {
 	is   map[string]int
-	fail string // the GPU that takes none
-	lost bool   // one that does not answer: none can be read
+	fail string // GPU whose mode cannot be set
+	lost bool   // one GPU does not answer, so no mode can be read
 }
 
 func (m *modes) Modes() (map[string]int, error) {
@@ -75,7 +75,7 @@ func (m *modes) SetMode(uuid string, mode int) error {
 	return nil
 }
 
-// links shows directories elsewhere by links, for which no right is needed.
+// links implements Mounts with symbolic links, which need no privilege.
 type links struct {
 	fail   error
 	shared []string
@@ -93,7 +93,7 @@ func (l *links) ReadOnly(dir, at string) error {
 	return os.Symlink(dir, at)
 }
 
-// node is a directory with a supervisor over it.
+// node is a directory with a supervisor.
 type node struct {
 	*testing.T
 	cfg   Config
@@ -121,7 +121,7 @@ func twoGPUs() []inventory.Part {
 	return []inventory.Part{{UUID: "GPU-a", MiB: 14336, Free: 14336}, {UUID: "GPU-b", Index: 1, MiB: 80896, Free: 80896}}
 }
 
-// run starts a supervisor. The test ends it.
+// run starts the supervisor, and ends it with the test.
 func (n *node) run() *node {
 	ctx, cancel := context.WithCancel(n.Context())
 	n.stop, n.ended = cancel, make(chan error, 1)
@@ -136,7 +136,7 @@ func (n *node) run() *node {
 	return n
 }
 
-// end tells the supervisor to end and waits until it has.
+// end stops the supervisor and waits for its end.
 func (n *node) end() error {
 	n.stop()
 	select {
@@ -150,7 +150,7 @@ func (n *node) end() error {
 
 func (n *node) pipe(name string) string { return filepath.Join(n.cfg.Dir, "pipe", name) }
 
-// steer gives the stand-in a file, and takes it away when the content is empty.
+// steer writes a file that controls the stand-in, or removes it if the content is empty.
 func (n *node) steer(name, content string) {
 	n.Helper()
 	err := os.WriteFile(n.pipe(name), []byte(content), 0o644)
@@ -162,8 +162,7 @@ func (n *node) steer(name, content string) {
 	}
 }
 
-// told returns what the daemons were told, those questions left out that only
-// ask whether they live.
+// told returns the commands that the daemons received, without health queries.
 func (n *node) told() []string {
 	text, err := os.ReadFile(filepath.Join(n.cfg.Dir, "log", "standin.log"))
 	if err != nil {
@@ -174,7 +173,7 @@ func (n *node) told() []string {
 	})
 }
 
-// eventually waits for what the client is told of the daemon.
+// eventually waits until the client's view of the daemon satisfies holds.
 func (n *node) eventually(what string, holds func(Status, error) bool) Status {
 	n.Helper()
 	deadline := time.After(patience)
@@ -217,8 +216,8 @@ var settings = []string{
 	"set_default_device_pinned_mem_limit 0 14336M", "set_default_device_pinned_mem_limit 1 80896M",
 }
 
-// A daemon counts as healthy only where it can be asked as containers ask it: through a folder in which
-// nothing can be written, with the /dev/shm that they share.
+// A daemon is healthy only if it answers through the clients' directory, which is read-only, and with the
+// clients' /dev/shm.
 func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
 	n := newNode(t)
 	mounts := &links{fail: errors.New("operation not permitted")}
@@ -241,7 +240,8 @@ func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
 	}
 }
 
-// TestADaemonOfAnInstance: it, its commands and the probe see the instance alone, in a folder of its own.
+// TestADaemonOfAnInstance verifies that the daemon, its commands and the probe see only the instance, in a
+// separate directory.
 func TestADaemonOfAnInstance(t *testing.T) {
 	n := newNode(t)
 	dir, instance := n.cfg.Dir, gpu.Device{UUID: "MIG-a", Index: 2, Model: "A100 MIG 1g.5gb"}
@@ -277,7 +277,7 @@ func TestADaemonOfAnInstance(t *testing.T) {
 		want    string
 	}{
 		{[]gpu.Device{instance}, "[2] <nil>"},
-		{[]gpu.Device{instance, {UUID: "GPU-b", Index: 1}}, "[2] <nil>"}, // a daemon that is missing takes the level from its own GPUs alone
+		{[]gpu.Device{instance, {UUID: "GPU-b", Index: 1}}, "[2] <nil>"}, // a missing daemon lowers the level of its own GPUs only
 	} {
 		if got := check(tc.devices...); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc.devices, got, tc.want)
@@ -359,7 +359,7 @@ func TestADaemonThatIsKilledComesBackWithItsSettings(t *testing.T) {
 
 func TestADaemonThatEndsWell(t *testing.T) {
 	n := newNode(t)
-	n.cfg.Interval, n.cfg.Backoff = 2*time.Second, patience // its end is seen before its silence, and told until the test has looked
+	n.cfg.Interval, n.cfg.Backoff = 2*time.Second, patience // the supervisor notices its end before a failed query, and reports it until the test has checked
 	n.run()
 	n.eventually("healthy", healthy)
 	if err := syscall.Kill(n.pid(), syscall.SIGTERM); err != nil {
@@ -373,7 +373,7 @@ func TestADaemonThatEndsWell(t *testing.T) {
 	}
 }
 
-// The device plugin counts memory of processes that are no MPS servers as foreign, so a failed count must not lose servers.
+// The device plugin counts memory of other processes as foreign, so a failed count must not lose MPS servers.
 func TestAFailedCountOfClients(t *testing.T) {
 	n := newNode(t)
 	s := New(n.cfg, n.modes, n.log)
@@ -408,7 +408,7 @@ func TestAnEndedDaemonHasNoServers(t *testing.T) {
 	}
 }
 
-// A supervisor that is busy differs from one that does not run: only the daemon of the first has servers.
+// A busy supervisor differs from one that does not run: only the first one's daemon has servers.
 func TestServersOfSilentSupervisors(t *testing.T) {
 	n := newNode(t)
 	if servers, err := Servers(t.Context(), n.cfg.Dir); err != nil || len(servers) > 0 {
@@ -467,8 +467,8 @@ func TestADaemonThatRefuses(t *testing.T) {
 	}
 }
 
-// TestASupervisorThatLimitsNoClient: one of version 0.2 may still run, for its DaemonSet is updated by hand, and a healthy one
-// may have limited no client.
+// TestASupervisorThatLimitsNoClient covers a supervisor of version 0.2, whose DaemonSet administrators update
+// manually, and a healthy supervisor without a limited client.
 func TestASupervisorThatLimitsNoClient(t *testing.T) {
 	for want, status := range map[string]Status{
 		"protocol 3, which gpumem no longer uses: delete the daemon's pod": {Healthy: true, Protocol: 3, Proven: []int{0, 1}}, // the client checks
@@ -497,7 +497,7 @@ func TestASupervisorThatLimitsNoClient(t *testing.T) {
 	}
 }
 
-// A container that has no daemon, or one that is still supported, has nothing to wait for.
+// A container without a daemon, or with a supported one, may start.
 func TestCheckProtocol(t *testing.T) {
 	for protocol, want := range map[int]bool{0: true, 2: true, 3: false} {
 		if err := CheckProtocol(protocol); (err == nil) != want {
@@ -552,7 +552,7 @@ func TestEarlyEndsBeforeOptionsChange(t *testing.T) {
 	}{
 		{false, errExited, "-f -multiuser-server"},
 		{false, errExited, "-f -multiuser-server"},
-		{true, errExited, "-f -multiuser-server"}, // the ends are no longer in a row
+		{true, errExited, "-f -multiuser-server"}, // the early ends are no longer consecutive
 		{false, errExited, "-f -multiuser-server"},
 		{false, errExited, "-f -multiuser-server"},
 		{false, context.DeadlineExceeded, "-f -multiuser-server"}, // it ran, so it accepted its options
@@ -575,7 +575,7 @@ func TestEarlyEndsBeforeOptionsChange(t *testing.T) {
 	}
 }
 
-// People read the daemon's last output in the reason, for each kind of start.
+// The reason contains the daemon's last output, for each kind of start.
 func TestADaemonThatEndsAtItsStart(t *testing.T) {
 	n := newNode(t)
 	if err := os.MkdirAll(n.pipe(""), 0o755); err != nil {
@@ -592,8 +592,8 @@ func TestADaemonThatEndsAtItsStart(t *testing.T) {
 	}
 }
 
-// NVIDIA's tool may need to write into the pipe directory, which containers have read-only. That shows nothing of the
-// daemon, or of clients.
+// NVIDIA's tool may need write access to the pipe directory, which is read-only for containers. That proves
+// nothing about the daemon or its clients.
 func TestAToolThatCannotUseAReadOnlyDirectory(t *testing.T) {
 	t.Run("from the start", func(t *testing.T) {
 		n := newNode(t)
@@ -641,7 +641,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// A daemon may write without an end, and no line may fill the node's annotation.
+// A daemon may write endless output, and no line may fill the node's annotation.
 func TestLastLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                        "",
@@ -758,7 +758,7 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 	})
 }
 
-// A GPU that is lost does not keep the others from their modes.
+// A lost GPU does not keep the other GPUs' modes from being restored.
 func TestModesAreRestoredNextToALostGPU(t *testing.T) {
 	is := &modes{is: map[string]int{"GPU-a": exclusiveProcess}, lost: true}
 	file := filepath.Join(t.TempDir(), modesFile)

@@ -106,7 +106,7 @@ func TestCordonedGPUsAreHeeded(t *testing.T) {
 	go func() {
 		done <- n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) { return inventory(gpu0, gpu1), nil }, nothing)
 	}()
-	annotated(t, client, inventory(gpu0, gpu1)) // what is cordoned is healthy all the same
+	annotated(t, client, inventory(gpu0, gpu1)) // cordoned GPUs stay healthy
 	if diff := cmp.Diff([]gpu.UUID{"GPU-bbbbbbbb", "GPU-gone"}, n.Cordoned()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

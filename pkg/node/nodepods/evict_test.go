@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// Who asked would report an eviction that has not been.
+// Otherwise the caller would report an eviction that did not happen.
 func TestAPodThatIsGoneWasNotEvicted(t *testing.T) {
 	for want, answer := range map[string]error{"": nil, "evict pod ml/p: it is gone": apierrors.NewNotFound(v1.Resource("pods"), "p")} {
 		client := fake.NewClientset()
@@ -30,7 +30,7 @@ func TestAPodThatIsGoneWasNotEvicted(t *testing.T) {
 	}
 }
 
-// TestAStaticPodIsNotEvicted: its eviction would only remove its mirror.
+// TestAStaticPodIsNotEvicted: the eviction would only remove its mirror pod.
 func TestAStaticPodIsNotEvicted(t *testing.T) {
 	mirror := pod("a", "u1", 3)
 	mirror.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "0123456789abcdef0123456789abcdef"}

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// FuzzTrim: the plugin reads the same from a trimmed pod as from the whole pod, under
-// the default domain and another.
+// FuzzTrim verifies that the plugin reads the same from a trimmed pod as from the whole pod, under the default
+// domain and another.
 func FuzzTrim(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"annotations":{"gpumem.dev/assignment":"{\"v\":1,\"gpus\":[{\"uuid\":\"GPU-a\",\"units\":3}]}"}},"spec":{"nodeName":"n1","containers":[{"name":"c","resources":{"limits":{"gpumem.dev/gpu-mem":"3","cpu":"1"}}}]},"status":{"startTime":"2026-01-01T00:00:00Z"}}`))
 	f.Add([]byte(`{"metadata":{"annotations":{"aliyun.com/gpu-index":"2"}},"spec":{"initContainers":[{"restartPolicy":"Always","resources":{"requests":{"aliyun.com/gpu-mem":"1"}}}]},"status":{"phase":"Failed"}}`))

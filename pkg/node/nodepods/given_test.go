@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// account is one that a test sets.
+// account is an account that a test sets.
 type account struct {
 	mu      sync.Mutex
 	given   []gpu.PodAllocation
@@ -47,8 +47,8 @@ func given(uid string, device gpu.Device, units gpu.Units) gpu.PodAllocation {
 	return gpu.PodAllocation{UID: uid, Shares: []gpu.Share{{Device: device.UUID, Units: units}}}
 }
 
-// A plugin that has just begun leaves the inventory of the one before it, until it knows the account. An
-// amount on a GPU that is gone does not count.
+// A new plugin keeps its predecessor's inventory until it knows the account. An amount on a missing GPU does
+// not count.
 func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	inv := inventory(gpu0, gpu1)
 	before, err := api.EncodeInventory(api.WithAllocated(inventory(gpu0), []gpu.PodAllocation{given("u1", gpu0, 3)}))
@@ -63,7 +63,7 @@ func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 		_ = n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return current, offers }, told.get)
 	}()
 	for range 2 {
-		offers <- struct{}{} // it has looked
+		offers <- struct{}{} // the node has read the offer
 	}
 	annotated(t, client, api.WithAllocated(inventory(gpu0), []gpu.PodAllocation{given("u1", gpu0, 3)}))
 	if missing := n.Missing(); missing != errAccount.Error() {
@@ -85,12 +85,12 @@ func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	}
 }
 
-// The owners of pods cannot have the node's object written all the time.
+// Pod owners cannot cause constant writes of the node's object.
 func TestWhatPodsWereGivenIsWrittenNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(healthOf(inventory(gpu0)))
 		var mu sync.Mutex
-		writes := make(map[time.Time]bool) // one may be repeated before its own event comes
+		writes := make(map[time.Time]bool) // a write may be repeated before its own event arrives
 		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -124,8 +124,8 @@ func TestWhatPodsWereGivenIsWrittenNowAndThen(t *testing.T) {
 	})
 }
 
-// A pod that its owner sends to the node, with an assignment that its owner wrote, is judged like
-// any other that no scheduler has placed.
+// A pod that its owner bound to the node with a forged assignment is treated like any pod that no scheduler
+// placed.
 func TestAForgedAssignmentPlacesNoPod(t *testing.T) {
 	inv := inventory(gpu0, gpu1)
 	slots, err := gpu.NewSlots(inv)
@@ -158,7 +158,7 @@ func TestAForgedAssignmentPlacesNoPod(t *testing.T) {
 		others []*v1.Pod
 		held   []allocation.Allocated
 		change func(*allocation.State)
-		want   gpu.UUID // none: it is refused
+		want   gpu.UUID // empty if it is rejected
 	}{
 		"a node that places pods":             {want: gpu0.UUID},
 		"a node that refuses them":            {change: func(s *allocation.State) { s.PlaceUnassigned = false }},

@@ -45,7 +45,7 @@ func TestLookSeesTheNodeAndWhoHoldsItsResource(t *testing.T) {
 	}
 }
 
-// TestLookSeesTheKindOfPods: one that the kubelet has admitted, and those with claims by the annotation.
+// TestLookSeesTheKindOfPods covers an admitted pod, and pods with claims in the annotation.
 func TestLookSeesTheKindOfPods(t *testing.T) {
 	names, err := api.NewNames(api.DefaultDomain)
 	if err != nil {

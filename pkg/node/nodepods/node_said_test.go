@@ -15,8 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// While the label of a node says that its GPUs are to be handed out the other way, no pod is to come.
-// The GPUs are as healthy as before.
+// While a node's label requests another API, the node accepts no pods. Its GPUs keep their health.
 func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	n := NewNode(client, names(t), "n1", zap.NewNop())
@@ -56,7 +55,7 @@ func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	if err != nil {
 		t.Error("its GPUs are not healthy any more:", err)
 	}
-	label(api.InShares) // which are not on
+	label(api.InShares) // not enabled
 	annotated(t, client, inventory(gpu0))
 	cancel()
 	if err := <-done; err != nil {

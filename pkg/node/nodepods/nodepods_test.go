@@ -49,7 +49,7 @@ func inventory(devices ...gpu.Device) gpu.Inventory {
 
 var names = kubetest.Names
 
-// pod is one that is bound to node n1 and asks for some units.
+// pod returns a pod that is bound to node n1 and requests some units.
 func pod(name, uid string, units int64) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: "1"},
@@ -67,7 +67,7 @@ func pod(name, uid string, units int64) *v1.Pod {
 	}
 }
 
-// A plugin that ends waits for containers that are being made, and for no others.
+// A plugin that ends waits only for pods whose containers are being created.
 func TestWhichPodsAreStarting(t *testing.T) {
 	waits := func(reason string) v1.ContainerStatus {
 		return v1.ContainerStatus{Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}}
@@ -117,7 +117,7 @@ func watching(t *testing.T, client *fake.Clientset) *Pods {
 	return p
 }
 
-// until waits until the pods are as a test wants them.
+// until waits until the pods satisfy want.
 func until(t *testing.T, p *Pods, want func([]allocation.Pod, bool) bool) []allocation.Pod {
 	t.Helper()
 	deadline := time.After(patience)
@@ -176,7 +176,8 @@ func TestPodsOfTheNode(t *testing.T) {
 	until(t, p, func(pods []allocation.Pod, _ bool) bool { return len(pods) == 0 })
 }
 
-// TestSecondNames of settings stay in the trimmed pod; a value that the kubelet computes is unknown.
+// TestSecondNames verifies that second names of settings stay in the trimmed pod, and that a value computed by
+// the kubelet is unknown.
 func TestSecondNames(t *testing.T) {
 	full := pod("a", "u1", 3)
 	full.Spec.Containers[0].Env = append(full.Spec.Containers[0].Env,
@@ -196,7 +197,7 @@ func TestSecondNames(t *testing.T) {
 	}
 }
 
-// TestDisruptions lists a pod that Kubernetes terminates, and signals it.
+// TestDisruptions verifies that Disruptions lists a pod that Kubernetes terminates, and signals the change.
 func TestDisruptions(t *testing.T) {
 	client := fake.NewClientset(pod("a", "u1", 3), pod("b", "u2", 3))
 	p := watching(t, client)
@@ -250,7 +251,7 @@ func TestPodsAreTrimmed(t *testing.T) {
 	}
 }
 
-// The control groups of a static pod have the UID that the kubelet gave it.
+// The control groups of a static pod contain the kubelet's UID.
 func TestAPodIsKnownByTheKubeletsUIDToo(t *testing.T) {
 	const hash = "0123456789abcdef0123456789abcdef"
 	for name, tc := range map[string]struct {
@@ -307,7 +308,7 @@ func TestOldNewsIsDropped(t *testing.T) {
 	}
 }
 
-// TestAnUnreadablePodIsLoggedOnce, and again only when the reason changes.
+// TestAnUnreadablePodIsLoggedOnce expects another log line only after the reason changes.
 func TestAnUnreadablePodIsLoggedOnce(t *testing.T) {
 	core, logged := observer.New(zap.WarnLevel)
 	p := NewPods(fake.NewClientset(), names(t), "n1", zap.New(core))
@@ -326,8 +327,7 @@ func TestAnUnreadablePodIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// The watch has told of some pods, and a list of the API server of others; what
-// the watch tells while the list is on its way is later.
+// The watch has delivered some pods, and a list others. Watch events during the list are newer.
 func TestRefresh(t *testing.T) {
 	at := func(name, version string) *v1.Pod {
 		o := pod(name, "uid-"+name, 3)
@@ -369,7 +369,7 @@ func TestRefresh(t *testing.T) {
 func TestCorrectCarriesTheUID(t *testing.T) {
 	client := fake.NewClientset(pod("a", "u1", 3))
 	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		// As the API server does it: a UID in the patch is a precondition.
+		// The API server treats a UID in the patch as a precondition.
 		var patch v1.Pod
 		if err := json.Unmarshal(action.(clienttesting.PatchAction).GetPatch(), &patch); err != nil {
 			return true, nil, err
@@ -414,7 +414,7 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 	}
 }
 
-// A pod can end, and another have its name, before the answer about what was written of it is here.
+// A pod can end, and a new pod of the same name start, before the answer to a write arrives.
 func TestAPodThatEndsWhileItIsWrittenIsGone(t *testing.T) {
 	for name, next := range map[string]*v1.Pod{"gone": nil, "made again": pod("a", "u2", 3)} {
 		client := fake.NewClientset(pod("a", "u1", 3))
@@ -442,7 +442,7 @@ func TestAPodThatEndsWhileItIsWrittenIsGone(t *testing.T) {
 	}
 }
 
-// A correction makes the labels true, and takes away one that nothing is known about.
+// A correction fixes the labels, and removes a label without a known value.
 func TestCorrectLabels(t *testing.T) {
 	made := pod("a", "u1", 3)
 	made.Labels = map[string]string{"app": "web", "gpumem.dev/assigned-model": "Other", "gpumem.dev/assigned-percent": "99", "gpumem.dev/assigned-speed": "99"}
@@ -464,7 +464,7 @@ func TestCorrectLabels(t *testing.T) {
 	}
 }
 
-// annotated waits until the node's annotation is that of an inventory.
+// annotated waits until the node's annotation equals an inventory.
 func annotated(t *testing.T, client *fake.Clientset, want gpu.Inventory) {
 	t.Helper()
 	value, err := api.EncodeInventory(want)
@@ -606,13 +606,13 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// What is said again is counted, and makes no other Event; what is said anew makes
-// one, though its reason is the same.
+// A repeated event increases the count of its Event. A new note creates another Event, even with the same
+// reason.
 func TestAThousandPodsMakeNoStormOfEvents(t *testing.T) {
 	client := fake.NewClientset()
 	made := make(chan struct{}, 10000)
 	var mu sync.Mutex
-	names := make(map[string]string) // of Events, by what they say
+	names := make(map[string]string) // Events by note
 	client.PrependReactor("create", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		event := action.(clienttesting.CreateAction).GetObject().(*eventsv1.Event)
 		mu.Lock()

@@ -54,7 +54,7 @@ func TestStartupTaintIsRemoved(t *testing.T) {
 	}
 }
 
-// A taint that came before the startup taint meanwhile is not removed in its place.
+// A taint that has moved to the startup taint's position is not removed instead.
 func TestStartupTaintThatMoved(t *testing.T) {
 	startup := v1.Taint{Key: api.StartupTaint, Effect: v1.TaintEffectNoSchedule}
 	taints := []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}, startup}

@@ -20,12 +20,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// healthOf is a node whose condition says already how the GPUs of an inventory are.
+// healthOf returns a node whose condition already matches an inventory.
 func healthOf(inv gpu.Inventory) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{Conditions: []v1.NodeCondition{condition(inv)}}}
 }
 
-// keeping runs a Node that offers an inventory, until it is told to end.
+// keeping runs a Node that offers an inventory, until Withdraw or the end of the test.
 func keeping(t *testing.T, client *fake.Clientset, inv gpu.Inventory) (n *Node, done <-chan error) {
 	t.Helper()
 	n = NewNode(client, names(t), "n1", zap.NewNop())
@@ -54,13 +54,13 @@ func TestWithdrawnInventory(t *testing.T) {
 		if err := n.Withdraw(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		annotated(t, client, withdrawn) // at the second attempt
+		annotated(t, client, withdrawn) // on the second attempt
 	}
 	if err := <-done; err != nil || !inv.Devices[0].Status.TakesPods() {
 		t.Errorf("Run: %v; its source's inventory is %v", err, inv)
 	}
 
-	// The next plugin writes what there is, and again when a write of this one comes late.
+	// The next plugin writes its inventory, and writes it again after a late write of the previous one.
 	keeping(t, client, inv)
 	value, err := api.EncodeInventory(withdrawn)
 	if err != nil {
@@ -105,5 +105,5 @@ func TestWithdrawWaitsNoLongerThanItIsTold(t *testing.T) {
 	})
 }
 
-// nothing is an account of no pod.
+// nothing is an account without pods.
 func nothing() ([]gpu.PodAllocation, bool, <-chan struct{}) { return nil, true, nil }

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// runtime is a container runtime that lets plugins register.
+// runtime is a container runtime in which plugins can register.
 type runtime struct{ registered chan struct{} }
 
 func (r *runtime) RegisterPlugin(context.Context, *api.RegisterPluginRequest) (*api.Empty, error) {
@@ -26,7 +26,7 @@ func (r *runtime) UpdateContainers(context.Context, *api.UpdateContainersRequest
 	return &api.UpdateContainersResponse{}, nil
 }
 
-// connect lets one plugin connect to a socket, and returns the client for it.
+// connect accepts one plugin's connection, and returns its client.
 func (r *runtime) connect(t *testing.T, listener net.Listener) api.PluginService {
 	t.Helper()
 	conn, err := listener.Accept()
@@ -54,8 +54,8 @@ func (r *runtime) connect(t *testing.T, listener net.Listener) api.PluginService
 	return api.NewPluginClient(ttrpc.NewClient(pluginConn))
 }
 
-// TestThePluginIsConnectedOnceItKnowsWhatRuns: a container that was started meanwhile may have no limit, and the node is not
-// kernel until that is known.
+// TestThePluginIsConnectedOnceItKnowsWhatRuns: a container that started while the plugin was disconnected may
+// have no limit, so the node is not kernel until Synchronize.
 func TestThePluginIsConnectedOnceItKnowsWhatRuns(t *testing.T) {
 	dir, err := os.MkdirTemp("", "nri") //nolint:usetesting // for a short path
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// fakeContainers are one container, known or not.
+// fakeContainers is one container, known or unknown.
 type fakeContainers struct {
 	env   map[string]string
 	fail  error
-	holds bool // another container of its pod was given GPU memory
+	holds bool // another container of its pod has GPU memory
 	asked []string
 }
 
@@ -92,7 +92,7 @@ func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
 	}
 }
 
-// A setting that pod or image name otherwise wins over gpumem's value.
+// A setting that pod or image sets by its second name takes precedence over gpumem's value.
 func TestASettingWithTwoNames(t *testing.T) {
 	const jax, torch = "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF"
 	grant := map[string]string{"GPUMEM_GPU_UUID": "GPU-a", jax: "0.2000", torch: "per_process_memory_fraction:0.2000"}
@@ -145,7 +145,7 @@ func TestASettingWithTwoNames(t *testing.T) {
 	}
 }
 
-// A container that was given nothing, and says otherwise, is not created.
+// A container without a grant that claims to have one is not created.
 func TestNoContainerSaysOfItselfThatItWasGivenGPUs(t *testing.T) {
 	p := New("", &fakeContainers{env: map[string]string{}}, zap.NewNop())
 	adjustment, _, err := p.CreateContainer(t.Context(), sandbox, container("GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=all"))
@@ -154,7 +154,7 @@ func TestNoContainerSaysOfItselfThatItWasGivenGPUs(t *testing.T) {
 	}
 }
 
-// The other containers of a pod see no GPU, wherever their variable is from.
+// The other containers of a pod see no GPU, regardless of the source of their variable.
 func TestOtherContainersOfAPodSeeNoGPU(t *testing.T) {
 	for name, tc := range map[string]struct {
 		has     []string
@@ -222,7 +222,7 @@ func TestWhoIsAskedAbout(t *testing.T) {
 	}
 }
 
-// running returns a container that runs, or does not.
+// running returns a container in a given state.
 func running(id string, state api.ContainerState, env ...string) *api.Container {
 	c := container(env...)
 	c.Id, c.PodSandboxId, c.State = id, "s1", state
@@ -232,8 +232,8 @@ func running(id string, state api.ContainerState, env ...string) *api.Container 
 
 var kernel = []string{"GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel"}
 
-// TestContainersThatEnd: what is reserved for them is given back, and they end all the same where it
-// is not.
+// TestContainersThatEnd verifies that their reservations are released, and that they end even if the release
+// fails.
 func TestContainersThatEnd(t *testing.T) {
 	known := &fakeContainers{fail: errors.New("broken")}
 	p := New("", known, zap.NewNop())
@@ -247,7 +247,7 @@ func TestContainersThatEnd(t *testing.T) {
 	}
 }
 
-// slow are containers whose limits take long to set, and fail for some, by their control group.
+// slow is a Containers whose limits take long to set, and fail for some control groups.
 type slow struct {
 	fakeContainers
 	mu    sync.Mutex
@@ -276,8 +276,8 @@ func (s *slow) change(f func()) {
 	f()
 }
 
-// TestContainersThatRanBefore: those that were started while the runtime did not call the plugin all
-// get their limits, however long that takes; and until then it is said which has none.
+// TestContainersThatRanBefore verifies that all containers that started while the plugin was disconnected get
+// their limits, however long that takes. Until then, Late returns one without a limit.
 func TestContainersThatRanBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := &slow{fails: map[string]bool{"/kubepods/podp/c2": true, "/kubepods/podp/c3": true}, held: make(map[string]int)}

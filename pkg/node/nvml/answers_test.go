@@ -42,9 +42,9 @@ func replace(t *testing.T, of any, function string, ret nvml.Return, delay time.
 	}))
 }
 
-// TestEachAnswerOfEachCall: success, not supported, unknown, lost and slow are five answers. A call that the account of
-// memory depends on makes its GPU unhealthy, and no other. A call that it can do without does so only where the GPU is
-// lost. The answer to a slow call counts at the next probe.
+// TestEachAnswerOfEachCall tries five answers for each call: success, not supported, unknown, lost and slow. A
+// failed call that the memory accounting needs makes its GPU unhealthy, and no other. An optional call does so
+// only if the GPU is lost. The answer to a slow call counts at the next probe.
 func TestEachAnswerOfEachCall(t *testing.T) {
 	const lost, slow = "the driver has lost it", "does not answer"
 	notSupported, unknown := failure(nvml.ERROR_NOT_SUPPORTED), failure(nvml.ERROR_UNKNOWN)
@@ -86,9 +86,9 @@ func TestEachAnswerOfEachCall(t *testing.T) {
 					if function == "GetMemoryInfo" && reason == notSupported {
 						reason = "it shares the machine's memory, which gpumem does not support"
 					}
-					atGPU := function != "GetSupportedEventTypes" && function != "RegisterEvents" // these are calls of the watcher
+					atGPU := function != "GetSupportedEventTypes" && function != "RegisterEvents" // the watcher makes these two calls
 					ignored := !atGPU || !needed && answer.reason != lost && answer.reason != slow
-					mig := function == "GetMigMode" && answer.reason == notSupported // a GPU without the mode
+					mig := function == "GetMigMode" && answer.reason == notSupported // a GPU without MIG mode
 					quiet := slices.Contains([]string{"GetProcessUtilization", "GetMemoryAffinity", "GetNvLinkState", "GetNvLinkRemoteDeviceType", "GetNvLinkRemotePciInfo", "GetFieldValues", "GetRemappedRows"}, function)
 					if reason == "" || ignored || mig || quiet && answer.reason == lost {
 						reason = "healthy"
@@ -106,7 +106,8 @@ func TestEachAnswerOfEachCall(t *testing.T) {
 	}
 }
 
-// TestEachAnswerOfTheLibrary: while a call about all GPUs fails, each has the reason, and afterwards all are back.
+// TestEachAnswerOfTheLibrary verifies that while a call about all GPUs fails, each GPU has the reason, and
+// recovers afterwards.
 func TestEachAnswerOfTheLibrary(t *testing.T) {
 	for function, first := range map[string]bool{"DeviceGetCount": false, "Shutdown": false, "Init": true, "EventSetCreate": false, "SystemGetDriverVersion": true} {
 		for _, answer := range []struct {
@@ -152,7 +153,7 @@ func TestEachAnswerOfTheLibrary(t *testing.T) {
 	}
 }
 
-// TestASlowCountOfGPUs: the answer of the probe before counts, and no GPU comes and goes.
+// TestASlowCountOfGPUs verifies that the previous answer counts, and no GPU disappears.
 func TestASlowCountOfGPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { pass(time.Minute) })
@@ -172,7 +173,7 @@ func TestASlowCountOfGPUs(t *testing.T) {
 	})
 }
 
-// TestASessionThatOpensLateIsUsed: NVML counts sessions, and lists other GPUs only once all have ended.
+// TestASessionThatOpensLateIsUsed: NVML counts sessions, and lists other GPUs only after all have ended.
 func TestASessionThatOpensLateIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"), t4("GPU-b"))
@@ -204,7 +205,8 @@ func TestASessionThatOpensLateIsUsed(t *testing.T) {
 	})
 }
 
-// TestAWaitForEventsThatFailsMakesNoHotLoop: the prober probes at most once a second, and then at its interval.
+// TestAWaitForEventsThatFailsMakesNoHotLoop verifies that the prober probes at most once a second, and later at
+// its interval.
 func TestAWaitForEventsThatFailsMakesNoHotLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"))
@@ -215,7 +217,7 @@ func TestAWaitForEventsThatFailsMakesNoHotLoop(t *testing.T) {
 				return &mock.EventSet{
 					FreeFunc: func() nvml.Return { return nvml.SUCCESS },
 					WaitFunc: func(ms uint32) (nvml.EventData, nvml.Return) {
-						if waits.Add(1) > 200 { // let the test come to an end
+						if waits.Add(1) > 200 { // let the test end
 							time.Sleep(time.Duration(ms) * time.Millisecond)
 							return nvml.EventData{}, nvml.ERROR_TIMEOUT
 						}
@@ -242,7 +244,7 @@ func TestAWaitForEventsThatFailsMakesNoHotLoop(t *testing.T) {
 	})
 }
 
-// TestAUUIDThatIsListedTwice: one of the GPUs is offered, and the other is reported once.
+// TestAUUIDThatIsListedTwice verifies that one of the GPUs is offered, and the other is reported once.
 func TestAUUIDThatIsListedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"), t4("GPU-a"))
@@ -265,7 +267,7 @@ func TestAUUIDThatIsListedTwice(t *testing.T) {
 	})
 }
 
-// host makes the files of a kernel with the driver loaded.
+// host creates the kernel's files for a loaded driver.
 func host(t *testing.T) Host {
 	t.Helper()
 	h := Host{Sys: t.TempDir(), Proc: t.TempDir()}
@@ -286,7 +288,7 @@ func (h Host) boot(t *testing.T, id string) {
 	}
 }
 
-// reload makes the directory of the module anew, as the kernel does: no other had its inode number.
+// reload recreates the module's directory with a new inode number, like the kernel.
 func (h Host) reload(t *testing.T) {
 	t.Helper()
 	module := filepath.Join(h.Sys, "module/nvidia")
@@ -295,7 +297,7 @@ func (h Host) reload(t *testing.T) {
 	}
 }
 
-// TestAGPUThatNeedsAResetStaysOut: NVML answers well about it.
+// TestAGPUThatNeedsAResetStaysOut: NVML answers normally for it.
 func TestAGPUThatNeedsAResetStaysOut(t *testing.T) {
 	for xid, resets := range map[uint64]bool{46: true, 62: true, 64: true, 79: true, 95: true, 109: true, 119: true, 120: true, 140: true, 48: false, 74: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -356,7 +358,7 @@ func TestAResetIsKeptWhereTheLoadIsUnknown(t *testing.T) {
 	})
 }
 
-// TestAResetThatCannotBeWrittenDown: the process keeps it, and writes it when it can.
+// TestAResetThatCannotBeWrittenDown verifies that the process remembers the reset, and writes it when it can.
 func TestAResetThatCannotBeWrittenDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"), t4("GPU-b"))
@@ -379,7 +381,7 @@ func TestAResetThatCannotBeWrittenDown(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(interval)
-		report(0, 119) // of the same cause
+		report(0, 119) // caused by the first
 		if f, err := readResets(cfg.Resets); err != nil || !maps.Equal(f.GPUs, map[gpu.UUID]string{"GPU-a": want}) {
 			t.Errorf("the file has %v, %v", f, err)
 		}
@@ -391,7 +393,7 @@ func TestAResetThatCannotBeWrittenDown(t *testing.T) {
 	})
 }
 
-// TestProgramsXIDsTakeNoGPUOut, and the XID that announces an action changes nothing by itself.
+// TestProgramsXIDsTakeNoGPUOut also verifies that the XID that announces an action changes nothing by itself.
 func TestProgramsXIDsTakeNoGPUOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"))
@@ -441,14 +443,14 @@ func TestTheDriverSaysWhatAGPUNeeds(t *testing.T) {
 	}
 }
 
-// TestAGPUThatIsPluggedIn is found although all others are well.
+// TestAGPUThatIsPluggedIn verifies that the prober finds it although all other GPUs are healthy.
 func TestAGPUThatIsPluggedIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"))
 		cfg := config(func() (nvml.Interface, string) {
 			lib, path := m.open()
 			n := 0
-			m.change(func() { n = len(m.gpus) }) // NVML lists GPUs as they were when it was initialised
+			m.change(func() { n = len(m.gpus) }) // NVML lists the GPUs of its initialization
 			lib.(*mock.Interface).DeviceGetCountFunc = func() (int, nvml.Return) { return n, nvml.SUCCESS }
 			return lib, path
 		})
@@ -468,7 +470,8 @@ func TestAGPUThatIsPluggedIn(t *testing.T) {
 	})
 }
 
-// TestAGPUThatIsGoneCostsLittle: it stays in the list, and NVML is opened again more and more rarely.
+// TestAGPUThatIsGoneCostsLittle verifies that it stays in the list, and that NVML is reopened at growing
+// intervals.
 func TestAGPUThatIsGoneCostsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := t4("GPU-a"), t4("GPU-b")
@@ -483,7 +486,7 @@ func TestAGPUThatIsGoneCostsLittle(t *testing.T) {
 	})
 }
 
-// TestAGPUThatMovedIsNotTakenForOneThatFails: the index at which nothing answers was its index before.
+// TestAGPUThatMovedIsNotTakenForOneThatFails: its former index does not answer.
 func TestAGPUThatMovedIsNotTakenForOneThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c := t4("GPU-a"), t4("GPU-b"), t4("GPU-c")
@@ -496,7 +499,8 @@ func TestAGPUThatMovedIsNotTakenForOneThatFails(t *testing.T) {
 	})
 }
 
-// TestTheDriversVersionOutlivesNVML: pods that want a driver, and the level, are not to change with it.
+// TestTheDriversVersionOutlivesNVML: requirements of pods for a driver, and the level, must not change with a
+// failure of NVML.
 func TestTheDriversVersionOutlivesNVML(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"))
@@ -513,7 +517,7 @@ func TestTheDriversVersionOutlivesNVML(t *testing.T) {
 	})
 }
 
-// TestReservedMemoryIsRoundedUp, so that no MiB is offered that the driver uses a part of.
+// TestReservedMemoryIsRoundedUp verifies that no MiB is offered that the driver partly uses.
 func TestReservedMemoryIsRoundedUp(t *testing.T) {
 	c := t4("GPU-a")
 	m := newMachine(c)
@@ -529,7 +533,8 @@ func TestReservedMemoryIsRoundedUp(t *testing.T) {
 	}
 }
 
-// TestProcessesThatCannotBeListed: the list of the last probe counts, so that no used memory is offered for want of an answer.
+// TestProcessesThatCannotBeListed verifies that the previous list counts, so that no used memory is offered
+// after a failed call.
 func TestProcessesThatCannotBeListed(t *testing.T) {
 	for ret, want := range map[nvml.Return]int{nvml.ERROR_UNKNOWN: 1, nvml.ERROR_NOT_SUPPORTED: 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -546,7 +551,7 @@ func TestProcessesThatCannotBeListed(t *testing.T) {
 	}
 }
 
-// TestOneLostGPUOfAMachine: the calls about the others go on.
+// TestOneLostGPUOfAMachine verifies that the calls about the other GPUs continue.
 func TestOneLostGPUOfAMachine(t *testing.T) {
 	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-c"))
 	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// tape hands out what a fuzzer wrote, and zeros when it has come to the end.
+// tape returns the fuzzer's bytes, and zeros after their end.
 type tape struct{ data []byte }
 
 func (t *tape) number(n int) int {
@@ -27,7 +27,7 @@ func (t *tape) number(n int) int {
 	return int(b) % n
 }
 
-// ret is well three times in four.
+// ret returns success in three of four cases.
 func (t *tape) ret() nvml.Return {
 	if n := t.number(40); n >= 30 {
 		return nvml.Return(n - 29)
@@ -37,11 +37,11 @@ func (t *tape) ret() nvml.Return {
 
 func (t *tape) amount() uint64 { return uint64(t.number(256)) << uint(t.number(64)) }
 
-// liar is a library whose every answer is from the tape.
+// liar is a library whose answers all come from the tape.
 type liar struct {
 	*machine
 	tape    *tape
-	devices []nvml.Device // read side by side, so what each will say is settled before
+	devices []nvml.Device // the prober reads them concurrently, so all answers are determined before
 	rets    []nvml.Return
 }
 
@@ -54,7 +54,7 @@ func (l *liar) open() (nvml.Interface, string) {
 		l.devices, l.rets = nil, nil
 		uuids := []string{"GPU-aaaa", "GPU-bbbb", "GPU-cccc", "", "\x00", "GPU-AAAA"}
 		for range l.tape.number(5) {
-			i := l.tape.number(len(uuids)) // no two GPUs have the same
+			i := l.tape.number(len(uuids)) // no two GPUs share a UUID
 			l.devices = append(l.devices, l.device(uuids[i]))
 			uuids = slices.Delete(uuids, i, i+1)
 			l.rets = append(l.rets, l.tape.ret())
@@ -71,7 +71,7 @@ func (l *liar) open() (nvml.Interface, string) {
 
 func (l *liar) device(uuid string) nvml.Device {
 	memory, reserved, mig, set := l.tape.amount(), l.tape.amount(), l.tape.number(3), uint(l.tape.amount())
-	links := l.tape.number(256) // a bit each for state, kind and the GPU at the other end
+	links := l.tape.number(256) // one bit each for state, kind, and the GPU at the other end
 	rets := make([]nvml.Return, 11)
 	for i := range rets {
 		rets[i] = l.tape.ret()
@@ -112,7 +112,7 @@ func (l *liar) device(uuid string) nvml.Device {
 	}
 }
 
-// someBus names one of a few bus addresses, or none.
+// someBus returns one of a few bus addresses, or none.
 func someBus(n int) (pci nvml.PciInfo) {
 	if n == 0 {
 		return pci
@@ -123,18 +123,17 @@ func someBus(n int) (pci nvml.PciInfo) {
 	return pci
 }
 
-// FuzzAnswers: whatever NVML answers, probe after probe, the prober says what
-// the node offers, or why it offers nothing; no GPU has more units than fit into
-// its memory or an index of another's, and one that is not healthy says why.
+// FuzzAnswers verifies that after any answers of NVML, the prober publishes an offer or a reason. No GPU has
+// more units than fit into its memory, no two have the same index, and an unhealthy one has a reason.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0, 0, 0, 0, 1, 0}) // -1 GPUs
-	f.Add([]byte{0, 0, 0, 0, 2, 0}) // more than there is memory for
+	f.Add([]byte{0, 0, 0, 0, 2, 0}) // more than the tests allow memory for
 	f.Add([]byte{0, 0, 0, 3, 0, 0, 0, 200, 30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{0, 1, 0, 2, 0, 1, 255, 36, 1, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 31, 32, 33, 34, 35, 36, 37, 38, 39})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 1000 {
-			return // that is probes enough
+			return // enough probes
 		}
 		synctest.Test(t, func(t *testing.T) {
 			cfg := config((&liar{machine: newMachine(), tape: &tape{data}}).open)

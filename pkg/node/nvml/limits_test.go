@@ -16,10 +16,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 )
 
-// given is the library that a child process of the test uses: go-nvml binds the functions of one library only.
+// given is the library for a child process of the test: go-nvml binds the functions of one library only.
 const given = "GPUMEM_TEST_LIBRARY"
 
-// inChild runs the test again in a process with a library that is compiled from testdata/limits.c, and returns true there.
+// inChild runs the test again in a child process with a library that is compiled from testdata/limits.c. It
+// returns true in that process.
 func inChild(t *testing.T, flags ...string) bool {
 	t.Helper()
 	if os.Getenv(given) != "" {
@@ -58,7 +59,7 @@ func TestLimitsOfControlGroups(t *testing.T) {
 	if err := l.Set(t.Context(), "GPU-b", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), "cannot find the GPU") {
 		t.Errorf("a GPU that is not there has limits: %v", err)
 	}
-	// Neither the call that hangs nor the next is waited for.
+	// The caller waits neither for the hanging call nor for the next one.
 	for _, dir := range []string{"/hangs", "/g"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if err := l.Set(ctx, "GPU-a", dir, 1, 1); err == nil || !strings.Contains(err.Error(), "does not answer") {
@@ -68,7 +69,7 @@ func TestLimitsOfControlGroups(t *testing.T) {
 	}
 }
 
-// TestLimitsOfAnOlderDriver: its library has no such functions, and to call one would end the process.
+// TestLimitsOfAnOlderDriver: its library lacks these functions, and a call of one would end the process.
 func TestLimitsOfAnOlderDriver(t *testing.T) {
 	if !inChild(t, "-DOLD") {
 		return
@@ -89,8 +90,8 @@ func TestLimitsWithoutADriver(t *testing.T) {
 	}
 }
 
-// TestEachAnswerOfLimits: that there are no limits, that NVML fails, and that it is slow are different answers, and each
-// session is shut down.
+// TestEachAnswerOfLimits distinguishes missing limits, failures and slow answers of NVML. Each session is shut
+// down.
 func TestEachAnswerOfLimits(t *testing.T) {
 	for _, tc := range []struct {
 		call string
@@ -170,7 +171,7 @@ func TestEachAnswerOfLimits(t *testing.T) {
 	}
 }
 
-// TestAModeIsSetOnOneGPU alone, next to a GPU that does not tell its UUID.
+// TestAModeIsSetOnOneGPU changes one GPU next to a GPU that does not report its UUID.
 func TestAModeIsSetOnOneGPU(t *testing.T) {
 	var set []string
 	device := func(uuid string, ret nvml.Return) *mock.Device {

@@ -10,7 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 )
 
-// machine is a library whose answers a test changes while a prober asks.
+// machine is a library with answers that a test changes during probes.
 type machine struct {
 	mu     sync.Mutex
 	init   nvml.Return
@@ -19,7 +19,7 @@ type machine struct {
 	events chan nvml.EventData
 }
 
-// card is one GPU. hang, when set, holds every call until it is closed.
+// card is one GPU. A non-nil hang blocks every call until it is closed.
 type card struct {
 	uuid               string
 	totalMiB, reserved uint64
@@ -29,20 +29,20 @@ type card struct {
 	nvlinks            []nvlink
 	processes          [3][]nvml.ProcessInfo // compute, graphics, MPS
 	samples            []nvml.ProcessUtilizationSample
-	sampling           nvml.Return // what is answered about samples; SUCCESS: those that are newer
-	more               bool        // there are more samples when they are asked for than when they are counted
-	since              []uint64    // the times that samples were asked for
+	sampling           nvml.Return // result of reading samples; SUCCESS returns newer samples
+	more               bool        // more samples appear between count and read
+	since              []uint64    // times since which samples were requested
 	asked              int
 	device             nvml.Device
-	instances          []*card // its MIG instances, by place; nil: none there
-	slices, ofSlices   uint32  // of an instance, and of the GPU instance that it is in if these are more
+	instances          []*card // MIG instances by position; nil if there is none
+	slices, ofSlices   uint32  // of an instance, and of its GPU instance if that has more
 	migRet             nvml.Return
-	acting             nvml.Return // the answer about the action below
+	acting             nvml.Return // result of reading the action below
 	action             nvml.DeviceGpuRecoveryAction
 	unmapped           bool // an error of the memory could not be remapped
 }
 
-// nvlink is one of a card's links.
+// nvlink is one NVLink of a card.
 type nvlink struct {
 	to       string // bus address
 	kind     nvml.IntNvLinkDeviceType
@@ -57,12 +57,12 @@ func newMachine(cards ...*card) *machine {
 	return m
 }
 
-// part returns a MIG instance of some of a GPU's slices.
+// part returns a MIG instance with some of a GPU's slices.
 func part(uuid string, totalMiB uint64, slices uint32) *card {
 	return &card{uuid: uuid, totalMiB: totalMiB, slices: slices}
 }
 
-// change lets a test alter the machine.
+// change changes the machine under its lock.
 func (m *machine) change(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,7 +123,7 @@ func (m *machine) open() (nvml.Interface, string) {
 	return lib, "/driver/libnvidia-ml.so.1"
 }
 
-// busOf returns the bus address of the card of an index.
+// busOf returns the bus address of the card with an index.
 func busOf(index int) string { return fmt.Sprintf("00000000:%02X:00.0", 0x3B+index) }
 
 func pciInfo(bus string) (out nvml.PciInfo) {
@@ -133,7 +133,7 @@ func pciInfo(bus string) (out nvml.PciInfo) {
 	return out
 }
 
-// migDevice answers what NVML answers of a MIG instance: any other call panics.
+// migDevice returns a mock of a MIG instance. Calls that NVML does not support for it panic.
 func (m *machine) migDevice(c *card, place int) nvml.Device {
 	all := m.device(c).(*mock.Device)
 	return &mock.Device{
@@ -211,7 +211,7 @@ func (m *machine) device(c *card) nvml.Device {
 			return nil, nvml.ERROR_NOT_FOUND
 		case c.more:
 			n := cap(newer) + 1
-			return newer[:n], nvml.ERROR_INSUFFICIENT_SIZE // as go-nvml cuts it
+			return newer[:n], nvml.ERROR_INSUFFICIENT_SIZE // truncated like go-nvml's buffer
 		default:
 			return newer, nvml.SUCCESS
 		}

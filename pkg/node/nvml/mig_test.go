@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
-// sliced returns a GPU in MIG mode with instances at places 0 and 2, of one and three slices.
+// sliced returns a GPU in MIG mode with instances at positions 0 and 2, of one and three slices.
 func sliced(uuid string) *card {
 	c := t4(uuid)
 	c.mig = nvml.DEVICE_MIG_ENABLE
@@ -50,7 +50,8 @@ func TestInstancesAreGPUs(t *testing.T) {
 	})
 }
 
-// TestInstancesComeAndGo: like GPUs. The others keep their indexes.
+// TestInstancesComeAndGo verifies that instances appear and disappear like GPUs, and that the others keep their
+// indexes.
 func TestInstancesComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := sliced("GPU-a")
@@ -74,7 +75,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 	})
 }
 
-// TestErrorsOfInstances: NVML reports them by the GPU.
+// TestErrorsOfInstances: NVML reports errors by GPU.
 func TestErrorsOfInstances(t *testing.T) {
 	const all = 0xFFFFFFFF
 	for name, tc := range map[string]struct {
@@ -83,7 +84,7 @@ func TestErrorsOfInstances(t *testing.T) {
 	}{
 		"an instance's":            {7, []string{"MIG-a: XID 74: NVLink error", "MIG-b: healthy"}},
 		"the GPU's":                {all, []string{"MIG-a: XID 74: NVLink error", "MIG-b: XID 74: NVLink error"}},
-		"of one that is not known": {3, []string{"MIG-a: healthy", "MIG-b: healthy"}}, // it is looked for
+		"of one that is not known": {3, []string{"MIG-a: healthy", "MIG-b: healthy"}}, // the prober probes
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestErrorsOfInstances(t *testing.T) {
 	}
 }
 
-// TestPartsOfAnInstanceAreNotOffered: each has all of the instance's memory.
+// TestPartsOfAnInstanceAreNotOffered: each part has all of the instance's memory.
 func TestPartsOfAnInstanceAreNotOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := sliced("GPU-a")
@@ -167,14 +168,15 @@ func TestPartsOfAMachine(t *testing.T) {
 	for _, p := range append(gpus, instances...) {
 		got = append(got, fmt.Sprint(p.UUID, " ", p.Index, " ", p.Closed))
 	}
-	// A lost GPU moves no index of an instance: the prober counts it, too.
+	// A lost GPU changes no index of an instance, because the prober counts it too.
 	want := []string{"GPU-a 0 false", "GPU-b 1 false", "GPU-split 2 true", "GPU-others 3 true", "GPU-sliced 5 true", fmt.Sprint("MIG-a ", 6+maxInstances*5, " false")}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" || lost != 1 {
 		t.Errorf("%v, %d lost (-want +got):\n%s", err, lost, diff)
 	}
 }
 
-// TestSpeedOfAnInstance: an instance with an unknown number of slices, or of instances beside it, has the speed of the whole GPU.
+// TestSpeedOfAnInstance verifies that an instance has the speed of the whole GPU if its number of slices, or
+// their maximum, is unknown.
 func TestSpeedOfAnInstance(t *testing.T) {
 	tables := speeds.Tables{{"A100": 98}}
 	for _, tc := range []struct {

@@ -26,7 +26,7 @@ const (
 	timeout  = 5 * time.Second
 )
 
-// resetsFile is below no directory, so no process writes it.
+// resetsFile is in a missing directory, so that no process writes it.
 const resetsFile = "/nowhere/resets.json"
 
 func config(open func() (nvml.Interface, string)) Config {
@@ -38,7 +38,7 @@ func config(open func() (nvml.Interface, string)) Config {
 
 func t4(uuid string) *card { return &card{uuid: uuid, totalMiB: 15360, reserved: 450} }
 
-// watched runs a prober over a machine in a bubble, until the test ends.
+// watched runs a prober on a machine in a synctest bubble, until the test ends.
 func watched(t *testing.T, cfg Config) (*Prober, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
@@ -61,7 +61,7 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// health returns why each GPU is unhealthy, by index.
+// health returns the reason for each unhealthy GPU, by index.
 func health(p *Prober) []string {
 	inv, _, _ := p.Inventory()
 	var out []string
@@ -306,7 +306,7 @@ func TestProberKeepsItsWordOnCapacity(t *testing.T) {
 	})
 }
 
-// A plugin that follows another offers what that one did, unless more than a variation is gone or come.
+// A new plugin offers the same as its predecessor, unless the difference exceeds a variation.
 func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 	offered := func(units gpu.Units, change func(*gpu.Inventory)) gpu.Inventory {
 		inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360, Allocatable: units}}}
@@ -354,7 +354,8 @@ func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 	}
 }
 
-// TestTheLastUnitOfAnH100: after an update the driver reserves 150 MiB more. The GPU keeps its 79 slots, and gives 78 units.
+// TestTheLastUnitOfAnH100: after an update, the driver reserves 150 MiB more. The GPU keeps its 79 slots, and
+// offers 78 units.
 func TestTheLastUnitOfAnH100(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h100 := &card{uuid: "GPU-a", totalMiB: 81559, reserved: 551}
@@ -375,7 +376,7 @@ func TestTheLastUnitOfAnH100(t *testing.T) {
 	})
 }
 
-// A driver that is replaced, or ECC that is switched on, leaves a GPU less memory.
+// A replaced driver, or ECC, can reduce a GPU's memory.
 func TestProberReadsAGPUThatComesBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fails           bool // in between
@@ -469,7 +470,7 @@ func TestProcesses(t *testing.T) {
 		a.processes = [3][]nvml.ProcessInfo{
 			{{Pid: 7, UsedGpuMemory: 100 << 20}, {Pid: 3, UsedGpuMemory: 5 << 20}, {Pid: 9, UsedGpuMemory: notAvailable}},
 			{{Pid: 8, UsedGpuMemory: 1 << 20}},
-			{{Pid: 7, UsedGpuMemory: 120 << 20}}, // as MPS sees it
+			{{Pid: 7, UsedGpuMemory: 120 << 20}}, // in the list of MPS
 		}
 		m := newMachine(a, t4("GPU-b"))
 		p, _ := watched(t, config(m.open))
@@ -530,7 +531,7 @@ func TestHowMuchProcessesUseAGPU(t *testing.T) {
 	}
 }
 
-// Each probe asks once, for what has come since the last, also after one that failed.
+// Each probe reads the samples since the last one once, also after a failed probe.
 func TestUseIsAskedForSinceTheLastProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := t4("GPU-a")
@@ -539,8 +540,8 @@ func TestUseIsAskedForSinceTheLastProbe(t *testing.T) {
 		a.samples = []nvml.ProcessUtilizationSample{{Pid: 1, TimeStamp: 5, SmUtil: 40}}
 		p, _ := watched(t, config(m.open))
 		for _, step := range []struct {
-			then func() // before the probe
-			want *int   // after it; nil: the GPU does not answer
+			then func() // called before the probe
+			want *int   // expected after it; nil if the GPU does not answer
 		}{
 			{func() {}, new(0)},
 			{func() { a.samples = append(a.samples, nvml.ProcessUtilizationSample{Pid: 1, TimeStamp: 9, SmUtil: 70}) }, new(70)},
@@ -566,7 +567,7 @@ func TestUseIsAskedForSinceTheLastProbe(t *testing.T) {
 	})
 }
 
-// No sample is newer than one of the future: a process that works would look idle until then.
+// No sample is newer than one from the future: a busy process would look idle until then.
 func TestUseAfterTheClockWasSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := t4("GPU-a")
@@ -595,11 +596,11 @@ func TestWhatForeignProgramsUseIsNotOffered(t *testing.T) {
 		}{
 			{0, 0},
 			{200, 0}, // the reserve
-			{574, 0}, // and what is too little for a unit: 15360 − 450 − 14 × 1024
+			{574, 0}, // the reserve and the remainder below a unit: 15360 − 450 − 14 × 1024
 			{575, 1},
 			{1598, 1},
 			{1599, 2},
-			{1 << 30, 14}, // more than there is
+			{1 << 30, 14}, // more than exists
 			{0, 0},
 		} {
 			p.SetForeign(map[gpu.UUID]uint64{"GPU-a": tc.mib << 20, "GPU-gone": 1})

@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// kubelet answers with what it is given, or not at all.
+// kubelet returns a given answer, or none.
 type kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 	answer *podresources.ListPodResourcesResponse
@@ -34,7 +34,7 @@ func (k *kubelet) List(ctx context.Context, _ *podresources.ListPodResourcesRequ
 	return k.answer, nil
 }
 
-// serve starts a kubelet and returns how to end it.
+// serve starts a kubelet, and returns a function that stops it.
 func serve(t *testing.T, socket string, k *kubelet) (stop func()) {
 	t.Helper()
 	listener, err := net.Listen("unix", socket)
@@ -83,7 +83,7 @@ func TestList(t *testing.T) {
 	stop := serve(t, socket, &kubelet{answer: &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{
 		{Namespace: "ns", Name: "train", Containers: []*podresources.ContainerResources{
 			{Name: "main", Devices: []*podresources.ContainerDevices{
-				devices("gpumem.dev/gpu-mem", "aaaaaaaa-0"), // the kubelet has one entry per ID
+				devices("gpumem.dev/gpu-mem", "aaaaaaaa-0"), // the kubelet uses one entry per ID
 				devices("nvidia.com/gpu", "GPU-x"),
 				devices("gpumem.dev/gpu-mem", "aaaaaaaa-1"),
 				devices("gpumem.dev/gpu-core", "aaaaaaaa-c7"),
@@ -164,8 +164,8 @@ func TestListAfterARestart(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever the kubelet answers, each ID of the resources is read once
-// for each time it is there, no other is, and every pod that holds some is known.
+// FuzzRead verifies that each ID of the resources is read as often as the answer contains it, that no other ID
+// is read, and that every pod with IDs is known.
 func FuzzRead(f *testing.F) {
 	resources := []string{"gpumem.dev/gpu-mem", "gpumem.dev/gpu-core"}
 	for _, answer := range []*podresources.ListPodResourcesResponse{

@@ -8,7 +8,7 @@ import (
 )
 
 func TestDefault(t *testing.T) {
-	// As NVML names them, the slowest first.
+	// NVML's model names, slowest first.
 	models := []string{
 		"Tesla K80", "Tesla P4", "Tesla P40", "Tesla P100-PCIE-16GB", "Tesla T4", "NVIDIA A10G", "NVIDIA L4", "Tesla V100-SXM2-16GB",
 		"NVIDIA H20", "NVIDIA A40", "NVIDIA A30", "NVIDIA L40", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "NVIDIA H100 PCIe",

@@ -80,8 +80,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// FuzzParseCgroups: whatever the kernel says, an owner has the form of one, its
-// parts are in the text, and a container is never found without its pod.
+// FuzzParseCgroups verifies that an owner's IDs are well-formed and occur in the text, and that a container
+// always has its pod.
 func FuzzParseCgroups(f *testing.F) {
 	for _, s := range []string{
 		"0::/kubepods/pod" + podUID + "/" + containerID, "0::/kubepods-pod" + slicUID + ".slice/crio-" + containerID + ".scope",

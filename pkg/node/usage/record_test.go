@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// uses records what is written of pods.
+// uses records the usage that is written to pods.
 type uses struct {
 	written []string
 	err     error
@@ -23,7 +23,7 @@ func (u *uses) RecordUse(_ context.Context, ref placement.PodRef, used, peak int
 	return u.err
 }
 
-// The use of a pod is written at most once in five minutes, and only if it changed by a step.
+// A pod's usage is written at most once in five minutes, and only if it changed by a step.
 func TestUseIsRecordedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, watch := newWorld()

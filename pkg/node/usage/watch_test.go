@@ -19,17 +19,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// world is all that a watch talks to.
+// world contains all dependencies of a watch.
 type world struct {
 	owners  map[int]Owner
 	grants  []Grant
 	deaf    bool // the kubelet does not answer
-	sidecar bool // the other container is known, and has no grant
+	sidecar bool // the second container is known, and has no grant
 	foreign map[gpu.UUID]uint64
 	events  []string
 	evicted []string
-	budget  error // why nobody is evicted
-	asked   int   // evictions
+	budget  error // error of evictions
+	asked   int   // number of eviction requests
 
 	processes map[gpu.UUID][]inventory.Process
 	disrupted []Disruption
@@ -93,7 +93,7 @@ const (
 	inPod = 1 + iota
 	inPodToo
 	started  // in the pod, in a container that is not known yet
-	inStatic // in a container of a pod that has another UID at the API server
+	inStatic // in a container of a pod with another UID at the API server
 	stranger
 	ofTheHost
 )
@@ -150,7 +150,8 @@ func TestWhoUsesWhat(t *testing.T) {
 	}
 }
 
-// NVML may count the memory of MPS clients as their server's. It is not taken off the offer for that: pods were granted it.
+// NVML may count the memory of MPS clients as their server's. That does not reduce the offer, because grants
+// cover it.
 func TestAnMPSServerIsNotForeign(t *testing.T) {
 	for name, tc := range map[string]struct {
 		server          int
@@ -243,7 +244,7 @@ func TestAStaticPodIsNotForeign(t *testing.T) {
 	}
 }
 
-// TestAContainerWithoutAGrantIsForeign: nobody has counted its memory, though its pod has GPU memory.
+// TestAContainerWithoutAGrantIsForeign: no grant covers its memory, although its pod has GPU memory.
 func TestAContainerWithoutAGrantIsForeign(t *testing.T) {
 	w, watch := newWorld()
 	w.sidecar = true
@@ -260,7 +261,7 @@ func TestOverUseIsToldOnce(t *testing.T) {
 			watch.look(t.Context(), on("GPU-a", process(inPod, u)))
 		}
 	}
-	look(1100, 1100, 1100, 1100) // the tolerance
+	look(1100, 1100, 1100, 1100) // within the tolerance
 	look(1101, 1101, 1000, 1101, 1101)
 	if events := w.takeEvents(); len(events) != 0 {
 		t.Errorf("told before three looks in a row: %v", events)
@@ -280,7 +281,7 @@ func TestOverUseIsToldOnce(t *testing.T) {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	look(2000, 2000)
-	watch.look(t.Context(), on("GPU-a")) // it has ended
+	watch.look(t.Context(), on("GPU-a")) // the process has ended
 	look(2000, 2000)
 	if events := w.takeEvents(); len(events) != 0 {
 		t.Errorf("what was known of a process that has ended counts: %v", events)
@@ -314,7 +315,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestADisruptedPodWarnsOfTheNeighbours once, where they are clients of the same MPS server.
+// TestADisruptedPodWarnsOfTheNeighbours expects one event if the node has clients of an MPS server.
 func TestADisruptedPodWarnsOfTheNeighbours(t *testing.T) {
 	victim := Disruption{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}, Reason: v1.PodReasonPreemptionByScheduler}
 	other := Disruption{Pod: placement.PodRef{Namespace: "ns", Name: "without-gpu", UID: "1"}, Reason: v1.PodReasonPreemptionByScheduler}
@@ -350,7 +351,7 @@ func TestADisruptedPodWarnsOfTheNeighbours(t *testing.T) {
 	}
 }
 
-// TestAStaticPodIsNotEvicted: one event tells its owner, and the API server gets one request.
+// TestAStaticPodIsNotEvicted expects one event for its owner, and one request to the API server.
 func TestAStaticPodIsNotEvicted(t *testing.T) {
 	w, _ := newWorld()
 	watch := New(100, w, w, w, w, w, w, zap.NewNop())
@@ -377,7 +378,7 @@ func TestThePeakIsKept(t *testing.T) {
 	}
 }
 
-// TestSamplesAreReadDuringALook, by the page of metrics. The race detector finds a missing lock.
+// TestSamplesAreReadDuringALook, by the metrics handler. The race detector reports a missing lock.
 func TestSamplesAreReadDuringALook(t *testing.T) {
 	for name, read := range map[string]func(*Watch) int{
 		"samples": func(w *Watch) int { return len(w.Samples()) },

@@ -10,7 +10,7 @@ import (
 func TestRun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		flags []string
-		says  string // empty: the limit holds
+		says  string // error; empty if the limit holds
 	}{
 		"the limit, and a context inside it": {[]string{"-DLIMIT=512", "-DBEYOND=2"}, ""},
 		"no limit":                           {[]string{"-DLIMIT=4096", "-DBEYOND=2"}, "more memory than its limit"},

@@ -13,17 +13,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// process is one of a proc file system that a test makes.
+// process is a process in a fake proc file system.
 type process struct {
-	mounts  string        // the mount point of the shared file system; empty: it has none
-	ours    bool          // it is in the supervisor's mount namespace
-	started time.Duration // from now
-	open    string        // a file of it
+	mounts  string        // mount point of the shared file system; empty if it has none
+	ours    bool          // in the supervisor's mount namespace
+	started time.Duration // relative to now
+	open    string        // open file in the shared file system
 	mapped  string
-	stat    string // in place of what it would be
+	stat    string // replaces the generated content
 }
 
-// procOf makes a proc file system whose processes share a directory.
+// procOf creates a proc file system with processes that share a directory.
 func procOf(t *testing.T, dir string, processes ...process) string {
 	t.Helper()
 	proc := t.TempDir()
@@ -68,7 +68,7 @@ func procOf(t *testing.T, dir string, processes ...process) string {
 			must(err)
 			maps += fmt.Sprintf("7f10-7f11 rw-s 00000000 %02x:%02x %d %s\n", major(device), minor(device), inodeOf(info), "/dev/shm/"+p.mapped)
 		}
-		maps += fmt.Sprintf("7f20-7f21 rw-s 00000000 %02x:%02x", major(device), minor(device)) // cut off by the end of the process
+		maps += fmt.Sprintf("7f20-7f21 rw-s 00000000 %02x:%02x", major(device), minor(device)) // truncated by the end of the process
 		must(os.WriteFile(filepath.Join(at, "maps"), []byte(maps), 0o644))
 	}
 	return proc
@@ -80,7 +80,7 @@ func inodeOf(info os.FileInfo) uint64 {
 }
 
 func TestSweep(t *testing.T) {
-	const before, after = -time.Hour, time.Hour // than the files were made
+	const before, after = -time.Hour, time.Hour // relative to the creation of the files
 	all := []string{"folder", "folder/inner", "link", "torch_1"}
 	for name, tc := range map[string]struct {
 		processes []process
