@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// install makes the libraries of a driver the ones that are there.
+// install installs the libraries of a driver version, without the previous ones.
 func install(t *testing.T, root, version string) {
 	t.Helper()
 	libs := filepath.Join(root, "usr", "lib64")
@@ -36,7 +36,7 @@ func install(t *testing.T, root, version string) {
 	}
 }
 
-// The names of a driver's files have its version.
+// File names of the driver contain its version.
 func TestAnotherDriverIsDescribed(t *testing.T) { synctest.Test(t, testAnotherDriverIsDescribed) }
 
 func testAnotherDriverIsDescribed(t *testing.T) {
@@ -62,7 +62,7 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 	}
 	w.Open = func() (nvml.Interface, string) {
 		server := dgxa100.New()
-		server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS } // they have too few methods
+		server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS } // the mock GPUs lack methods
 		server.SystemGetDriverVersionFunc = func() (string, nvml.Return) {
 			v := <-version
 			version <- v
@@ -87,7 +87,7 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 			t.Fatalf("driver %s is not described: %s, %v", v, text, err)
 		}
 	}
-	// The same driver, loaded again, can number the device nodes otherwise.
+	// After a reload of the same driver, device nodes can have other numbers.
 	before, err := os.Stat(w.path())
 	if err != nil {
 		t.Fatal(err)
@@ -105,12 +105,12 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 	}
 }
 
-// TestAGPUIsOfferedOnceItIsDescribed: a container that names a device without a description does not start.
+// TestAGPUIsOfferedOnceItIsDescribed: a container with an undescribed device does not start.
 func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root, dir := t.TempDir(), filepath.Join(t.TempDir(), "cdi")
 		install(t, root, "580.65.06")
-		if err := os.WriteFile(dir, nil, 0o644); err != nil { // where the directory should be
+		if err := os.WriteFile(dir, nil, 0o644); err != nil { // blocks the directory
 			t.Fatal(err)
 		}
 		source := inventory.NewLatest(gpu.Inventory{}, "not yet")
@@ -147,7 +147,7 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 		}
 		want()
 		select {
-		case <-w.Looked(): // the node would publish for a moment that it has no GPU
+		case <-w.Looked(): // otherwise the node would publish for a moment that it has no GPU
 			t.Error("it has looked before its source")
 		default:
 		}
@@ -161,7 +161,7 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 		}
 		time.Sleep(retry)
 		want("")
-		if err := os.Remove(w.path()); err != nil { // somebody cleans up
+		if err := os.Remove(w.path()); err != nil { // a user cleans up
 			t.Fatal(err)
 		}
 		time.Sleep(retry)
@@ -184,7 +184,8 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 	})
 }
 
-// TestAFileOfAnEarlierProcessDescribesItsGPUs when it cannot be written again, and none of another driver.
+// TestAFileOfAnEarlierProcessDescribesItsGPUs covers a file that cannot be rewritten. A file of another driver
+// describes none.
 func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
 	const file = `{"cdiVersion":"0.5.0","kind":"gpumem.dev/gpu",
 		"devices":[{"name":"GPU-a","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia0"}]}},{"name":"GPU-b","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia1"}]}}],
@@ -193,7 +194,7 @@ func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
 		file   string
 		driver string
 		minors []int  // of GPU-a, GPU-b and GPU-c
-		want   string // the GPUs that take pods
+		want   string // GPUs that accept pods
 	}{
 		"no file":              {"", "580.65.06", []int{0, 1, 2}, ""},
 		"the same GPUs":        {file, "580.65.06", []int{0, 1, 2}, "GPU-a GPU-b"},
@@ -212,7 +213,7 @@ func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
 				server.InitFunc = func() nvml.Return { return nvml.ERROR_UNKNOWN }
 			}
 			inv := gpu.Inventory{DriverVersion: tc.driver, Devices: []gpu.Device{{UUID: "GPU-a"}, {UUID: "GPU-b"}, {UUID: "GPU-c"}}}
-			server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_UNKNOWN } // so that the file cannot be written
+			server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_UNKNOWN } // prevents the write of the file
 			server.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
 				at := slices.IndexFunc(inv.Devices, func(d gpu.Device) bool { return string(d.UUID) == uuid })
 				if at < 0 || at >= len(tc.minors) {
@@ -251,7 +252,7 @@ func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
 				}
 			}
 			works(tc.want)
-			inv.DriverVersion = "590.1" // which is loaded while the process runs
+			inv.DriverVersion = "590.1" // loaded while the process runs
 			source.Set(inv, "")
 			works("")
 			cancel()

@@ -57,7 +57,7 @@ func TestWhatPodsHaveByClaims(t *testing.T) {
 	}
 }
 
-// Who reads the inventory takes all of it to be in the unit that the node has now.
+// Readers of the inventory interpret all amounts in the node's current unit.
 func TestWhatPodsHaveIsInTheUnitOfTheNode(t *testing.T) {
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	if got := r.one(t, allocated("a", result(gpuA, 3, 20))); got.Err != nil {

@@ -21,11 +21,11 @@ import (
 
 const (
 	cgroup = "/kubepods/pod1/container1"
-	// other is a claim of the same name, before the one that is there.
+	// other is the UID of an earlier claim of the same name.
 	other = "uid-gone"
 )
 
-// groups is a kernel that remembers what it was asked.
+// groups is a kernel that records its calls.
 type groups struct {
 	asked []string
 	err   error
@@ -49,7 +49,7 @@ func TestContainersStartWithTheirLimits(t *testing.T) {
 		change    func(env map[string]string)
 		namespace string
 		container string
-		gone      bool // the GPU
+		gone      bool // the GPU is gone
 		ready     error
 		kernel    error
 		want      string
@@ -101,25 +101,25 @@ func TestContainersStartWithTheirLimits(t *testing.T) {
 	}
 }
 
-// Containers of a pod with a claim that have none see no GPU: the pod has some, the runtime hears.
+// In a pod with a claim, containers without one see no GPU. Holds reports that the pod has GPU memory.
 func TestHolds(t *testing.T) {
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	claim := allocated("a", result(gpuB, 2, 0))
 	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "mine", UID: "uid-of-mine"}}
 	r.one(t, claim)
 	r.one(t, allocated("unused", result(gpuB, 2, 0)))
-	// The kubelet has a claim prepared once, for the first pod that shares it.
+	// The kubelet prepares a shared claim once, for the first pod.
 	later := userOf("later", []v1.PodResourceClaim{{Name: "shared", ResourceClaimName: new("a")}}, map[string]string{"main": "shared", "aside": ""})
 	containers := r.Containers(&groups{}, NewUsers(listed(t, later), r.Driver))
 	for pod, want := range map[[2]string]bool{{"ml", "mine"}: true, {"ml", "later"}: true, {"theirs", "later"}: false, {"ml", "other"}: false, {"theirs", "mine"}: false, {"ml", ""}: false} {
 		if got := containers.Holds(t.Context(), pod[0], pod[1]); got != want {
 			t.Errorf("pod %v holds GPU memory: %t, want %t", pod, got, want)
 		}
-		// Its image, or what envFrom names, can say of itself that gpumem gave it something.
+		// The image or envFrom can set gpumem's variables.
 		if env, ok, err := containers.Environment(t.Context(), pod[0], pod[1], "aside", map[string]string{"GPUMEM_GPU_UUID": "GPU-a"}); len(env) > 0 || ok != want || err != nil {
 			t.Errorf("container of pod %v without a claim: %v, %t, %v; want none of the variables: %t", pod, env, ok, err, want)
 		}
-		// Only the API server proves which claim a container uses.
+		// Only the API server's pod proves that a container uses a claim.
 		known := pod == [2]string{"ml", "later"}
 		for container, uses := range map[string]bool{"main": true, "aside": false} {
 			env, ok, err := containers.Environment(t.Context(), pod[0], pod[1], container, r.disk.env(t, "uid-a"))
@@ -130,7 +130,7 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// The owner of a claim can read its UID, and writes it into the environment of a container that does not use it.
+// The owner of a claim can read its UID, and write it into the environment of a container that does not use it.
 func TestAContainerThatNamesAnothersClaimIsNotMade(t *testing.T) {
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	r.one(t, allocated("a", result(gpuB, 2, 0)))

@@ -42,7 +42,7 @@ func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
 		}
 	}
 
-	// The same from the next process, and with a GPU that has failed meanwhile.
+	// The next process returns the same, and so does one after a failure of the GPU.
 	r = newRig(t, plugintest.TwoGPUs(), r.disk)
 	r.source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("XID 79") })
 	if diff := cmp.Diff(want, r.one(t, claim)); diff != "" {
@@ -59,7 +59,8 @@ func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
 	}
 }
 
-// TestSharesOfAGPU: they are counted as shares, and are memory and a part of the cores in a container.
+// TestSharesOfAGPU verifies that they count as shares, and that a container gets their memory and a part of the
+// cores.
 func TestSharesOfAGPU(t *testing.T) {
 	inv := plugintest.TwoGPUs()
 	inv.UnitMiB, inv.Enforcement, inv.MPS = 0, gpu.EnforcementMPS, true
@@ -112,7 +113,7 @@ func TestSharesOfAGPU(t *testing.T) {
 			t.Errorf("claim %s is to memory after a restart", c.Name)
 		}
 	}
-	inv.Devices[1].ShareMiB = 700 // for the driver keeps more for itself
+	inv.Devices[1].ShareMiB = 700 // the driver reserves more
 	r = newRig(t, inv, disk)
 	if err := r.Restore(); err != nil {
 		t.Fatal(err)
@@ -120,14 +121,14 @@ func TestSharesOfAGPU(t *testing.T) {
 	if env := r.disk.env(t, "uid-a"); env["GPUMEM_LIMIT_MIB"] != "3200" {
 		t.Errorf("shares that were 3200 MiB when they were prepared are %s", env["GPUMEM_LIMIT_MIB"])
 	}
-	r = newRig(t, plugintest.TwoGPUs(), disk) // which offers GiB
+	r = newRig(t, plugintest.TwoGPUs(), disk) // offers GiB
 	if got := r.one(t, shares("d", gpuA, 1)); got.Err == nil || !strings.Contains(got.Err.Error(), "it has 1 share of GPU 0, which is not offered so any more") {
 		t.Errorf("shares of a GPU that is offered by the amount: %v", got.Err)
 	}
 }
 
-// A call that comes to its turn when the kubelet waits for it no longer changes nothing: the kubelet may
-// have given the claim back since, or prepared it for another pod.
+// A canceled call changes nothing, because the kubelet may have unprepared the claim since, or prepared it for
+// another pod.
 func TestACallThatIsGivenUpDoesNothing(t *testing.T) {
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	over, cancel := context.WithCancel(t.Context())
@@ -159,7 +160,7 @@ func TestWhatIsRefused(t *testing.T) {
 	tests := []struct {
 		name  string
 		claim *resourceapi.ResourceClaim
-		want  string // a part of the error; empty: none
+		want  string // part of the error; empty if none
 	}{
 		{"all of a GPU", allocated("a", result(gpuA, 8, 100)), ""},
 		{"two GPUs", allocated("a", result(gpuA, 2, 10), result(gpuB, 2, 10)), ""},
@@ -220,7 +221,7 @@ func TestTheSumOnAGPUIsHeldTo(t *testing.T) {
 	if got := r.one(t, allocated("b", result(gpuA, 3, 40))); got.Err != nil {
 		t.Error(got.Err)
 	}
-	// The same claim, allocated again, counts once.
+	// The same claim with a new allocation counts once.
 	if got := r.one(t, allocated("a", result(gpuA, 4, 60))); got.Err != nil {
 		t.Error(got.Err)
 	}
@@ -229,7 +230,7 @@ func TestTheSumOnAGPUIsHeldTo(t *testing.T) {
 	}
 }
 
-// What a claim's file gives is what the device plugin answers for the same grant, level by level.
+// A claim's file has the same content as the device plugin's answer for the same grant, at each level.
 func TestAClaimGivesWhatTheDevicePluginGives(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -278,7 +279,7 @@ func TestAClaimGivesWhatTheDevicePluginGives(t *testing.T) {
 	}
 }
 
-// A claim keeps the level at which it was prepared, and waits while that does not hold.
+// A claim keeps its level from the preparation, and waits while the level does not hold.
 func TestAClaimKeepsItsLevel(t *testing.T) {
 	inv := plugintest.TwoGPUs()
 	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true
@@ -298,8 +299,8 @@ func TestAClaimKeepsItsLevel(t *testing.T) {
 	}
 }
 
-// A claim that version 0.2 prepared for MPS protocol 3 is refused at the next start of a container, and reported until
-// it is given back.
+// A claim that version 0.2 prepared for MPS protocol 3 is rejected at the next container start, and reported
+// until it is unprepared.
 func TestAClaimOfARetiredProtocol(t *testing.T) {
 	inv := plugintest.TwoGPUs()
 	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true
@@ -327,7 +328,7 @@ func TestAClaimOfARetiredProtocol(t *testing.T) {
 	}
 }
 
-// A checkpoint that is lost, cannot be read or has another version keeps no node from its claims.
+// A node recovers its claims from a checkpoint that is lost, unreadable or of another version.
 func TestACheckpointIsRebuiltFromFilesAndClaims(t *testing.T) {
 	for name, content := range map[string][]byte{"newer": []byte(`{"v":2,"claims":[]}`), "cut off": []byte(`{"v":1,"cla`), "empty": {}, "lost": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -397,7 +398,7 @@ func TestSharesAreRebuiltFromFilesAndClaims(t *testing.T) {
 	}
 }
 
-// The disk is full: the memory of a claim that was prepared before is not given to others.
+// On a full disk, the memory of an already prepared claim is not allocated again.
 func TestAClaimThatCannotBeRecordedIsWhatItWas(t *testing.T) {
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	if got := r.one(t, allocated("a", result(gpuA, 5, 0))); got.Err != nil {
@@ -416,7 +417,7 @@ func TestAClaimThatCannotBeRecordedIsWhatItWas(t *testing.T) {
 	}
 }
 
-// After a reboot the CDI files are gone, and the GPUs may have other indexes.
+// After a reboot, the CDI files are gone, and the GPUs may have other indexes.
 func TestFilesAreMadeAgainFromTheCheckpoint(t *testing.T) {
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	if got := r.one(t, allocated("a", result(gpuA, 2, 0))); got.Err != nil {

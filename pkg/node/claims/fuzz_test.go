@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// twin is the account of a node as it is to be, kept by who never dies.
+// twin is the correct account of a node, maintained outside the driver's process.
 type twin struct {
 	has map[types.UID]ask
 }
@@ -33,9 +33,9 @@ func (w twin) may(uid types.UID, a ask) bool {
 	return gib <= 8 && cores <= 100
 }
 
-// FuzzAgainstATwin has a kubelet prepare and give back claims, repeat itself, forget, and allocate
-// claims again, while the driver is killed before or after any step on its disk. The driver is then
-// started again, and the kubelet asks again for what it was not answered.
+// FuzzAgainstATwin simulates a kubelet that prepares, unprepares, repeats and forgets calls, and a scheduler
+// that allocates claims again. The driver is killed before or after any step on its disk. After its restart,
+// the kubelet repeats the unanswered calls.
 func FuzzAgainstATwin(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(seed)
@@ -66,7 +66,7 @@ func FuzzAgainstATwin(f *testing.F) {
 				}
 				claim := allocated(name, result(a.device, a.gib, a.cores))
 				got := r.one(t, claim)
-				if disk.dead { // the kubelet has no answer, and asks the next one
+				if disk.dead { // the kubelet has no answer, and calls the next process
 					start()
 					got = r.one(t, claim)
 				}
@@ -95,7 +95,7 @@ func FuzzAgainstATwin(f *testing.F) {
 	})
 }
 
-// compareTo finds what the driver and its disk have and the twin has not, or the other way round.
+// compareTo reports differences between the driver, its disk and the twin.
 func compareTo(t *testing.T, r *rig, w twin) {
 	t.Helper()
 	if len(r.disk.specs) != len(w.has) || len(r.Claims()) != len(w.has) {

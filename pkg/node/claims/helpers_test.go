@@ -29,30 +29,30 @@ const (
 	node   = "node1"
 )
 
-// The names of the two GPUs.
+// Names of the two GPUs.
 var (
 	gpuA = published.DeviceName(plugintest.GPUA)
 	gpuB = published.DeviceName(plugintest.GPUB)
 )
 
-// errKilled is what all of a disk returns once its process was killed.
+// errKilled is the error of all methods of a disk after its process was killed.
 var errKilled = errors.New("killed")
 
-// memory is a Disk that outlives those who write on it. They are killed before a step, or after it.
+// memory is a Disk that outlives its processes. A process is killed before or after a step.
 type memory struct {
 	checkpoint []byte
 	aside      []byte
 	unreadable bool
 	specs      map[types.UID][]byte
 
-	left  int  // steps until the kill; negative: none
-	after bool // the last step is done all the same
+	left  int  // steps until the kill; negative if none
+	after bool // the last step is completed
 	dead  bool
 }
 
 func newMemory() *memory { return &memory{specs: make(map[types.UID][]byte), left: -1} }
 
-// step does what changes the disk, unless the process is killed.
+// step calls do, unless the process is killed.
 func (m *memory) step(do func()) error {
 	if m.dead {
 		return errKilled
@@ -68,7 +68,7 @@ func (m *memory) step(do func()) error {
 	return nil
 }
 
-// again is a process that begins after the kill.
+// again starts a process after the kill.
 func (m *memory) again() { m.left, m.dead = -1, false }
 
 func (m *memory) Read() ([]byte, error) {
@@ -97,7 +97,7 @@ func (m *memory) WriteSpec(uid types.UID, data []byte) error {
 
 func (m *memory) RemoveSpec(uid types.UID) error { return m.step(func() { delete(m.specs, uid) }) }
 
-// env returns the environment that a claim's file gives to containers.
+// env returns the environment in a claim's file.
 func (m *memory) env(t *testing.T, uid types.UID) map[string]string {
 	t.Helper()
 	var file cdi.Spec
@@ -115,7 +115,7 @@ func (m *memory) env(t *testing.T, uid types.UID) map[string]string {
 	return out
 }
 
-// rig is a driver with what surrounds it.
+// rig is a driver with its dependencies.
 type rig struct {
 	*Driver
 	disk   *memory
@@ -157,7 +157,7 @@ func (r *rig) undo(t *testing.T, uid types.UID) error {
 	return results[uid]
 }
 
-// result is a part of a device: GiB, and per cent of the cores.
+// result returns a part of a device, in GiB and in per cent of the cores.
 func result(device string, gib, cores int64, change ...func(*resourceapi.DeviceRequestAllocationResult)) resourceapi.DeviceRequestAllocationResult {
 	out := resourceapi.DeviceRequestAllocationResult{
 		Request: "gpu", Driver: domain, Pool: node, Device: device, ShareID: new(types.UID("share")),
@@ -178,7 +178,7 @@ func allocated(name string, results ...resourceapi.DeviceRequestAllocationResult
 	}
 }
 
-// mounts returns what a claim's file mounts, with how.
+// mounts returns the mounts in a claim's file, with their options.
 func (m *memory) mounts(t *testing.T, uid types.UID) (out []string) {
 	t.Helper()
 	var file cdi.Spec

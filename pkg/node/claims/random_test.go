@@ -21,9 +21,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// Questions and answers are lost, doubled and late, each process is killed between any two writes, the
-// machine reboots, and GPUs fail and shrink. Prepared claims never exceed a GPU, and a container runs only
-// with its prepared claim. When the faults end, the node has the claims of its pods and no others.
+// Calls and answers are lost, repeated and late, each process is killed between any two writes, the machine
+// reboots, and GPUs fail and shrink. Prepared claims never exceed a GPU, and a container runs only with its
+// prepared claim. After the faults, the node has exactly the claims of its pods.
 func TestClaimsUnderRandomFaults(t *testing.T) {
 	seeds := uint64(400)
 	if testing.Short() {
@@ -50,13 +50,13 @@ type trial struct {
 	t      *testing.T
 	rng    *rand.Rand
 	inv    gpu.Inventory
-	claims []*trialClaim // that the kubelet has not unprepared
-	late   []func()      // calls that arrive after the kubelet has given them up
+	claims []*trialClaim // claims that the kubelet has not unprepared
+	late   []func()      // calls that arrive after the kubelet has canceled them
 	shrunk map[gpu.UUID]bool
 	serial int
 }
 
-// trialClaim is a claim, with the one pod that uses it.
+// trialClaim is a claim with the one pod that uses it.
 type trialClaim struct {
 	object     *resourceapi.ResourceClaim
 	gib, cores int64
@@ -73,7 +73,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 	return tr
 }
 
-// start starts a driver on a disk. It may be killed while it restores its files.
+// start starts a driver on a disk. The driver may be killed while it restores its files.
 func (tr *trial) start(disk *memory) {
 	for {
 		disk.again()
@@ -128,13 +128,13 @@ func (tr *trial) step() {
 	}
 }
 
-// reprobe has the driver see the GPUs of now.
+// reprobe passes the current GPUs to the driver.
 func (tr *trial) reprobe() {
 	tr.inv.Devices = slices.Clone(tr.inv.Devices)
 	tr.source.Set(func(inv *gpu.Inventory) { inv.Devices = tr.inv.Devices })
 }
 
-// allocate makes a claim, where the scheduler sees room for it.
+// allocate creates a claim if the scheduler finds room for it.
 func (tr *trial) allocate() {
 	tr.serial++
 	c := &trialClaim{gib: 1 + tr.rng.Int64N(4), cores: 10 * tr.rng.Int64N(6)}
@@ -161,7 +161,7 @@ func (tr *trial) allocate() {
 	tr.claims = append(tr.claims, c)
 }
 
-// work does the kubelet's next step for a claim.
+// work makes the kubelet's next step for a claim.
 func (tr *trial) work(c *trialClaim, call func(func(context.Context, *Driver) error) error) {
 	uid := c.object.UID
 	switch {
@@ -213,15 +213,15 @@ func (tr *trial) call(do func(context.Context, *Driver) error) error {
 		return err
 	}
 	switch tr.rng.IntN(12) {
-	case 0: // the question is lost
+	case 0: // the call is lost
 		return errCall
 	case 1: // the answer is lost
 		_ = once()
 		return errCall
-	case 2: // the question comes twice
+	case 2: // the call is repeated
 		_ = once()
 		return once()
-	case 3: // the question arrives after the kubelet has given it up
+	case 3: // the call arrives after the kubelet has canceled it
 		tr.late = append(tr.late, func() {
 			ctx, cancel := context.WithCancel(tr.t.Context())
 			cancel()
@@ -236,7 +236,8 @@ func (tr *trial) call(do func(context.Context, *Driver) error) error {
 	}
 }
 
-// reboot ends all containers. The CDI folder is in memory, and a lost disk has neither file of the kubelet's folder.
+// reboot ends all containers. The CDI directory is in memory, and a lost disk has no files in the kubelet's
+// directory.
 func (tr *trial) reboot() {
 	clear(tr.disk.specs)
 	lost := tr.rng.IntN(3) == 0
@@ -300,7 +301,7 @@ func (tr *trial) check() {
 	}
 }
 
-// rest ends the faults, lets the kubelet finish, and compares all that the node has of its claims.
+// rest stops the faults, lets the kubelet finish, and compares the complete state of the node's claims.
 func (tr *trial) rest() {
 	for i := range tr.inv.Devices {
 		tr.inv.Devices[i].Status = gpu.Status{}

@@ -35,8 +35,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// The test is the kubelet: it finds the driver by its registration, and has a claim prepared and
-// given back over the driver's socket.
+// The test replaces the kubelet: it finds the driver by its registration, and prepares and unprepares a claim
+// over the driver's socket.
 func TestTheKubeletFindsTheDriver(t *testing.T) {
 	kubelet, cdi := t.TempDir(), t.TempDir()
 	disk, err := NewFolders(kubelet, cdi, domain)
@@ -87,7 +87,7 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 	if err != nil || info.GetName() != domain || info.GetType() != registerapi.DRAPlugin {
 		t.Fatalf("%+v, %v", info, err)
 	}
-	// It is asked as soon as the library listens, which may be before Run has it back.
+	// The library's server may answer before Run has stored the helper.
 	eventually(t, "the kubelet has not registered it", func() bool { return strings.Contains(r.Missing(), "has not registered") })
 	if _, err := registry.NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 	return conn
 }
 
-// What will not be right by itself is told to those who look whether the driver is ready.
+// Permanent errors appear in the driver's readiness.
 func TestErrorsOfTheLibrary(t *testing.T) {
 	for _, test := range []struct {
 		err  error

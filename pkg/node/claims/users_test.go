@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// userOf is a pod whose containers use claims by the names that the pod has for them.
+// userOf returns a pod whose containers use claims by their names in the pod.
 func userOf(name string, claims []v1.PodResourceClaim, containers map[string]string) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("uid-of-" + name)}, Spec: v1.PodSpec{NodeName: node, ResourceClaims: claims}}
 	for container, claim := range containers {
@@ -33,7 +33,7 @@ func userOf(name string, claims []v1.PodResourceClaim, containers map[string]str
 	return pod
 }
 
-// listed watches the pods of a node that name claims.
+// listed watches the pods of a node that reference claims.
 func listed(t *testing.T, pods ...*v1.Pod) *nodepods.Pods {
 	t.Helper()
 	client := fake.NewClientset()

@@ -37,7 +37,7 @@ func machine(n int) gpu.Inventory {
 	return inv
 }
 
-// prober has GPUs that never change.
+// prober is a source with constant GPUs.
 type prober gpu.Inventory
 
 func (p prober) Inventory() (gpu.Inventory, string, <-chan struct{}) {
@@ -50,7 +50,7 @@ func (p prober) Looked() <-chan struct{} {
 	return looked
 }
 
-// kubelet answers as it is told.
+// kubelet returns a given answer.
 type kubelet struct {
 	mu    sync.Mutex
 	users map[string]map[string]string
@@ -75,7 +75,7 @@ func (e *events) Pod(placement.PodRef, event.OnPod, string) {}
 
 func (e *events) Node(of event.OnNode, note string) { *e = append(*e, of.Row().Reason+": "+note) }
 
-// offered is what can be read of an inventory in one line.
+// offered renders the inventory in one line.
 func offered(n *Node) string {
 	inv, reason, _ := n.Inventory()
 	var out []string
@@ -85,7 +85,7 @@ func offered(n *Node) string {
 	return strings.Join(append(out, reason), ";")
 }
 
-// One after the other, NVIDIA's plugin gives GPUs away and gets them back.
+// NVIDIA's plugin allocates GPUs and gets them back, one after the other.
 func TestGPUsInUseAreNotOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, said := &kubelet{}, &events{}
@@ -152,15 +152,15 @@ func TestGPUsInUseAreNotOffered(t *testing.T) {
 	})
 }
 
-// Before the kubelet's first answer a GPU may have pods of another plugin, or clients of a retired protocol. A kubelet that
-// never answers must not keep people from the reason.
+// Before the kubelet's first answer, a GPU may have pods of another plugin, or clients of a retired protocol.
+// If the kubelet never answers, administrators must still see the reason.
 func TestGPUsAreNotOfferedBeforeTheFirstAnswer(t *testing.T) {
 	taken := map[string]map[string]string{"nvidia.com/gpu": {string(uuid(1)): "ml/train"}}
 	const ours, unhealthy = "0;1 in use as nvidia.com/gpu by pod ml/train;", "0 " + unanswered + ";1 " + unanswered + ";"
 	for name, tc := range map[string]struct {
 		gpus    int
-		silent  time.Duration // the kubelet's, before it answers
-		looked  time.Duration // when Looked is closed
+		silent  time.Duration // until the kubelet's first answer
+		looked  time.Duration // time when Looked is closed
 		first   string        // the GPUs at that time
 		settled string        // after the answer
 	}{
@@ -203,7 +203,8 @@ func TestGPUsAreNotOfferedBeforeTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// TestASilentKubeletIsLogged: a warning when GPUs become unhealthy for want of an answer, and the reason at each look.
+// TestASilentKubeletIsLogged expects a warning when GPUs become unhealthy without an answer, and the reason at
+// each look.
 func TestASilentKubeletIsLogged(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err      error
@@ -238,7 +239,7 @@ func TestSelector(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                      "0;1;2;3;",
 		"1":                     "1;",
-		" 0 , 3 ":               "0;3;", //nolint:gocritic // people write so
+		" 0 , 3 ":               "0;3;", //nolint:gocritic // users write so
 		"!2":                    "0;1;3;",
 		"GPU-0000000?-*,!0":     "1;2;3;",
 		string(uuid(2)):         "2;",
@@ -265,7 +266,7 @@ func TestSelector(t *testing.T) {
 	}
 }
 
-// Links to GPUs that are left out go with them.
+// Links to excluded GPUs are removed with them.
 func TestLinksOfGPUsThatAreLeftOut(t *testing.T) {
 	inv := machine(3)
 	inv.Links = []gpu.Link{{A: uuid(0), B: uuid(1), Lanes: 2}, {A: uuid(1), B: uuid(2), Lanes: 1}}
@@ -281,8 +282,8 @@ func TestLinksOfGPUsThatAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestInstancesOfOthersAreTheirs: a MIG instance goes with its GPU, and NVIDIA's plugin may have it by a name
-// of its own.
+// TestInstancesOfOthersAreTheirs: a MIG instance follows its GPU, and NVIDIA's plugin may use a separate name
+// for it.
 func TestInstancesOfOthersAreTheirs(t *testing.T) {
 	instance := gpu.Device{UUID: "MIG-x", Index: 2, Parent: "GPU-4cc1"}
 	for list, want := range map[string]bool{"": true, "!GPU-4cc*": false, "GPU-4cc*": true, "MIG-x": true, "GPU-5*": false, "!MIG-x": false, "*": true} {
@@ -299,7 +300,7 @@ func TestInstancesOfOthersAreTheirs(t *testing.T) {
 	}
 }
 
-// Clients of a retired MPS protocol keep their GPU from new pods until the last of them has ended.
+// A GPU with clients of a retired MPS protocol accepts no new pods until the last of them has ended.
 func TestGPUsWithRetiredClientsAreNotOffered(t *testing.T) {
 	k := &kubelet{}
 	n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(2)), k, &events{}, zaptest.NewLogger(t))
@@ -334,7 +335,7 @@ func TestGPUsWithRetiredClientsAreNotOffered(t *testing.T) {
 	}
 }
 
-// TestAGPUInReplicasHasOneUser in every look: the order of a map must not change the inventory.
+// TestAGPUInReplicasHasOneUser verifies that the order of a map does not change the inventory.
 func TestAGPUInReplicasHasOneUser(t *testing.T) {
 	users := map[string]map[string]string{"nvidia.com/gpu.shared": {}}
 	for i := range 8 {
@@ -347,10 +348,10 @@ func TestAGPUInReplicasHasOneUser(t *testing.T) {
 	}
 }
 
-// changing is a prober whose GPUs a test changes.
+// changing is a prober with GPUs that a test changes.
 type changing struct{ *inventory.Latest }
 
-// numbered returns a machine with these indexes of its GPUs. A GPU with the index -1 is gone.
+// numbered returns an inventory with these indexes. A GPU with index -1 is gone.
 func numbered(indexes ...int) gpu.Inventory {
 	inv := machine(len(indexes))
 	for i, index := range indexes {
@@ -360,7 +361,7 @@ func numbered(indexes ...int) gpu.Inventory {
 	return inv
 }
 
-// runOnce runs a process until it offers GPUs, and returns the numbers of these GPUs in machine.
+// runOnce runs a process until it offers GPUs, and returns their numbers in the machine.
 func runOnce(t *testing.T, list string, record checkpoint.Store, now gpu.Inventory) (offered []int) {
 	t.Helper()
 	selector, err := ParseSelector(list)
@@ -378,7 +379,7 @@ func runOnce(t *testing.T, list string, record checkpoint.Store, now gpu.Invento
 		t.Error(err)
 	}
 	inv, _, _ := n.Inventory()
-	selected := selector.Selected(record, now.Devices) // as the MPS supervisor does
+	selected := selector.Selected(record, now.Devices) // like the MPS supervisor
 	for i := range 5 {
 		_, has := inv.Device(uuid(i))
 		if has {
@@ -391,8 +392,8 @@ func runOnce(t *testing.T, list string, record checkpoint.Store, now gpu.Invento
 	return offered
 }
 
-// TestAnIndexSelectsTheSameGPUInLaterProcesses: a boot without one GPU, or with one more, numbers the others anew, and the GPU
-// with the index may have another owner. A changed flag selects anew.
+// TestAnIndexSelectsTheSameGPUInLaterProcesses: after a boot with one GPU less or more, the others have new
+// indexes, and another owner's GPU may have the index. A changed flag selects anew.
 func TestAnIndexSelectsTheSameGPUInLaterProcesses(t *testing.T) {
 	type process struct {
 		list string
@@ -425,7 +426,7 @@ func TestAnIndexSelectsTheSameGPUInLaterProcesses(t *testing.T) {
 	}
 }
 
-// disk is a record that fails to be read or written.
+// disk is a record that cannot be read or written.
 type disk struct {
 	checkpoint.Store
 	fail func() (read, write error)
@@ -445,8 +446,9 @@ func (d *disk) Write(data []byte) error {
 	return d.Store.Write(data)
 }
 
-// TestARecordThatFails: no GPU is selected while the record may name others than the indexes do now. A record that cannot be
-// decoded, or not be read for long, is set aside, and one that cannot be written is written later.
+// TestARecordThatFails verifies that no GPU is selected while the record may select others than the current
+// indexes. A record that cannot be decoded, or not be read for a long time, is set aside. One that cannot be
+// written is written later.
 func TestARecordThatFails(t *testing.T) {
 	file := checkpoint.File(filepath.Join(t.TempDir(), "devices.json"))
 	if got := runOnce(t, "0", file, numbered(0, 1)); !slices.Equal(got, []int{0}) {
@@ -458,7 +460,7 @@ func TestARecordThatFails(t *testing.T) {
 	}
 	broken := errors.New("input/output error")
 	for name, tc := range map[string]struct {
-		recovers time.Duration // 0: never
+		recovers time.Duration // 0 means never
 		looked   time.Duration
 		want     string
 	}{

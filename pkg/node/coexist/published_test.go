@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// GPUs that NVIDIA's driver publishes, whole or a part of them, are its own for as long as it does. Our
-// own slices keep none of them away, nor do devices that are no GPUs.
+// GPUs that NVIDIA's driver publishes, whole or in part, belong to it meanwhile. gpumem's own slices exclude
+// none of them, and neither do devices other than GPUs.
 func TestGPUsThatAnotherDriverPublishes(t *testing.T) {
 	slice := func(driver, attribute, value string) *resourceapi.ResourceSlice {
 		return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: resourceapi.ResourceSliceSpec{Driver: driver, Devices: []resourceapi.Device{{
@@ -29,7 +29,7 @@ func TestGPUsThatAnotherDriverPublishes(t *testing.T) {
 			slice("mig.nvidia.com", "parentUUID", string(uuid(2))), slice("example.com", "serial", string(uuid(3))),
 		)
 		gpus := machine(5)
-		gpus.Devices[4].Parent = uuid(1) // a MIG instance of it
+		gpus.Devices[4].Parent = uuid(1) // a MIG instance of that GPU
 		n := NewNode(Selector{}, memory, 5*time.Second, prober(gpus), &kubelet{}, &events{}, zaptest.NewLogger(t))
 		n.Heed(NewPublished(client, "n1", "gpumem.dev"))
 		ctx, cancel := context.WithCancel(t.Context())

@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// kernel is one that is asked for a limit, or, without devices, to release a control group.
+// kernel is called to set a limit or, without devices, to release a control group.
 type kernel func(group string, devices []gpu.Device, limitMiB int64) error
 
 func (k kernel) Hold(_ context.Context, group string, devices []gpu.Device, limitMiB int64) error {
@@ -30,7 +30,7 @@ func (k kernel) Hold(_ context.Context, group string, devices []gpu.Device, limi
 
 func (k kernel) Release(_ context.Context, group string) error { return k(group, nil, 0) }
 
-// promise is what a container's environment says of its level.
+// promise returns the level in a container's environment.
 func promise(level gpu.Enforcement) map[string]string {
 	return map[string]string{"GPUMEM_ENFORCEMENT": string(level)}
 }
@@ -43,7 +43,7 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
-	n.LevelIs(gpu.EnforcementAdvisory) // of the node, since; the container has what it was given
+	n.LevelIs(gpu.EnforcementAdvisory) // the node's level has changed since; the container keeps its own
 	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = false })
 	given := map[string]string{"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe"}
 	for name, limit := range map[string]string{"one": "3072", "two": "1024"} {
@@ -62,7 +62,7 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	// Its image, or what envFrom names, can say of itself that gpumem gave it something.
+	// The image or envFrom can set gpumem's variables.
 	if env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "aside", given); len(env) > 0 || !ok || err != nil {
 		t.Errorf("a container that asks for nothing: %v, %t, %v; want none of the variables", env, ok, err)
 	}
@@ -129,7 +129,7 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	n.State.Record(grants.Grant{
 		Slots: n.Kubelet.Allocated()[0].Slots, Level: gpu.EnforcementKernel, GPUs: []grants.GPU{{UUID: uuidB, MiB: 3072}},
 	})
-	// Its image says that it was promised nothing, and it was created while the runtime did not call.
+	// The image's value promises no limit, and the container was created while the plugin was disconnected.
 	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
 		t.Error(err)
 	}
@@ -157,8 +157,8 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	}
 }
 
-// A container that runs gets its limit on a GPU that is offered no more: while it has none the level
-// is not kernel, and a node with --enforcement=kernel offers nothing until it is.
+// A running container gets its limit even if its GPU is no longer offered. While it has none, the level is not
+// kernel, and a node with --enforcement=kernel offers nothing.
 func TestAContainerOnAGPUThatIsNotOfferedIsLimited(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
 	var asked []string
@@ -188,8 +188,8 @@ func TestAContainerOnAGPUThatIsNotOfferedIsLimited(t *testing.T) {
 	}
 }
 
-// TestAContainerKeepsTheLevelThatItWasGiven: two containers of a pod can be given theirs at two levels,
-// and what is written of a pod can say anything to a plugin that has just started.
+// TestAContainerKeepsTheLevelThatItWasGiven: two containers of a pod can have different levels, and a plugin
+// that has just started must not trust the pod's annotation.
 func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
 	p := pod("a", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 1))
 	var asked []string
@@ -218,8 +218,8 @@ func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
 	}
 }
 
-// What was given to a pod of init containers alone counts once, memory and cores, and whatever is
-// written of the pod.
+// The grant of a pod with only init containers counts once, for memory and cores, whatever its annotations
+// contain.
 func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 	warm := container("warm", placement.Init, 3)
 	warm.Cores = 20
@@ -239,7 +239,7 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		given []grants.Grant
-		want  string // error of the environment
+		want  string // error of Environment
 	}{
 		"memory first": {[]grants.Grant{given(memory), given(cores)}, ""},
 		"cores first":  {[]grants.Grant{given(cores), given(memory)}, ""},
@@ -272,8 +272,8 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 	}
 }
 
-// TestAnImageTakesNoLimitFromAnInitContainer: it says that it was promised none, and the runtime did
-// not call when the container was created.
+// TestAnImageTakesNoLimitFromAnInitContainer: the image's value promises no limit, and the runtime did not call
+// the plugin at the creation.
 func TestAnImageTakesNoLimitFromAnInitContainer(t *testing.T) {
 	p := pod("a", 1, uuidA, container("prepare", placement.Init, 2), app(3))
 	var asked []string
@@ -295,8 +295,7 @@ func TestAnImageTakesNoLimitFromAnInitContainer(t *testing.T) {
 	}
 }
 
-// TestInitContainersHaveLimits: the kubelet tells of none of them, and each is held to
-// what its pod asks for it.
+// TestInitContainersHaveLimits: the kubelet does not list them, and each is limited to its request.
 func TestInitContainersHaveLimits(t *testing.T) {
 	prepare := container("prepare", placement.Init, 2)
 	two := pod("two", 3, uuidA, container("prepare", placement.Init, 4))
@@ -306,9 +305,9 @@ func TestInitContainersHaveLimits(t *testing.T) {
 	gone := pod("gone", 4, "GPU-cccccccc-0000-0000-0000-000000000000", prepare)
 	for name, tc := range map[string]struct {
 		pod      allocation.Pod
-		held     gpu.UUID // by the pod's main container
+		held     gpu.UUID // GPU of the pod's main container
 		promised gpu.Enforcement
-		asked    []string // for the limit
+		asked    []string // calls for the limit
 		visible  string
 		wantErr  string
 	}{
@@ -359,7 +358,7 @@ func TestInitContainersHaveLimits(t *testing.T) {
 	}
 }
 
-// Without grants, the use of all containers would count as foreign or stay as it was.
+// Without grants, the usage of all containers would count as foreign, or keep its old value.
 func TestGrantsAreKnownWhileTheKubeletIsSilent(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
 	n := newNode(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond }, nil, p)

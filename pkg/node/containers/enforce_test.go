@@ -69,7 +69,7 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 	}
 }
 
-// TestAClientOnAMIGInstance: each instance has a daemon of its own.
+// TestAClientOnAMIGInstance: each instance has a separate daemon.
 func TestAClientOnAMIGInstance(t *testing.T) {
 	cfg := DefaultConfig()
 	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "MIG-a", Index: 2}}, Each: 3}
@@ -84,11 +84,11 @@ func TestAClientOnAMIGInstance(t *testing.T) {
 	}
 }
 
-// TestFrameworksTakeTheirGrant: a framework multiplies the total that CUDA reports by its
-// variable. That total is the GPU's, and at the level kernel the grant (NVIDIA, "MPS v3 Memory
-// Partitioning": cuMemGetInfo is capped to the hard limit).
+// TestFrameworksTakeTheirGrant: a framework multiplies the total that CUDA reports by its variable. The total
+// is the GPU's memory. At the level kernel, it is the grant (NVIDIA, "MPS v3 Memory Partitioning": cuMemGetInfo
+// is capped to the hard limit).
 func TestFrameworksTakeTheirGrant(t *testing.T) {
-	const physicalMiB, unitMiB, context = 15360, 1024, 132 // of a T4
+	const physicalMiB, unitMiB, context = 15360, 1024, 132 // a T4
 	variables := []string{"GPUMEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF", "FLAGS_fraction_of_gpu_memory_to_use"}
 	cfg := DefaultConfig()
 	cfg.Frameworks = []Framework{"jax", "pytorch", "paddle"}
@@ -123,7 +123,7 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 	}
 }
 
-// TestSmallGrantsFillAGPU: 26 programs with 3 GiB each, and a context on top, fit on an H100 of 81559 MiB.
+// TestSmallGrantsFillAGPU: 26 programs with 3 GiB each, plus a context each, fit on an H100 with 81559 MiB.
 func TestSmallGrantsFillAGPU(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Frameworks = []Framework{"jax"}
@@ -139,7 +139,7 @@ func TestSmallGrantsFillAGPU(t *testing.T) {
 	}
 }
 
-// TestTheSizeOfAContext by model. Of an unknown model it is what NVIDIA's measurements leave room for.
+// TestTheSizeOfAContext covers each model. For an unknown model, NVIDIA's measurements leave that much room.
 func TestTheSizeOfAContext(t *testing.T) {
 	for model, want := range map[string]int64{
 		"Tesla T4": 132, "NVIDIA H100 80GB HBM3": 436, "NVIDIA RTX 6000 Ada Generation": 469, "NVIDIA A100-SXM4-40GB": 357, "NVIDIA A10G": 264,
@@ -151,7 +151,7 @@ func TestTheSizeOfAContext(t *testing.T) {
 	}
 }
 
-// TestAGrantNoLargerThanAContext: frameworks get a tenth of it, for none starts with nothing.
+// TestAGrantNoLargerThanAContext expects a tenth of the grant for frameworks, because none starts with zero.
 func TestAGrantNoLargerThanAContext(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Frameworks = []Framework{"jax"}
@@ -173,7 +173,7 @@ func number(t *testing.T, s string) float64 {
 	return n
 }
 
-// FuzzParse: what a flag may say is read, or refused with words that repeat it.
+// FuzzParse verifies that a flag's value is parsed, or rejected with an error that repeats it.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"envvar", "cdi-cri", "none", "jax,pytorch", "jax, jax", ",", ""} {
 		f.Add(s)

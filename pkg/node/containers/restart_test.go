@@ -22,7 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// create creates a container, as the runtime does with the environment that it has so far, and returns that which it has then.
+// create creates a container with an environment, like the runtime, and returns the resulting environment.
 func create(t *testing.T, n *node, name string, env map[string]string) (map[string]string, error) {
 	t.Helper()
 	var has []string
@@ -37,8 +37,8 @@ func create(t *testing.T, n *node, name string, env map[string]string) (map[stri
 	return out, err
 }
 
-// Settings change while a pod runs, and its containers restart: the kubelet uses its stored answers again, and the
-// runtime asks a new process of the plugin, with its record or without.
+// Settings change while a pod runs, and its containers restart. The kubelet reuses its stored answers, and the
+// runtime calls a new process of the plugin, with its record or without.
 func TestARestartedContainerHasTheGrantOfItsFirstStart(t *testing.T) {
 	strategy := func(s containers.Strategy) func(*deviceplugin.Config) {
 		return func(c *deviceplugin.Config) { c.Containers.Strategy = s }
@@ -65,7 +65,7 @@ func TestARestartedContainerHasTheGrantOfItsFirstStart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		was, is          func(*deviceplugin.Config)
 		wasGPUs, areGPUs func(*gpu.Inventory)
-		recordedAlone    bool // the environment does not tell enough
+		recordedAlone    bool // the environment is insufficient
 	}{
 		"envvar, then cdi-cri":           {was: strategy(containers.Envvar), is: strategy(containers.CDICRI)},
 		"envvar, then volume-mounts":     {was: strategy(containers.Envvar), is: strategy(containers.VolumeMounts)},
@@ -121,7 +121,7 @@ func TestARestartedContainerHasTheGrantOfItsFirstStart(t *testing.T) {
 	}
 }
 
-// admit has the kubelet admit pod a of an init container and another one, and returns its stored answers.
+// admit admits pod a with an init container and a second container, and returns the kubelet's stored answers.
 func admit(t *testing.T, n *node) map[string]map[string]string {
 	t.Helper()
 	out := make(map[string]map[string]string)
@@ -143,8 +143,8 @@ func admit(t *testing.T, n *node) map[string]map[string]string {
 	return out
 }
 
-// Only init containers of two equal pods ask for GPU memory, and the kubelet admits the younger pod first. PodResources
-// lists neither, so the environment alone shows which pod has which grant.
+// Two equal pods request GPU memory only in init containers, and the kubelet admits the younger pod first.
+// PodResources lists neither, so only the environment shows which pod has which grant.
 func TestEqualPodsOfInitContainersHaveTheirOwnGrants(t *testing.T) {
 	equal := func(name string, age int64, on gpu.UUID) allocation.Pod {
 		return pod(name, age, on, container("warm", placement.Init, 2), placement.Container{Name: "main", Kind: placement.App})
@@ -221,7 +221,7 @@ func TestAContainerStartsWithTwoAnswersThatDiffer(t *testing.T) {
 	}
 }
 
-// The watch is behind, and the kubelet lists the pod: its image cannot show a container all GPUs.
+// The watch lags, and the kubelet lists the pod. The image must not show all GPUs to a container.
 func TestASidecarOfAPodThatTheWatchHasNotShown(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/a"})
 	ids, err := n.Preferred(t.Context(), n.Free(), nil, 3)

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A second name wins over gpumem's value.
+// A second name takes precedence over gpumem's value.
 func TestResolveNames(t *testing.T) {
 	const jax, torch, fraction = "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.2000"
 	const jaxToo, torchToo = "XLA_CLIENT_MEM_FRACTION", "PYTORCH_CUDA_ALLOC_CONF"

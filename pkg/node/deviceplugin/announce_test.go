@@ -47,7 +47,7 @@ func TestHealthIsAnnouncedOnceOnTheNodeAndToThePodsOfTheGPU(t *testing.T) {
 	})
 }
 
-// TestWordsThatChangeAreAnnouncedRarely: an MPS daemon that fails says something else each time.
+// TestWordsThatChangeAreAnnouncedRarely: a failing MPS daemon prints a different message each time.
 func TestWordsThatChangeAreAnnouncedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := plugintest.NewSource(plugintest.TwoGPUs())

@@ -21,8 +21,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/podresources"
 )
 
-// fullNode is a node with eight GPUs of 288 GiB. 199 pods hold 10 GiB each. It answers the
-// plugin's reads of PodResources as the kubelet does. One more pod starts again and again.
+// fullNode is a node with eight GPUs of 288 GiB. 199 pods hold 10 GiB each. It answers the plugin's reads of
+// PodResources like the kubelet. One more pod starts repeatedly.
 type fullNode struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 	*plugintest.Node
@@ -82,7 +82,7 @@ func (n *fullNode) add(d gpu.Device, i int, admitted bool) {
 	}})
 }
 
-// hold lists the slots of a pod, each on its own, as the kubelet does.
+// hold lists the slots of a pod in separate entries, like the kubelet.
 func (n *fullNode) hold(i int, ids []gpu.SlotID) {
 	listed := &podresourcesv1.PodResources{Namespace: "team", Name: podName(i)}
 	if len(ids) > 0 {
@@ -101,7 +101,7 @@ func (n *fullNode) List(context.Context, *podresourcesv1.ListPodResourcesRequest
 	return n.listed, nil
 }
 
-// connect runs a plugin with this node.
+// connect runs a plugin on this node.
 func (n *fullNode) connect(b *testing.B) {
 	b.Helper()
 	socket := filepath.Join(b.TempDir(), "kubelet")
@@ -132,7 +132,7 @@ func BenchmarkStart(b *testing.B) {
 			last, before := podName(fullPods-1), n.listed
 			steps := map[string][]time.Duration{}
 			for i := 0; b.Loop(); i++ {
-				n.Pods.Change(last, func(p *allocation.Pod) { p.Pod.UID = strconv.Itoa(i) }) // another pod of that name
+				n.Pods.Change(last, func(p *allocation.Pod) { p.Pod.UID = strconv.Itoa(i) }) // a new pod of the same name
 				n.listed = before
 				began := time.Now()
 				ids, err := n.Preferred(b.Context(), n.available, nil, n.size)

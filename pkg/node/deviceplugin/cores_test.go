@@ -14,15 +14,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// corePod is one of 2 units and 60 % of the cores of a GPU.
+// corePod returns a pod with 2 units and 60 % of a GPU's cores.
 func corePod(name string, n int64, on gpu.UUID) allocation.Pod {
 	c := app(2)
 	c.Cores = 60
 	return pod(name, n, on, c)
 }
 
-// serveOne asks as the kubelet does for one resource of a container, and
-// records what it gives.
+// serveOne makes the kubelet's calls for one resource of a container, and records the allocation.
 func serveOne(ctx context.Context, n *node, client pluginapi.DevicePluginClient, p allocation.Pod, available []string, size int32) (map[string]string, error) {
 	preferred, err := client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: available, AllocationSize: size}},
@@ -39,7 +38,7 @@ func serveOne(ctx context.Context, n *node, client pluginapi.DevicePluginClient,
 	return answer.GetContainerResponses()[0].GetEnvs(), nil
 }
 
-// allCores returns the IDs of all cores, of the last GPU first.
+// allCores returns the IDs of all cores, starting with the last GPU.
 func allCores() (out []string) {
 	for _, prefix := range []string{"bbbbbbbb", "aaaaaaaa"} {
 		for i := range gpu.CoresPerDevice {
@@ -77,7 +76,7 @@ func TestBothResourcesAreOfTheSameGPUInEitherOrder(t *testing.T) {
 				}
 				want := assigned
 				if want == "" {
-					want = uuidB // beside what is planned
+					want = uuidB // next to the plan
 				}
 				if memEnv["GPUMEM_GPU_UUID"] != string(want) {
 					t.Errorf("memory is of %s, want %s", memEnv["GPUMEM_GPU_UUID"], want)

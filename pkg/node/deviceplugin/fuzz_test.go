@@ -15,9 +15,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// FuzzRPCs sends what no kubelet would: each request has an answer of the right
-// form or an error, a grant names the GPUs of its IDs and no other, and nothing
-// but whole corrections is written.
+// FuzzRPCs sends requests that no kubelet sends. Each gets a well-formed answer or an error, a grant names
+// exactly the GPUs of its IDs, and only complete corrections are written.
 func FuzzRPCs(f *testing.F) {
 	f.Add("aaaaaaaa-0,aaaaaaaa-1,bbbbbbbb-0", "", "aaaaaaaa-0,aaaaaaaa-1", int32(2), uint8(0))
 	f.Add("aaaaaaaa-0,bbbbbbbb-0", "bbbbbbbb-0", "aaaaaaaa-0,bbbbbbbb-0", int32(2), uint8(1))

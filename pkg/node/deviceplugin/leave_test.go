@@ -32,7 +32,7 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		pods     []allocation.Pod
-		behind   []allocation.Pod // bound while the plugin is told to end
+		behind   []allocation.Pod // bound while the plugin begins to leave
 		withdraw func(context.Context) error
 		then     func(*plugintest.Pods)
 		want     time.Duration
@@ -64,8 +64,8 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 	}
 }
 
-// Schedulers hear first that no pod is to come, and the kubelet never does: it is told
-// and served as ever, for the pods that have come.
+// Schedulers learn first that no more pods may come. The kubelet never does: it receives lists and answers as
+// before, for the pods that are already bound.
 func TestAPluginThatLeavesServesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := pod("waits", 1, uuidB, app(3))

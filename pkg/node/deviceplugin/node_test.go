@@ -24,7 +24,7 @@ const (
 	uuidB = plugintest.GPUB
 )
 
-// node is a plugin with all that surrounds it, and a client in the kubelet's place.
+// node is a plugin with its fakes, and a client in place of the kubelet.
 type node struct {
 	*plugintest.Node
 	Plugin
@@ -37,7 +37,7 @@ func newNode(t *testing.T, change func(*Config), known []string, list ...allocat
 	return n
 }
 
-// begin begins with a plugin that knows nothing.
+// begin starts a plugin without any state.
 func (n *node) begin(t *testing.T, change func(*Config)) {
 	t.Helper()
 	cfg := DefaultConfig("n1")

@@ -31,8 +31,8 @@ import (
 
 const resourceName = "gpumem.dev/gpu-mem"
 
-// registry is the kubelet's end: it calls back who registers, as the kubelet does. It
-// knows one client of a name, the last, and when any stops it ends that.
+// registry is the kubelet's end: it calls back each registered plugin, like the kubelet. It stores only the
+// last client of a name, and closes that when any client of the name stops.
 // (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, runClient)
 type registry struct {
 	pluginapi.UnimplementedRegistrationServer
@@ -42,20 +42,20 @@ type registry struct {
 	refuse     error
 
 	mu     sync.Mutex
-	client *grpc.ClientConn // nil: none
+	client *grpc.ClientConn // nil if there is none
 }
 
-// forget ends the client that there is, if any.
+// forget closes the current client, if any.
 func (r *registry) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.client != nil {
-		_ = r.client.Close() // what it was told is over
+		_ = r.client.Close() // its stream is over
 		r.client = nil
 	}
 }
 
-// hearsNothing checks that for a while nobody registers, sends a list or ends.
+// hearsNothing verifies that for a while nobody registers, sends a list or ends.
 func (r *registry) hearsNothing(t *testing.T) {
 	t.Helper()
 	select {
@@ -95,8 +95,7 @@ func (r *registry) Register(_ context.Context, req *pluginapi.RegisterRequest) (
 	return &pluginapi.Empty{}, nil
 }
 
-// startKubelet does what a kubelet does at its start: it removes all sockets
-// and makes its own.
+// startKubelet starts like a kubelet: it removes all sockets and creates its own.
 func startKubelet(t *testing.T, dir string, refuse error) (r *registry, stop func()) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -115,7 +114,7 @@ func startKubelet(t *testing.T, dir string, refuse error) (r *registry, stop fun
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener.(*net.UnixListener).SetUnlinkOnClose(false) // a kubelet that is killed leaves it
+	listener.(*net.UnixListener).SetUnlinkOnClose(false) // a killed kubelet leaves its socket
 	r = &registry{dir: dir, registered: make(chan *pluginapi.RegisterRequest, 10), lists: make(chan int, 100), refuse: refuse}
 	end := serving(t, listener, func(server *grpc.Server) { pluginapi.RegisterRegistrationServer(server, r) })
 	return r, func() {
@@ -124,7 +123,7 @@ func startKubelet(t *testing.T, dir string, refuse error) (r *registry, stop fun
 	}
 }
 
-// serving serves on a listener until it is told to end.
+// serving serves on a listener until end is called.
 func serving(t *testing.T, listener net.Listener, register func(*grpc.Server)) (end func()) {
 	t.Helper()
 	server := grpc.NewServer()
@@ -150,13 +149,13 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// running starts a runner and returns how to end it.
+// running starts a runner, and returns a function that stops it.
 func running(t *testing.T, dir string) (r *Runner, stop func()) {
 	t.Helper()
 	return takingOver(t, dir, nil)
 }
 
-// takingOver is running with a call before each registration.
+// takingOver is like running, with a call before each registration.
 func takingOver(t *testing.T, dir string, takeOver func()) (r *Runner, stop func()) {
 	t.Helper()
 	n := newNode(t, nil, nil)
@@ -167,8 +166,7 @@ func takingOver(t *testing.T, dir string, takeOver func()) (r *Runner, stop func
 	return r, run(t, r)
 }
 
-// listed starts a kubelet, and a runner that has sent it the list of devices. It returns how
-// to end the runner, which is to be done.
+// listed starts a kubelet, and a runner that has sent it the device list. The caller must call stop.
 func listed(t *testing.T) (dir string, kubelet *registry, r *Runner, stop func()) {
 	t.Helper()
 	dir = t.TempDir()
@@ -180,7 +178,7 @@ func listed(t *testing.T) (dir string, kubelet *registry, r *Runner, stop func()
 	return dir, kubelet, r, stop
 }
 
-// A process whose socket another replaced gives way, and waits until it can take over.
+// A process gives way after another one has replaced its socket, and waits until it can take over.
 func TestRunnerWaitsForItsTurn(t *testing.T) {
 	dir, kubelet, _, stop := listed(t)
 	var ready atomic.Bool
@@ -196,7 +194,7 @@ func TestRunnerWaitsForItsTurn(t *testing.T) {
 	defer run(t, r)()
 	receive(t, gaveWay)
 	stop()
-	receive(t, kubelet.lists) // that the first one ended
+	receive(t, kubelet.lists) // the first process has ended
 	says(t, r, "not yet")
 	kubelet.hearsNothing(t)
 	ready.Store(true)
@@ -232,12 +230,13 @@ func (b *busy) Allocate(ctx context.Context, _ *pluginapi.AllocateRequest) (*plu
 	}
 }
 
-// The next process loads the grants once the calls of the one before have ended, of whatever resource: they record grants.
+// The next process loads the grants after the pending calls of the previous one have ended, of all resources:
+// these calls record grants.
 func TestRunnerTakesOverAfterTheLastCall(t *testing.T) {
 	const cores = "gpumem.dev/gpu-core"
 	for name, tc := range map[string]struct {
 		resource string
-		answers  bool // before the grace is over
+		answers  bool // within the grace period
 	}{
 		"memory": {resourceName, true}, "cores": {cores, true}, "hangs": {resourceName, false},
 	} {
@@ -310,7 +309,7 @@ func TestRunnerTakesOverAfterTheLastCall(t *testing.T) {
 }
 
 func TestRunnerRegistersAgainAndAgain(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "device-plugins") // not there yet
+	dir := filepath.Join(t.TempDir(), "device-plugins") // does not exist yet
 	r, stop := running(t, dir)
 	if r.Missing() == "" {
 		t.Error("registered with no kubelet")
@@ -353,7 +352,7 @@ func TestRunnerRegistersAgainAndAgain(t *testing.T) {
 	}
 }
 
-// However long the pause, another kubelet ends it.
+// A new kubelet ends any pause.
 func TestAnotherKubeletEndsThePause(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.sock")
 	write := func(name string) {
@@ -381,8 +380,8 @@ func TestAnotherKubeletEndsThePause(t *testing.T) {
 	}
 }
 
-// A kubelet that starts removes the sockets of plugins, and then makes its own: a plugin
-// that listens before would lose its socket at any moment.
+// A starting kubelet removes the sockets of plugins, and then creates its own. A plugin that listens earlier
+// could lose its socket at any moment.
 func TestRunnerListensForNoKubeletThatIsGone(t *testing.T) {
 	dir := t.TempDir()
 	kubelet, end := startKubelet(t, dir, nil)
@@ -400,7 +399,7 @@ func TestRunnerListensForNoKubeletThatIsGone(t *testing.T) {
 	receive(t, kubelet.registered)
 }
 
-// To ask at a socket that is gone does not take until the time is up.
+// A call to a missing socket fails without waiting for the timeout.
 func TestNobodyAnswersAtASocketThatIsGone(t *testing.T) {
 	err := ask(t.Context(), filepath.Join(t.TempDir(), "gone.sock"))
 	if status.Code(err) != codes.Unavailable {
@@ -435,7 +434,7 @@ func TestRunnerSeesThatTheKubeletNoLongerListens(t *testing.T) {
 	}
 }
 
-// A kubelet that drops the plugin each time is not asked four times a second.
+// The runner registers at growing intervals with a kubelet that drops it each time.
 func TestRunnerWaitsLongerEachTimeItIsDropped(t *testing.T) {
 	dir := t.TempDir()
 	kubelet, end := startKubelet(t, dir, nil)
@@ -459,8 +458,8 @@ func TestRunnerWaitsLongerEachTimeItIsDropped(t *testing.T) {
 	}
 }
 
-// A plugin whose pod was deleted by force still serves when the next one starts, and
-// when it ends, the kubelet drops whoever has registered in the meantime.
+// A plugin whose pod was force-deleted still serves when the next one starts. When it ends, the kubelet drops
+// the plugin that has registered in the meantime.
 func TestRunnerWaitsForTheOneBefore(t *testing.T) {
 	dir, kubelet, _, stopFirst := listed(t)
 	takenOver := make(chan struct{}, 1)
@@ -484,7 +483,7 @@ func TestRunnerWaitsForTheOneBefore(t *testing.T) {
 	kubelet.hearsNothing(t)
 }
 
-// slow is a plugin of another process that takes its time to answer.
+// slow is a plugin of another process with slow answers.
 type slow struct {
 	pluginapi.UnimplementedDevicePluginServer
 	asked  chan struct{}
@@ -497,7 +496,7 @@ func (s *slow) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plugi
 	return &pluginapi.DevicePluginOptions{}, nil
 }
 
-// serve serves a plugin on the runner's socket, as another process would.
+// serve serves a plugin on the runner's socket, like another process.
 func serve(t *testing.T, dir string, plugin pluginapi.DevicePluginServer) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, "gpumem-gpumem.dev_gpu-mem.sock")
@@ -505,7 +504,7 @@ func serve(t *testing.T, dir string, plugin pluginapi.DevicePluginServer) (path 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(path+".other", path); err != nil { // in one step, whoever has the place
+	if err := os.Rename(path+".other", path); err != nil { // atomically, over any existing socket
 		t.Fatal(err)
 	}
 	t.Cleanup(serving(t, listener, func(server *grpc.Server) { pluginapi.RegisterDevicePluginServer(server, plugin) }))
@@ -527,7 +526,7 @@ func TestRunnerThatEndsLeavesTheSocketOfAnother(t *testing.T) {
 	}
 }
 
-// One whose socket another process has taken the place of leaves that there.
+// A process does not remove a socket that another process has put in its place.
 func TestRunnerRemovesNoSocketButItsOwn(t *testing.T) {
 	dir, _, r, stop := listed(t)
 	other := &slow{asked: make(chan struct{}, 100), answer: make(chan struct{})}
@@ -540,7 +539,7 @@ func TestRunnerRemovesNoSocketButItsOwn(t *testing.T) {
 	}
 }
 
-// A second listener, a person's perhaps, may come and go.
+// Another listener, for example an administrator's, may come and go.
 func TestRunnerIsNotDroppedWhileSomebodyListens(t *testing.T) {
 	_, kubelet, r, stop := listed(t)
 	defer stop()
@@ -558,7 +557,7 @@ func TestRunnerIsNotDroppedWhileSomebodyListens(t *testing.T) {
 	kubelet.hearsNothing(t)
 }
 
-// deaf registers plugins and does not ask them.
+// deaf registers plugins and does not call them.
 type deaf struct {
 	pluginapi.UnimplementedRegistrationServer
 	registered chan struct{}
@@ -584,7 +583,7 @@ func TestRunnerRegistersAgainWhereTheKubeletDoesNotAsk(t *testing.T) {
 	receive(t, d.registered)
 }
 
-// A process that was killed and hangs in the driver keeps its socket, and answers nobody.
+// A process that was killed but hangs in the driver keeps its socket, and answers nobody.
 func TestRunnerTakesOverFromOneThatHangs(t *testing.T) {
 	dir := t.TempDir()
 	kubelet, end := startKubelet(t, dir, nil)
@@ -625,7 +624,7 @@ func TestRunnerSaysWhyItIsNotRegistered(t *testing.T) {
 	says(t, r, "unsupported version")
 }
 
-// says waits until a runner says what it lacks.
+// says waits until the runner reports a missing part.
 func says(t *testing.T, r *Runner, want string) {
 	t.Helper()
 	ticker := time.NewTicker(10 * time.Millisecond)
@@ -639,10 +638,10 @@ func says(t *testing.T, r *Runner, want string) {
 	}
 }
 
-// TestTheSocketOfALongDomain: Linux takes a path of 107 bytes, and the chart a domain of 200.
+// TestTheSocketOfALongDomain: Linux accepts paths of 107 bytes, and the chart domains of 200.
 func TestTheSocketOfALongDomain(t *testing.T) {
 	const kubelet = "/var/lib/kubelet/device-plugins"
-	dir, err := os.MkdirTemp("/tmp", "s") //nolint:usetesting // of the length of the kubelet's
+	dir, err := os.MkdirTemp("/tmp", "s") //nolint:usetesting // as long as the kubelet's
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -667,7 +666,7 @@ func TestTheSocketOfALongDomain(t *testing.T) {
 	}
 }
 
-// TestLogLinesOfACallShareANumber, also those of the packages that the call reaches.
+// TestLogLinesOfACallShareANumber includes log lines of the packages that the call reaches.
 func TestLogLinesOfACallShareANumber(t *testing.T) {
 	n := newNode(t, nil, nil, pod("direct", 1, "", app(3)))
 	core, logged := observer.New(zap.DebugLevel)

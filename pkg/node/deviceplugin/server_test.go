@@ -47,7 +47,7 @@ func TestAdmission(t *testing.T) {
 		{
 			name:  "admission in another order than binding",
 			pods:  []allocation.Pod{pod("a", 1, uuidA, app(3)), pod("b", 2, uuidB, app(3))},
-			admit: []string{"b", "a"}, // the kubelet lists b first, so b it is
+			admit: []string{"b", "a"}, // the kubelet lists b first, so the call is for b
 			want:  []string{"b main=1", "a main=0"},
 		},
 		{
@@ -120,7 +120,7 @@ func TestASwappedPodStaysOnOneGPU(t *testing.T) {
 	two := []placement.Container{container("one", placement.App, 2), container("two", placement.App, 3)}
 	a, b := pod("a", 1, uuidA, two...), pod("b", 2, uuidB, two...)
 	n := newNode(t, nil, []string{"ns/a", "ns/b"}, a, b)
-	ids, err := n.Preferred(t.Context(), n.Free(), nil, 2) // the kubelet means b
+	ids, err := n.Preferred(t.Context(), n.Free(), nil, 2) // the kubelet's call is for b
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestASwappedPodStaysOnOneGPU(t *testing.T) {
 
 func TestASamePodAskedForAgainGetsItsGPU(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
-	p.Admitted = true // and the kubelet has lost its checkpoint
+	p.Admitted = true // the kubelet has lost its checkpoint
 	n := newNode(t, nil, nil, p)
 	gpus, err := n.Admit(t, p)
 	if err != nil || !slices.Equal(gpus, []string{"main=1"}) {
@@ -146,7 +146,7 @@ func TestASamePodAskedForAgainGetsItsGPU(t *testing.T) {
 
 func TestAPodThatIsNotKnownYetIsWaitedFor(t *testing.T) {
 	n := newNode(t, func(c *Config) { c.PodWait = plugintest.Patience }, []string{"ns/late"},
-		pod("other", 1, uuidA, app(3))) // waits for as much, but the kubelet does not list it
+		pod("other", 1, uuidA, app(3))) // waits for the same amount, but the kubelet does not list it
 	done := make(chan error)
 	var ids []string
 	go func() {
@@ -157,7 +157,7 @@ func TestAPodThatIsNotKnownYetIsWaitedFor(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatalf("answered before the pod was known: %v, %v", ids, err)
-	case <-time.After(20 * time.Millisecond): // too short fails no good plugin
+	case <-time.After(20 * time.Millisecond): // too short to fail a correct plugin
 	}
 	n.Pods.Add(pod("late", 2, uuidB, app(3)))
 	if err := <-done; err != nil || ids[0] != "bbbbbbbb-0" {
@@ -165,8 +165,8 @@ func TestAPodThatIsNotKnownYetIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Nothing shows any more that a pod was given what its init container asks for, and the
-// kubelet asks for as much for one that is not known yet.
+// The allocation of a pod's init container is no longer listed, and the kubelet requests the same amount for an
+// unknown pod.
 func TestAPodThatHasBegunIsNotTakenForOneThatIsNotKnownYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
@@ -185,7 +185,7 @@ func TestAPodThatHasBegunIsNotTakenForOneThatIsNotKnownYet(t *testing.T) {
 	})
 }
 
-// The watch is broken, and another pod waits that asks for as much.
+// The watch is broken, and another pod waits for the same amount.
 func TestAPodThatTheWatchDoesNotTellOfIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, nil, []string{"ns/late"}, pod("other", 1, uuidA, app(3)))
@@ -203,8 +203,8 @@ func TestAPodThatTheWatchDoesNotTellOfIsAskedFor(t *testing.T) {
 	})
 }
 
-// An API server that is away is asked until it answers. The pod would be placed as one that
-// asks for a single GPU otherwise, and could not be put right.
+// The plugin retries until the API server answers. Otherwise it would place the pod as one that requests a
+// single GPU, which could not be corrected.
 func TestThePodIsAskedForUntilTheAPIServerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(c *Config) { c.PodWait = 10 * time.Second }, []string{"ns/late"})
@@ -224,7 +224,7 @@ func TestThePodIsAskedForUntilTheAPIServerAnswers(t *testing.T) {
 	})
 }
 
-// One that answers has no such pod: nothing is waited for then but the watch, for a moment.
+// If the API server answers without the pod, the plugin only waits briefly for the watch.
 func TestAPodThatIsGoneIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(c *Config) { c.PodWait = 10 * time.Second }, []string{"ns/late"})
@@ -238,7 +238,7 @@ func TestAPodThatIsGoneIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// What is chosen after a wait is chosen by what is known then.
+// A choice after a wait uses the state at that time.
 func TestAGPUThatIsCordonedMeanwhileGetsNoUnknownPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -288,7 +288,7 @@ func TestAKubeletThatDoesNotTell(t *testing.T) {
 	})
 }
 
-// Of pods that ask for as much the kubelet could mean any, while it does not tell.
+// While the kubelet does not answer, its call may be for any pod with that amount.
 func TestContainersStayTogetherWhileTheKubeletDoesNotTell(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -310,7 +310,7 @@ func TestContainersStayTogetherWhileTheKubeletDoesNotTell(t *testing.T) {
 					}
 					ids, err := n.Preferred(t.Context(), n.Free(), nil, c.Units)
 					if tc.containers[0].Kind == placement.Init && i == 1 {
-						ids, err = []string{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2", "bbbbbbbb-3"}, nil // the init container's
+						ids, err = []string{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2", "bbbbbbbb-3"}, nil // the slots of the init container
 					}
 					if err != nil || !strings.HasPrefix(ids[0], "bbbbbbbb-") {
 						t.Fatalf("%s: got %v, %v; want IDs of GPU 1", c.Name, ids, err)
@@ -338,20 +338,20 @@ func TestAKubeletThatHasNeverToldAnything(t *testing.T) {
 	})
 }
 
-// A kubelet that has started again may have lost what it was given since it told last: the
-// container that it asks for is the one that was served before.
+// A restarted kubelet may have lost allocations since its last answer. Its call is then for a container that
+// was already served.
 func TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven(t *testing.T) {
 	for _, r := range []gpu.Resource{gpu.Memory, gpu.Cores} {
 		t.Run(r.String(), func(t *testing.T) { testKubeletThatStartsAgain(t, r) })
 	}
 }
 
-// testKubeletThatStartsAgain has the plugin registered again for one resource. The kubelet keeps
-// its records when the plugin loses its socket of cores.
+// testKubeletThatStartsAgain registers the plugin again for one resource. The kubelet keeps its records when
+// the plugin loses its socket for cores.
 func testKubeletThatStartsAgain(t *testing.T, r gpu.Resource) {
 	p := pod("p", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 2))
 	n := newNode(t, func(c *Config) { c.KubeletWait = 20 * time.Millisecond }, []string{"ns/p"}, p)
-	if err := n.Reconciler.Pass(t.Context()); err != nil { // it tells of nothing, once
+	if err := n.Reconciler.Pass(t.Context()); err != nil { // one answer without allocations
 		t.Fatal(err)
 	}
 	n.Kubelet.Deaf = true
@@ -376,7 +376,8 @@ func testKubeletThatStartsAgain(t *testing.T, r gpu.Resource) {
 	}
 }
 
-// TestAllocateResolvesSecondNames that the pod sets for the container. The record has the same answer as the kubelet.
+// TestAllocateResolvesSecondNames covers second names that the pod sets for the container. The record and the
+// kubelet get the same answer.
 func TestAllocateResolvesSecondNames(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 1), container("two", placement.App, 2))
 	p.Seconds = map[string]map[string]string{"two": {"XLA_CLIENT_MEM_FRACTION": "0.95", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}}
@@ -467,7 +468,7 @@ func TestPreferredAllocationOfNonsense(t *testing.T) {
 	}
 }
 
-// A GPU offers a unit less than when a container was given its last one.
+// A GPU offers one unit less than when a container got its last one.
 func TestAContainerStartsAgainOnAGPUThatOffersLess(t *testing.T) {
 	p, next := pod("p", 1, uuidA, app(8)), pod("next", 2, uuidA, app(1))
 	n := newNode(t, nil, nil, p)
@@ -512,7 +513,8 @@ func TestPreStartOfAPodOnTwoGPUs(t *testing.T) {
 	}
 }
 
-// A container with slots of fewer GPUs than its pod has does not start: its program would see GPUs that it does not hold.
+// A container with slots on fewer GPUs than its pod has does not start: its program would see GPUs that it does
+// not hold.
 func TestAContainerOfFewerGPUsThanItsPodDoesNotStart(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 2), container("two", placement.App, 2))
 	p.Request.Count = 2
@@ -549,7 +551,7 @@ func TestPreStartDoesNotDependOnTheAPIServer(t *testing.T) {
 	}
 }
 
-// received reads one list as GPU → health and number.
+// received converts one list to the health and the number of slots by GPU.
 func received(t *testing.T, stream pluginapi.DevicePlugin_ListAndWatchClient) map[string]int {
 	t.Helper()
 	list, err := stream.Recv()
@@ -581,7 +583,7 @@ func TestListAndWatch(t *testing.T) {
 		}
 	}
 	want(map[string]int{"aaaaaaaa Healthy": 8, "bbbbbbbb Healthy": 8})
-	n.Source.Set(func(inv *gpu.Inventory) { inv.DriverVersion = "581" }) // nothing to the kubelet
+	n.Source.Set(func(inv *gpu.Inventory) { inv.DriverVersion = "581" }) // irrelevant to the kubelet
 	n.Source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("gone") })
 	want(map[string]int{"aaaaaaaa Unhealthy": 8, "bbbbbbbb Healthy": 8})
 	n.Source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Status{} })
@@ -624,7 +626,7 @@ func TestAUnitThatIsTooSmall(t *testing.T) {
 	announced, stop := context.WithCancel(ctx)
 	done := make(chan error)
 	go func() { done <- n.Announcer.Announce(announced) }()
-	n.Source.Set(func(*gpu.Inventory) {}) // the same again
+	n.Source.Set(func(*gpu.Inventory) {}) // no change
 	n.Source.Set(func(inv *gpu.Inventory) { *inv = plugintest.TwoGPUs() })
 	if got := received(t, stream); got["aaaaaaaa Healthy"] != 8 {
 		t.Errorf("sent %v", got)

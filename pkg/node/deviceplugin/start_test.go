@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// demanding is a pod that accepts no level below that.
+// demanding returns a pod that accepts no lower level.
 func demanding(p allocation.Pod, level gpu.Enforcement) allocation.Pod {
 	p.Request.Enforcement = level
 	return p
@@ -54,15 +54,15 @@ func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
 	}
 }
 
-// TestNoContainerOfAnUnknownPodStartsWithoutItsLimit: a plugin that has just started remembers no level,
-// the kubelet does not list init containers, and the kubelet or the API server may not answer.
+// TestNoContainerOfAnUnknownPodStartsWithoutItsLimit: a plugin that has just started has no recorded level, the
+// kubelet does not list init containers, and the kubelet or the API server may not answer.
 func TestNoContainerOfAnUnknownPodStartsWithoutItsLimit(t *testing.T) {
 	prepare := container("prepare", placement.Init, 2)
 	dead := errors.New("the MPS daemon is dead")
 	for name, tc := range map[string]struct {
 		pod    allocation.Pod
 		level  gpu.Enforcement
-		again  bool // the plugin has started again since
+		again  bool // the plugin has restarted since
 		change func(*node)
 		start  int // units of the container
 		want   string
@@ -123,7 +123,7 @@ func TestAPodThatDemandsALevel(t *testing.T) {
 	}
 }
 
-// TestTheLevelIsWrittenBeforeTheProgramRuns: the node had a stronger one when the pod was bound.
+// TestTheLevelIsWrittenBeforeTheProgramRuns: the node had a stronger level when the pod was bound.
 func TestTheLevelIsWrittenBeforeTheProgramRuns(t *testing.T) {
 	p := pod("a", 1, uuidA, app(3))
 	p.Assignment.Enforcement = gpu.EnforcementKernel
@@ -137,8 +137,8 @@ func TestTheLevelIsWrittenBeforeTheProgramRuns(t *testing.T) {
 	}
 }
 
-// TestEachContainerWaitsForItsOwnLevel: the level of the node has changed between two containers of
-// a pod. The pod's is the weaker one, and the first container was promised the other all the same.
+// TestEachContainerWaitsForItsOwnLevel: the level of the node has changed between two containers of a pod. The
+// pod has the weaker level, but the first container was promised the stronger one.
 func TestEachContainerWaitsForItsOwnLevel(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 3), container("two", placement.App, 2))
 	dead := errors.New("the MPS daemon is dead")
@@ -185,7 +185,7 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 		t.Errorf("it is back, and the container does not start: %v", err)
 	}
 
-	// A plugin that has just started knows from the annotation.
+	// A plugin that has just started uses the annotation.
 	if err := n.Reconciler.Pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -197,8 +197,8 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 	}
 }
 
-// A container that version 0.2 made a client of MPS protocol 3 does not start again: its namespace is gone, and
-// it would run without a limit.
+// A container that version 0.2 made a client of MPS protocol 3 does not restart: its namespace is gone, and it
+// would run without a limit.
 func TestNoClientOfARetiredProtocolStarts(t *testing.T) {
 	p := pod("a", 1, uuidA, app(3))
 	n := newNode(t, nil, nil, p)

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// a100 returns a UUID as NVML writes it, whose first digits are given.
+// a100 returns a UUID in NVML's format with the given first digits.
 func a100(first string) gpu.UUID {
 	digits := (first + "5e1d0c3b9a8f7e6d5c4b3a2918070605")[:32]
 	return gpu.UUID("GPU-" + digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:])
@@ -35,7 +35,7 @@ func mustSlots(t testing.TB, inv gpu.Inventory) *gpu.Slots {
 	return s
 }
 
-// message is what the plugin sends to the kubelet, every slot unhealthy.
+// message returns the plugin's message to the kubelet with every slot unhealthy.
 func message(s *gpu.Slots, inv gpu.Inventory) *pluginapi.ListAndWatchResponse {
 	var out pluginapi.ListAndWatchResponse
 	for _, d := range inv.Devices {
@@ -46,7 +46,7 @@ func message(s *gpu.Slots, inv gpu.Inventory) *pluginapi.ListAndWatchResponse {
 	return &out
 }
 
-// The device plugin refuses to start by listSize, so it has to be exact.
+// The device plugin uses listSize to reject a configuration, so it must be exact.
 func TestListSizeIsThatOfTheMessage(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	cases := []gpu.Inventory{
@@ -74,7 +74,7 @@ func TestListSizeIsThatOfTheMessage(t *testing.T) {
 	}
 }
 
-// The unit is node data and not 1 MiB because of these numbers.
+// These numbers are the reason why the unit belongs to the node's data and is not 1 MiB.
 func TestWhichUnitsTheKubeletCanReceive(t *testing.T) {
 	tests := map[string]struct {
 		gpus     int

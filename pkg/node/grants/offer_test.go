@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// An offer is computed when there are other GPUs, and not for each reader.
+// An offer is computed when the GPUs change, and not for each reader.
 func TestAnOfferIsMadeWhenTheGPUsChange(t *testing.T) {
 	source := plugintest.NewSource(plugintest.TwoGPUs())
 	o := NewOffers(source, false)
@@ -29,10 +29,9 @@ func TestAnOfferIsMadeWhenTheGPUsChange(t *testing.T) {
 	}
 }
 
-// Eight GPUs of 141 GB with a unit of 1 MiB would make a list of devices that the
-// kubelet drops without a word. It is refused, with the unit that would do; with
-// that unit, and with the usual one, the message is within what the kubelet
-// receives.
+// Eight GPUs of 141 GB with a unit of 1 MiB would make a device list that the kubelet drops silently. It is
+// rejected, and the reason contains a unit that fits. With that unit, and with the usual one, the message is
+// within the kubelet's limit.
 func TestEightLargeGPUsInSmallUnits(t *testing.T) {
 	const mib = 144384 // 141 GiB
 	offerIn := func(unit int64) Offer {

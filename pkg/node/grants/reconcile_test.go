@@ -39,7 +39,7 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	}
 	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
 	want := []string{
-		"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB, // who waits first
+		"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB, // the waiting pod first
 		"ns/a " + onB, "ns/b " + onA,
 	}
 	if diff := cmp.Diff(want, n.Pods.Corrected()); diff != "" {
@@ -61,8 +61,7 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	}
 }
 
-// What was planned for pods that have been corrected is what was written then: a pod that is
-// exchanged after them is not left where it no longer has a place.
+// The plan of a corrected pod is its correction. A pod that is swapped after it gets a valid place.
 func TestASecondSwapIsCorrectedToo(t *testing.T) {
 	a := pod("a", 1, uuidA, app(4))
 	n := newNode(t, nil, nil, a, pod("b", 2, uuidB, app(4)))
@@ -92,7 +91,7 @@ func TestASecondSwapIsCorrectedToo(t *testing.T) {
 	}
 }
 
-// What the one that waits is to have is told by what is written of the other.
+// A waiting pod's new plan is known only from the other pod's annotation.
 func TestASwapIsNotCorrectedByHalf(t *testing.T) {
 	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
 	n := newNode(t, nil, nil, a, b)
@@ -117,8 +116,8 @@ func TestASwapIsNotCorrectedByHalf(t *testing.T) {
 	}
 }
 
-// A pod that has been served nothing and cannot be written keeps back the corrections of pods that
-// could have its plan, and of no others.
+// If a pod without allocations cannot be written, the corrections of pods that could have its plan wait. Other
+// corrections do not.
 func TestAPodThatCannotBeWrittenStopsNoOthers(t *testing.T) {
 	const gone gpu.UUID = "GPU-dddddddd-0000-0000-0000-000000000000"
 	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
@@ -149,7 +148,7 @@ func TestAPodThatCannotBeWrittenStopsNoOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := pod("a", 2, uuidA, app(2)), pod("b", 3, uuidB, app(2))
 			b.Admitted = true
-			a.Admitted = tc.denied != "a" // or else it waits
+			a.Admitted = tc.denied != "a" // otherwise it waits
 			n := newNode(t, nil, []string{"ns/other", "ns/a", "ns/b"}, tc.also, a, b)
 			n.Pods.Denied = tc.denied
 			if a.Admitted {
@@ -170,7 +169,7 @@ func TestAPodThatCannotBeWrittenStopsNoOthers(t *testing.T) {
 	}
 }
 
-// What the kubelet tells nothing of is remembered: a pod whose plain init containers alone ask for memory.
+// Unlisted allocations are recorded: those pods request memory only in plain init containers.
 func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
 	warm := func(units gpu.Units) placement.Container { return container("warm", placement.Init, units) }
 	only := func(device gpu.UUID, p allocation.Pod) allocation.Pod {
@@ -180,7 +179,7 @@ func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
 	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
 	for name, tc := range map[string]struct {
 		pods    []allocation.Pod // admitted in this order
-		unheard string           // the pod that is not known to be admitted for a while
+		unheard string           // pod whose admission is unknown for a while
 		between func(n *node)
 		then    func(n *node)
 		want    []string
@@ -243,7 +242,7 @@ func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
 	}
 }
 
-// The node of a pod whose assignment somebody takes away was chosen by gpumem all the same.
+// If a user removes the assignment of a pod, the pod still counts as placed by gpumem.
 func TestAnAssignmentThatIsTakenAwayIsWrittenAgain(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -272,7 +271,7 @@ func TestAnAssignmentThatIsTakenAwayIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// Somebody changed them, or the driver did; a GPU that is gone has none.
+// A user changed them, or the driver did. A missing GPU has no index.
 func TestIndexesAreWrittenAgain(t *testing.T) {
 	wrong, missing, waiting, gone := pod("wrong", 1, uuidA, app(1)), pod("missing", 2, uuidB, app(2)), pod("waiting", 3, uuidA, app(3)), pod("gone", 4, "GPU-gone", app(4))
 	wrong.Index, missing.Index, waiting.Index = "1", "", "1"
@@ -291,7 +290,7 @@ func TestIndexesAreWrittenAgain(t *testing.T) {
 
 func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
 	bound := pod("a", 1, uuidA, app(3))
-	bound.Assignment.Enforcement = gpu.EnforcementMPS // when it was bound, and the daemon has died since
+	bound.Assignment.Enforcement = gpu.EnforcementMPS // at the bind; the daemon has ended since
 	n := newNode(t, nil, nil, bound)
 	if _, err := n.Admit(t, bound); err != nil {
 		t.Fatal(err)
@@ -306,7 +305,7 @@ func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
 		t.Errorf("events %v, want %s", n.Notes.All(), want)
 	}
 
-	n.LevelIs(gpu.EnforcementMPS) // of the node; what the pod was given stays
+	n.LevelIs(gpu.EnforcementMPS) // the node's level; the pod keeps its own
 	if err := n.Reconciler.Pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -315,11 +314,11 @@ func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
 	}
 }
 
-// TestTheLevelThatAPodHasOutlivesThePlugin: the plugin ends between what it gave a container and what
-// it writes of the pod, of which the Binding has written the level of the node at the time.
+// TestTheLevelThatAPodHasOutlivesThePlugin ends the plugin between the allocation and the write of the pod. The
+// pod's annotation still has the node's level from the bind.
 func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 	for name, tc := range map[string]struct {
-		node gpu.Enforcement // when the container was given its slots
+		node gpu.Enforcement // at the time of the allocation
 		mps  bool
 		pod  allocation.Pod
 		want gpu.Enforcement
@@ -341,7 +340,7 @@ func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.Pods.Denied = ""
-			n.LevelIs(gpu.EnforcementKernel) // again, since
+			n.LevelIs(gpu.EnforcementKernel) // back to the former level
 			n.Begin(t, remembers)
 			if err := n.Reconciler.Pass(t.Context()); err != nil {
 				t.Fatal(err)
@@ -350,7 +349,7 @@ func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 				t.Errorf("the pod is written to have %q, and was given %s", got, tc.want)
 			}
 
-			// What cannot be read is as if it was not there, and is written again.
+			// An unreadable file counts as missing, and is rewritten.
 			if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -365,7 +364,7 @@ func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 	}
 }
 
-// bothGPUs is a pod with a share of each.
+// bothGPUs returns a pod with a share of each GPU.
 func bothGPUs(name string) allocation.Pod {
 	p := pod(name, 1, uuidA, app(6))
 	p.Request.Count = 2
@@ -374,8 +373,8 @@ func bothGPUs(name string) allocation.Pod {
 	return p
 }
 
-// Where a pod is written to be elsewhere and at another level than it is, both are put right
-// without writing where it is not.
+// If a pod's annotation has another GPU and another level than its allocation, both are corrected without an
+// intermediate wrong GPU.
 func TestALevelMovesNoPodBack(t *testing.T) {
 	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
 	n := newNode(t, nil, nil, a, b)
@@ -397,8 +396,7 @@ func TestALevelMovesNoPodBack(t *testing.T) {
 	}
 }
 
-// The index of a pod was changed, and its node has had another level since it was bound: one write
-// corrects both.
+// The index of a pod was changed, and its node's level has changed since the bind: one write corrects both.
 func TestAllThatIsWrongOfAPodIsWrittenAtOnce(t *testing.T) {
 	bound := pod("a", 1, uuidA, app(3))
 	bound.Assignment.Enforcement, bound.Index = gpu.EnforcementMPS, "1"
@@ -419,8 +417,8 @@ func TestAllThatIsWrongOfAPodIsWrittenAtOnce(t *testing.T) {
 	}
 }
 
-// The owner of a pod says that it has a share of each GPU, and not all of one. What the kubelet
-// has given is said until the pod is gone, and what is written of the pod is put right.
+// The owner of a pod writes that it has a share of each GPU instead of all of one. The account shows the
+// kubelet's allocation until the pod is gone, and the annotation is corrected.
 func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	p := pod("evil", 1, uuidA, app(8))
 	n := newNode(t, nil, nil, p)
@@ -472,7 +470,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	if diff := cmp.Diff([]gpu.Units{8, 0}, requested()); diff != "" {
 		t.Errorf("requested (-want +got):\n%s", diff)
 	}
-	look() // what is written is so again, and its owner can write less at any moment
+	look() // the annotation is correct again, but its owner can understate it at any moment
 	if diff := cmp.Diff(want, said()); diff != "" {
 		t.Errorf("said of the pod that was put right (-want +got):\n%s", diff)
 	}
@@ -480,7 +478,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 		t.Errorf("its container does not start again: %v", err)
 	}
 	_, _, changed = n.State.Allocations()
-	lie() // nobody has looked yet
+	lie() // before the next pass
 	if got := requested(); got[0] != 8 {
 		t.Errorf("%d units of GPU 0 are requested, want 8", got[0])
 	}
@@ -502,7 +500,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	}
 }
 
-// A GPU that is gone takes nothing from what the pod has: its slots are there when it is back.
+// A missing GPU does not reduce the pod's allocation: its slots exist when it is back.
 func TestAGPUThatIsGoneIsNotWrittenOff(t *testing.T) {
 	p := pod("two", 1, uuidA, app(8))
 	p.Request.Count = 2

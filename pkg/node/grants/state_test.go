@@ -18,8 +18,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// A pod is deleted by force and made again while the kubelet answers: what it tells of the name is
-// of the pod before.
+// A pod is force-deleted and recreated while the kubelet answers. The answer's entry of that name belongs to
+// the earlier pod.
 func TestPodsAreReadBeforeTheKubelet(t *testing.T) {
 	p := pod("p", 1, uuidA, app(2))
 	p.Admitted = true
@@ -37,7 +37,8 @@ func TestPodsAreReadBeforeTheKubelet(t *testing.T) {
 	}
 }
 
-// What was taken to be an init container's was another pod's: when that has ended it is free.
+// A grant that was attributed to an init container belonged to another pod. It is free after that pod has
+// ended.
 func TestWhatAnotherHadIsNotKept(t *testing.T) {
 	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
 	n := newNode(t, nil, []string{"ns/warm", "ns/other"}, warm)
@@ -61,8 +62,8 @@ func TestWhatAnotherHadIsNotKept(t *testing.T) {
 	}
 }
 
-// The kubelet admits a pod that is gone by then, and what it asks for seems to be for a pod that
-// waits. It lists those slots as the other's before that one is admitted, and never again.
+// The kubelet admits a pod that is already gone, and its request seems to be for a waiting pod. It lists those
+// slots at the gone pod before the waiting one is admitted, and never again.
 func TestWhatAnotherHadWhileThePodWaitedIsNotItsOwn(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/warm"}, pod("warm", 1, uuidA, container("warm", placement.Init, 3)))
 	seems, own := []string{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}, []string{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}
@@ -83,8 +84,7 @@ func TestWhatAnotherHadWhileThePodWaitedIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// An answer that the kubelet gave before a container was given its slots has them as those of a pod
-// that has ended since.
+// An answer from before an allocation lists its slots at a pod that has ended since.
 func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
 	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
 	n := newNode(t, nil, []string{"ns/warm"}, warm)
@@ -105,8 +105,8 @@ func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
 	}
 }
 
-// The kubelet asks for a pod that is gone by then, of which this node has not heard. That seems to
-// be for a pod that waits. When the kubelet asks for that one, it gives the same slots.
+// The kubelet calls for a pod that is already gone and that this node has never seen. The call seems to be for
+// a waiting pod. When the kubelet calls for that pod, it allocates the same slots.
 func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
 	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
 	n := newNode(t, nil, []string{"ns/warm"}, warm)
@@ -126,8 +126,8 @@ func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
 	}
 }
 
-// What a container was given is not forgotten where another pod's, of which this node has not heard,
-// seems to be for it too: the kubelet that does not answer has given both.
+// A container keeps its grant although an unseen pod's grant also seems to belong to it: the kubelet, which
+// does not answer, has allocated both.
 func TestWhatAContainerWasGivenIsNotForgottenForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, nil, []string{"ns/p"}, pod("p", 1, uuidA, container("warm", placement.Init, 3)))
@@ -161,8 +161,8 @@ func TestAKubeletThatIsAskedTooOftenIsAskedAgain(t *testing.T) {
 	})
 }
 
-// The owner of a pod writes, once the kubelet has admitted it, that it has another GPU. An equal
-// pod that waits for the pod's own GPU is not moved.
+// After its admission, the owner of a pod writes another GPU to its annotation. An equal pod that waits for the
+// pod's real GPU is not moved.
 func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
 	onA := "ns/evil [" + string(uuidA) + "]"
 	for name, tc := range map[string]struct {
@@ -198,7 +198,7 @@ func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
 	}
 }
 
-// The level record of version 0.2 has the protocol with each slot. Slots are clients no more once they are granted again.
+// The level record of version 0.2 has the protocol of each slot. A new grant of a slot ends its record.
 func TestRetiredClients(t *testing.T) {
 	former := filepath.Join(t.TempDir(), "levels.json")
 	levels := `{"aaaaaaaa-0":{"level":"mps","mps":3},"aaaaaaaa-1":{"level":"kernel","mps":3},"bbbbbbbb-0":{"level":"mps","mps":2},"bbbbbbbb-1":{"level":"advisory"}}`
@@ -226,7 +226,7 @@ func TestRetiredClients(t *testing.T) {
 	}
 }
 
-// A pod can arrive and get a grant after the reconciler listed the pods that are here.
+// A pod can arrive and get a grant after the reconciler listed the pods.
 func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 	const slot = gpu.SlotID("a-0")
 	n := newNode(t, nil, nil)

@@ -35,7 +35,7 @@ func held(name, container string, slots ...gpu.SlotID) allocation.Allocated {
 	return allocation.Allocated{Namespace: "ns", Name: name, Container: container, Slots: slots}
 }
 
-// listing is the state of a node with two GPUs on which the kubelet lists containers.
+// listing returns the state of a node with two GPUs and the kubelet's list of containers.
 func listing(list ...allocation.Allocated) allocation.State {
 	inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-aaaaaaaa", Allocatable: 8}, {UUID: "GPU-bbbbbbbb", Index: 1, Allocatable: 8}}}
 	slots, err := gpu.NewSlots(inv)
@@ -59,13 +59,13 @@ func levelOf(t *Table, h allocation.Allocated) gpu.Enforcement {
 	return g.Level
 }
 
-// A pod of the plugin is deleted by force: its successor starts while it still serves the kubelet.
+// A pod of the plugin is force-deleted: its successor starts while it still serves the kubelet.
 func TestANewProcessHasAllGrantsOfTheOneBefore(t *testing.T) {
 	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
 	old := loaded(store, "")
 	old.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
 	next := NewTable(store, "", zap.NewNop())
-	next.Put(grant("x", "main", gpu.EnforcementAdvisory, "a-9")) // it is not loaded, and must not write
+	next.Put(grant("x", "main", gpu.EnforcementAdvisory, "a-9")) // not loaded yet, so it must not write
 	old.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
 	old.Put(grant("c", "main", gpu.EnforcementKernel, "a-1", "a-2"))
 	if err := next.Load(); err != nil {
@@ -107,7 +107,7 @@ func TestAnUnusableCheckpointIsSetAside(t *testing.T) {
 	}
 }
 
-// A disk that cannot be read for a while still has all grants afterwards.
+// A checkpoint that is unreadable for a while keeps all grants.
 func TestACheckpointThatCannotBeReadIsLeftAlone(t *testing.T) {
 	store := &filling{Store: checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))}
 	loaded(store, "").Put(grant("a", "main", gpu.EnforcementKernel, "a-0"))
@@ -166,7 +166,8 @@ func TestAFullDiskKeepsNoGrantFromTheKubelet(t *testing.T) {
 	}
 }
 
-// A process that does not answer in time loses its socket to another one. It goes on to run, and serves again when that one ends.
+// A process that does not answer in time loses its socket to another one. It continues, and serves again when
+// that one ends.
 func TestAProcessThatGaveWayWritesNothing(t *testing.T) {
 	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
 	slow := loaded(store, "")
@@ -185,7 +186,7 @@ func TestAProcessThatGaveWayWritesNothing(t *testing.T) {
 	}
 }
 
-// filling is a disk that has no space for a while, or cannot be read.
+// filling is a disk that is full for a while, or cannot be read.
 type filling struct {
 	checkpoint.Store
 
@@ -229,7 +230,7 @@ func TestATableHasTheCheckpointBeforeItIsLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := checkpoint.File(filepath.Join(dir, "grants.json"))
-	for range 2 { // with the file of version 0.2, and without
+	for range 2 { // with and without the file of version 0.2
 		table := NewTable(store, former, zap.NewNop())
 		if got := table.FormerLevel("a-1"); got.MPS != 1 {
 			t.Errorf("former level %v", got)
@@ -282,7 +283,7 @@ func TestLevelsOfVersion02(t *testing.T) {
 	}
 }
 
-// A rollback to version 0.2, which gave the slot of a pod that had ended to another one, and the upgrade again.
+// A rollback to version 0.2 allocated the slot of an ended pod to another pod. Then the upgrade was repeated.
 func TestAGrantFromBeforeARollbackIsNotThatOfALaterPod(t *testing.T) {
 	dir := t.TempDir()
 	former, store := filepath.Join(dir, "levels.json"), checkpoint.File(filepath.Join(dir, "grants.json"))
@@ -314,7 +315,7 @@ func TestAGrantFromBeforeARollbackIsNotThatOfALaterPod(t *testing.T) {
 	}
 }
 
-// The kubelet gives the slots of an init container to the next containers of its pod.
+// The kubelet allocates the slots of an init container to the next containers of its pod.
 func TestEachContainerOfSharedSlotsHasItsGrant(t *testing.T) {
 	table := NewTable(nil, "", zap.NewNop())
 	table.Put(initial(grant("p", "first", gpu.EnforcementKernel, "a-0", "a-1")))
@@ -345,7 +346,7 @@ func TestEachContainerOfSharedSlotsHasItsGrant(t *testing.T) {
 	}
 }
 
-// PodResources lists slots for another pod than the plugin had assumed.
+// PodResources lists slots at another pod than the plugin had assumed.
 func TestGrantsMoveToThePodThatHasTheirSlots(t *testing.T) {
 	table := NewTable(nil, "", zap.NewNop())
 	table.Put(initial(grant("p", "warm", gpu.EnforcementKernel, "a-0", "a-1", "a-2")))
@@ -379,7 +380,7 @@ func TestGrantsMoveToThePodThatHasTheirSlots(t *testing.T) {
 	}
 }
 
-// Version 0.2 recorded levels alone, and a checkpoint can be lost: a listed container has a grant all the same.
+// Version 0.2 recorded only levels, and a checkpoint can be lost. A listed container still has a grant.
 func TestAListedContainerHasAGrant(t *testing.T) {
 	former := filepath.Join(t.TempDir(), "levels.json")
 	if err := os.WriteFile(former, []byte(`{"aaaaaaaa-0":{"level":"kernel","mps":3},"aaaaaaaa-1":{"level":"mps","mps":2}}`), 0o600); err != nil {
@@ -388,7 +389,7 @@ func TestAListedContainerHasAGrant(t *testing.T) {
 	table := NewTable(nil, former, zap.NewNop())
 	s := listing(held("p", "main", "aaaaaaaa-1", "aaaaaaaa-0", "aaaaaaaa-c0"), held("q", "main", "aaaaaaaa-2"), held("r", "main", "bbbbbbbb-0", "gone"), held("s", "old", "bbbbbbbb-1"))
 	s.Pods = []allocation.Pod{{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "uid-p"}, Admitted: true}}}
-	table.Put(grant("new", "main", gpu.EnforcementAdvisory, "bbbbbbbb-1")) // since the kubelet listed pod s
+	table.Put(grant("new", "main", gpu.EnforcementAdvisory, "bbbbbbbb-1")) // after the kubelet listed pod s
 	for range 2 {
 		table.Adopt(s, 0)
 	}
@@ -403,8 +404,8 @@ func TestAListedContainerHasAGrant(t *testing.T) {
 	}
 }
 
-// After a restart of the plugin alone, the kubelet still has the grants of the process before. A call for one of two equal pods
-// can be taken for the other.
+// After a restart of the plugin alone, the kubelet still has the grants of the previous process. A call for one
+// of two equal pods can be attributed to the other.
 func TestAGrantThatTheKubeletListsStays(t *testing.T) {
 	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
 	loaded(store, "").Put(grant("p", "main", gpu.EnforcementKernel, "aaaaaaaa-0"))
@@ -416,7 +417,7 @@ func TestAGrantThatTheKubeletListsStays(t *testing.T) {
 	}
 }
 
-// A kubelet that lost its records asks again for each container.
+// A kubelet that lost its records calls again for each container.
 func TestAKubeletThatAsksAgainReplacesGrants(t *testing.T) {
 	table := NewTable(nil, "", zap.NewNop())
 	table.Put(initial(grant("p", "warm", gpu.EnforcementAdvisory, "a-0")))

@@ -150,7 +150,7 @@ func TestWhoUsesWhat(t *testing.T) {
 	}
 }
 
-// NVML may count the memory of MPS clients as their server's. That does not reduce the offer, because grants
+// NVML may count the memory of MPS clients as their server's. This does not reduce the offer, because grants
 // cover it.
 func TestAnMPSServerIsNotForeign(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// given returns what a pod has of GPUs: index, units and cores of each.
+// given returns the allocation of a pod: index, units and cores on each GPU.
 func given(name string, shares ...[3]int) gpu.PodAllocation {
 	g := gpu.PodAllocation{UID: name}
 	for _, s := range shares {
@@ -92,8 +92,8 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// A pod that asks for another number of GPUs by now than the kubelet has given it is
-// written as it is, and that stands.
+// If a pod now requests another number of GPUs than the kubelet has allocated, its annotation records the
+// allocation, and overrides the request.
 func TestTheNumberOfGPUsIsTheKubelets(t *testing.T) {
 	for name, tc := range map[string]struct {
 		has, claims []int
@@ -121,7 +121,7 @@ func TestTheNumberOfGPUsIsTheKubelets(t *testing.T) {
 	}
 }
 
-// A GPU that is gone does not make of a pod on two GPUs one that was given one.
+// A missing GPU does not turn a pod on two GPUs into a pod on one.
 func TestTheNumberOfGPUsIsNotKnownOfAGPUThatIsGone(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	r := ask(app("c", 8))
@@ -144,9 +144,9 @@ func TestTheNumberOfGPUsIsNotKnownOfAGPUThatIsGone(t *testing.T) {
 	}
 }
 
-// FuzzOwners: the owners of pods write what they like of them, again and again. Once the plugin
-// has looked, no GPU counts for less than the kubelet has given of it to pods that it has admitted,
-// whatever is written since; and when the owners give up, what is written is what they have.
+// FuzzOwners writes arbitrary annotations as the owners of pods. After each pass of the plugin, no GPU counts
+// for less than its allocations to admitted pods, whatever is written later. After the last change, the
+// annotations match the allocations.
 func FuzzOwners(f *testing.F) {
 	for seed := range uint64(80) {
 		f.Add(seed)
@@ -181,7 +181,7 @@ func FuzzOwners(f *testing.F) {
 			}
 			for i := range w.pods {
 				if _, known := lying[w.pods[i].Pod.UID]; known && random.IntN(2) == 0 {
-					w.lie(i) // it is known by now
+					w.lie(i) // the plugin has recorded it by now
 				}
 			}
 			w.countsNoLess(lying, truth)
@@ -207,7 +207,7 @@ func FuzzOwners(f *testing.F) {
 	})
 }
 
-// promisedAll returns what the kubelet has given of each GPU.
+// promisedAll returns the allocation on each GPU.
 func (w *world) promisedAll() []placement.Share {
 	out := make([]placement.Share, len(w.inv.Devices))
 	for _, p := range w.pods {
@@ -220,7 +220,7 @@ func (w *world) promisedAll() []placement.Share {
 	return out
 }
 
-// lie writes something of a pod: other GPUs, another number of them, or nothing.
+// lie writes a wrong annotation to a pod: other GPUs, another number of them, or none.
 func (w *world) lie(i int) {
 	p := &w.pods[i]
 	p.Request.Count = 1 + w.random.IntN(len(w.inv.Devices))

@@ -37,7 +37,7 @@ func ids(device int, numbers ...int) []gpu.SlotID {
 	return out
 }
 
-// coreIDs are the same of its cores.
+// coreIDs returns core slots of a device by their numbers.
 func coreIDs(device int, numbers ...int) []gpu.SlotID {
 	var out []gpu.SlotID
 	for _, n := range numbers {
@@ -62,7 +62,7 @@ func ask(containers ...placement.Container) placement.Request {
 	return placement.Request{Containers: placement.NewContainers(containers...)}
 }
 
-// pod returns a pod that waits, assigned to the devices.
+// pod returns a waiting pod that is assigned to the devices.
 func pod(name string, r placement.Request, devices ...int) Pod {
 	var a placement.Assignment
 	for _, d := range devices {
@@ -74,14 +74,14 @@ func pod(name string, r placement.Request, devices ...int) Pod {
 	}
 }
 
-// cluster is a node with its kubelet, our plugin, and what the API server has.
+// cluster is a node with its kubelet, the plugin, and the API server's pods.
 type cluster struct {
 	t       testing.TB
 	inv     gpu.Inventory
 	slots   *gpu.Slots
 	pods    []Pod
 	place   bool
-	given   []Attributed // as the plugin remembers it
+	given   []Attributed // recorded by the plugin
 	kubelet *kubelet
 }
 
@@ -159,7 +159,7 @@ func (c *cluster) mustAdmit(names ...string) {
 	}
 }
 
-// correct writes what Reconcile says, as the plugin does: until it says nothing.
+// correct writes the corrections of Reconcile, like the plugin, until there are none.
 func (c *cluster) correct() {
 	for corrections := Reconcile(c.state()); len(corrections) > 0; corrections = Reconcile(c.state()) {
 		for _, correction := range corrections {
@@ -176,7 +176,7 @@ func (c *cluster) write(correction Correction) {
 	}
 }
 
-// written is the holding once an assignment is written, as it is read.
+// written returns the holding as parsed after an assignment is written.
 func written(h placement.Holding, a placement.Assignment) placement.Holding {
 	h.Assignment = a
 	if a.Allocated {
@@ -185,7 +185,7 @@ func written(h placement.Holding, a placement.Assignment) placement.Holding {
 	return h
 }
 
-// on returns the units that a pod really holds of each GPU.
+// on returns the units that a pod holds on each GPU.
 func (c *cluster) on(name string) []gpu.Units { return c.slotsOn(gpu.Memory, name) }
 
 func (c *cluster) slotsOn(r gpu.Resource, name string) []gpu.Units {
@@ -208,7 +208,7 @@ func (c *cluster) slotsOn(r gpu.Resource, name string) []gpu.Units {
 	return out
 }
 
-// written returns the indexes of the GPUs that are written of a pod.
+// written returns the indexes of the GPUs in a pod's annotation.
 func (c *cluster) written(name string) []int {
 	out := []int{}
 	for _, p := range c.pods {
@@ -232,8 +232,8 @@ func (c *cluster) want(name string, held []gpu.Units, written ...int) {
 	}
 }
 
-// What a plain init container has got of the one resource decides where the other
-// is, also for a pod that nobody has placed and where another GPU is better by now.
+// A plain init container's first resource determines the GPU of the second one, even for a pod that no
+// scheduler placed, and if another GPU is better by now.
 func TestAnInitContainerGetsBothResourcesOfOneGPU(t *testing.T) {
 	inv := inventory(10, 10)
 	slots, err := gpu.NewSlots(inv)
@@ -265,8 +265,8 @@ func TestAnInitContainerGetsBothResourcesOfOneGPU(t *testing.T) {
 	}
 }
 
-// Once a later container has something, the init containers before it have had
-// all that they ask for: the kubelet asks for somebody else.
+// Once a later container has an allocation, the init containers before it have theirs. The kubelet's call is
+// then for another pod.
 func TestAnInitContainerHasHadItsCores(t *testing.T) {
 	inv := inventory(10, 10)
 	slots, err := gpu.NewSlots(inv)
@@ -326,14 +326,14 @@ func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
 	req := ask(app("a", 5), app("b", 3))
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1)}
-	c.mustAdmit("second", "first") // the list names the pod that is asked for: no guess is wrong
+	c.mustAdmit("second", "first") // the kubelet lists the pod in question: no guess is wrong
 	c.correct()
 	c.want("first", []gpu.Units{8, 0}, 0)
 	c.want("second", []gpu.Units{0, 8}, 1)
 }
 
-// What the kubelet does not list counts for the pod that it was given to: not before that is admitted, and
-// not where the slots turn out to be another's.
+// An unlisted allocation counts for the pod that got it, after the pod's admission and unless the slots turn
+// out to be another pod's.
 func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
 	warm := initial("warm", 2)
 	admitted := func(p Pod) Pod { p.Admitted = true; return p }
@@ -358,7 +358,7 @@ func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
 	}
 }
 
-// corrections returns what Reconcile says, by the pod's name.
+// corrections returns the result of Reconcile by the pod's name.
 func corrections(c *cluster) map[string]placement.Assignment {
 	out := make(map[string]placement.Assignment)
 	for _, correction := range Reconcile(c.state()) {
@@ -367,8 +367,8 @@ func corrections(c *cluster) map[string]placement.Assignment {
 	return out
 }
 
-// PodResources names a pod without its UID: what it lists for one that the
-// kubelet has not admitted may be of the one that had the name before.
+// PodResources names a pod without UID. An entry for a pod that is not admitted may belong to an earlier pod of
+// the same name.
 func TestAPodMadeAgainIsNotTakenForTheOneBefore(t *testing.T) {
 	req := ask(app("a", 8))
 	c := newCluster(t, 1, inventory(8, 8, 8))
@@ -382,8 +382,7 @@ func TestAPodMadeAgainIsNotTakenForTheOneBefore(t *testing.T) {
 	}
 }
 
-// The kubelet has given two equal pods the GPUs of one another, and has reported
-// one of them so far.
+// The kubelet has swapped the GPUs of two equal pods, and has reported one of them so far.
 func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
 	req := ask(app("a", 8))
 	c := newCluster(t, 1, inventory(8, 8, 8))
@@ -403,8 +402,8 @@ func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
 	}
 }
 
-// A pod is on GPU 1, where it was planned to be or where no scheduler planned it, and so is the
-// plan of an equal one. Its owner writes that it is on GPU 0.
+// A pod is on GPU 1 by plan or without a scheduler, and an equal pod is also planned there. The first pod's
+// owner writes GPU 0 to its annotation.
 func TestWhatAnOwnerWritesMovesNobodyElse(t *testing.T) {
 	req := ask(app("a", 4))
 	c := newCluster(t, 1, inventory(8, 8))
@@ -419,7 +418,7 @@ func TestWhatAnOwnerWritesMovesNobodyElse(t *testing.T) {
 	}{
 		"planned there":     {&there, []string{"forged"}},
 		"planned by nobody": {&placement.Assignment{}, []string{"forged"}},
-		"as it is written":  {nil, []string{"forged", "waits"}}, // the kubelet took the one for the other
+		"as it is written":  {nil, []string{"forged", "waits"}}, // the kubelet has confused the two
 	} {
 		s.Pods[0].Plan = tc.plan
 		var got []string
@@ -433,8 +432,8 @@ func TestWhatAnOwnerWritesMovesNobodyElse(t *testing.T) {
 	}
 }
 
-// A pod that nobody has placed may not have been admitted yet: what the kubelet
-// lists under its name can be of another that was deleted by force.
+// A pod without an assignment may not be admitted yet. The kubelet's entry under its name can belong to a
+// force-deleted pod.
 func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("p", ask(app("a", 8)))}
@@ -449,7 +448,7 @@ func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
 	}
 }
 
-// Where an equal pod has a plan that it does not have yet, a pod keeps the GPU that is written of it.
+// A pod keeps its annotated GPU if an equal pod has a plan that it has not taken yet.
 func TestAPodKeepsItsGPUWhereAnEqualOneHasAPlan(t *testing.T) {
 	req := ask(app("a", 4))
 	c := newCluster(t, 1, inventory(8, 8))
@@ -463,7 +462,7 @@ func TestAPodKeepsItsGPUWhereAnEqualOneHasAPlan(t *testing.T) {
 	}
 }
 
-// A pod runs on the GPU of another that waits, and what was written of it names a GPU that is gone.
+// A pod runs on a waiting pod's GPU, and its annotation names a GPU that is gone.
 func TestAPlanOnAGPUThatIsGoneIsNobodys(t *testing.T) {
 	req := ask(app("a", 4))
 	c := newCluster(t, 1, inventory(8, 8))
@@ -516,9 +515,8 @@ func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
 	}
 }
 
-// Where PodResources cannot be asked which pods there are, or the kubelet has
-// just started and lists all, equal pods are taken for one another: each stays
-// whole, no GPU holds more than was planned, and what is written follows.
+// The kubelet confuses equal pods if PodResources does not answer, or lists all pods after its start. Each pod
+// still has whole grants, no GPU holds more than planned, and the annotations follow.
 func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 	req := ask(app("a", 5), app("b", 3))
 	c := newCluster(t, 1, inventory(8, 8, 8))
@@ -528,7 +526,7 @@ func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 		s.Listed = nil
 		return Prefer(s, r, available, must, size)
 	}
-	c.mustAdmit("third") // the kubelet asks for 5, and first is the likeliest
+	c.mustAdmit("third") // the kubelet requests 5, and first is the likeliest pod
 	if diff := cmp.Diff([]gpu.Units{8, 0, 0}, c.on("third")); diff != "" {
 		t.Errorf("what third holds (-want +got):\n%s", diff)
 	}
@@ -539,7 +537,7 @@ func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 	if diff := cmp.Diff(want, corrections(c)); diff != "" {
 		t.Errorf("corrections (-want +got):\n%s", diff)
 	}
-	for _, name := range []string{"first", "third"} { // one is written, and then the plugin dies
+	for _, name := range []string{"first", "third"} { // one is written, and then the plugin ends
 		alone := *c
 		alone.pods = slices.Clone(c.pods)
 		for _, correction := range Reconcile(c.state()) {
@@ -648,7 +646,7 @@ func TestMemoryAndCoresAreOfTheSameGPU(t *testing.T) {
 				if count == 2 {
 					req.Containers = req.Containers.Each(func(c *placement.Container) { c.Units *= 2 })
 				}
-				for seed := range uint64(40) { // the kubelet's order is another each time
+				for seed := range uint64(40) { // a different order of the kubelet each time
 					c := newCluster(t, seed, inventory(8, 8, 8))
 					devices := []int{1, 2}[:count]
 					c.pods = []Pod{pod("p", req, devices...), pod("stray", ask(cored(app("a", 1), 40)))}
@@ -675,7 +673,7 @@ func TestStraysGetMemoryAndCoresOfOneGPU(t *testing.T) {
 	for seed := range uint64(40) {
 		c := newCluster(t, seed, inventory(4, 8, 8))
 		c.pods = []Pod{
-			pod("planned", ask(cored(app("a", 1), 60)), 0), // there would be room for the memory
+			pod("planned", ask(cored(app("a", 1), 60)), 0), // the memory would fit
 			pod("stray", ask(cored(app("a", 2), 60))),
 		}
 		c.mustAdmit("stray", "planned")
@@ -782,8 +780,8 @@ func TestPreferErrors(t *testing.T) {
 	})
 }
 
-// The kubelet frees slots a moment after a pod deleted by force has left the
-// API server: what it still holds cannot be had, whatever the books say.
+// The kubelet frees slots a moment after a force-deleted pod has left the API server. Until then, they cannot
+// be allocated, whatever the annotations show.
 func TestAPodWhoseGPUTheKubeletHasNotFreedYetGoesToAnother(t *testing.T) {
 	c := newCluster(t, 1, inventory(4, 4))
 	c.pods = []Pod{pod("p", ask(app("a", 2)), 0), pod("q", ask(app("b", 1)), 0)}
@@ -793,8 +791,7 @@ func TestAPodWhoseGPUTheKubeletHasNotFreedYetGoesToAnother(t *testing.T) {
 	}
 }
 
-// The kubelet can lose sight of slots that it has just given, and offer them
-// again.
+// The kubelet can lose track of slots that it has just allocated, and offer them again.
 func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 	c := newCluster(t, 1, inventory(6))
 	c.pods = []Pod{pod("p", ask(app("a", 3)), 0), pod("q", ask(app("a", 2)), 0)}
@@ -831,7 +828,7 @@ func TestPreferGuesses(t *testing.T) {
 		pods  []Pod
 		held  []Allocated
 		known []string
-		want  int // the GPU
+		want  int // index of the GPU
 	}{
 		"the oldest":                         {pods: []Pod{younger(pod("a", req, 0)), pod("b", req, 1)}, want: 1},
 		"among the oldest, by name":          {pods: []Pod{pod("b", req, 1), pod("a", req, 0)}, want: 0},
@@ -918,7 +915,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Of equal containers of a pod the first is meant that was given nothing yet, also while the kubelet does not tell.
+// Among equal containers of a pod, the call is for the first without an allocation, even while the kubelet does
+// not answer.
 func TestAdmitSaysForWhichContainer(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	one, two, three := app("one", 2), app("two", 2), app("three", 3)
@@ -948,7 +946,7 @@ func TestAdmitSaysForWhichContainer(t *testing.T) {
 	}
 }
 
-// Of pods that want as much the likeliest is meant.
+// Among pods that request the same amount, the call is for the likeliest.
 func TestAdmitSaysForWhichPod(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	two := ask(app("a", 2), app("b", 2))
@@ -1008,7 +1006,7 @@ func TestAdmitRefuses(t *testing.T) {
 	}
 }
 
-// One that the kubelet lists is asked for, though it has admitted it already: it has lost its records.
+// The call is for a listed pod even if it is already admitted: the kubelet has lost its records.
 func TestPreferIsForAPodThatTheKubeletLists(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	again, fresh := pod("again", ask(app("a", 4)), 1), pod("new", ask(app("a", 4)), 0)
@@ -1022,14 +1020,14 @@ func TestPreferIsForAPodThatTheKubeletLists(t *testing.T) {
 			t.Errorf("where %s is listed, Prefer = %v, %v, want those from %s on", name, got, err, want)
 		}
 	}
-	// Of those that it does not list, one that it has not admitted, though that was given as much before.
+	// Among unlisted pods, the call is for one that is not admitted, although it got the same amount before.
 	s.Listed, s.Attributed = nil, []Attributed{{Pod: fresh.Pod, Container: fresh.Request.Containers.All()[0], Slots: ids(0, 4, 5, 6, 7)}}
 	if got, err := Prefer(s, gpu.Memory, slices.Concat(ids(0, 0, 1, 2, 3), ids(1, 0, 1, 2, 3)), nil, 4); err != nil || got[0] != ids(0, 0)[0] {
 		t.Errorf("Prefer = %v, %v, want those of the pod that is not admitted", got, err)
 	}
 }
 
-// What the kubelet insists on is among what is preferred, wherever it is among what is free.
+// The preferred slots include the kubelet's required ones, wherever these are among the free ones.
 func TestPreferKeepsWhatInitContainersLeft(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("p", ask(initial("warm", 2), app("a", 4)), 0)}
@@ -1043,7 +1041,7 @@ func TestPreferKeepsWhatInitContainersLeft(t *testing.T) {
 	}
 }
 
-// What is free is enough where it is exactly what is asked for.
+// Exactly enough free slots are enough.
 func TestPreferTakesTheLast(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	last := slices.Concat(ids(0, 1, 3, 5, 7), ids(1, 0, 1, 2))
@@ -1073,7 +1071,7 @@ func TestPreferTakesTheLast(t *testing.T) {
 	}
 }
 
-// A pod that was given nothing is nowhere, and nothing is said of it.
+// A pod without slots has no actual assignment.
 func TestActualOfAPodThatWaits(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	if diff := cmp.Diff(placement.Assignment{}, Actual(c.state(), pod("p", ask(app("a", 4)), 0))); diff != "" {
@@ -1081,8 +1079,8 @@ func TestActualOfAPodThatWaits(t *testing.T) {
 	}
 }
 
-// A pod without a place goes where the kubelet has enough left, also with an init container, as
-// long as nothing that it has is out of sight.
+// A pod without an assignment gets a GPU on which the kubelet has enough free slots, even with an init
+// container, unless that has an unlisted allocation.
 func TestPreferPlacesWhereTheKubeletHasEnough(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.place = true
@@ -1097,7 +1095,7 @@ func TestPreferPlacesWhereTheKubeletHasEnough(t *testing.T) {
 	}
 }
 
-// What an init container was given out of sight decides for its own pod, and for no other.
+// An unlisted allocation of an init container affects only its own pod.
 func TestPreferKnowsWhoseInitContainerWasServed(t *testing.T) {
 	warm, a := initial("warm", 2), app("a", 2)
 	warm.Cores, a.Cores = 20, 20
@@ -1123,7 +1121,7 @@ func TestPreferKnowsWhoseInitContainerWasServed(t *testing.T) {
 	}
 }
 
-// Both resources of a container that is not listed are one entry, and cores alone are none.
+// Both resources of an unlisted container become one entry. Cores alone become none.
 func TestWhatIsNotListedIsOneEntryOfAContainer(t *testing.T) {
 	p := pod("p", ask(initial("warm", 2), initial("next", 2), initial("cores", 0)))
 	p.Admitted = true

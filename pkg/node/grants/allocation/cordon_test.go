@@ -12,8 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// A cordoned GPU gets no pod that no scheduler has placed; a pod that was placed
-// there before gets its slots.
+// A cordoned GPU accepts no pod that no scheduler placed. A pod that was placed there before gets its slots.
 func TestCordonedGPUGetsNoUnplacedPod(t *testing.T) {
 	inv := inventory(4, 8)
 	slots, err := gpu.NewSlots(inv)

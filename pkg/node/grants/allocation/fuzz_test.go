@@ -8,7 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// slotsOf reads IDs with commas between them.
+// slotsOf parses comma-separated IDs.
 func slotsOf(list string) []gpu.SlotID {
 	var out []gpu.SlotID
 	if list == "" {
@@ -20,8 +20,8 @@ func slotsOf(list string) []gpu.SlotID {
 	return out
 }
 
-// state is a node with two GPUs, the second of which may be broken, a pod that
-// holds what the fuzzer says and two that wait.
+// fuzzedState returns a node with two GPUs, one possibly broken, a pod with the given slots, and two waiting
+// pods.
 func fuzzedState(t *testing.T, held string, broken bool) State {
 	t.Helper()
 	c := newCluster(t, 1, inventory(5, 12))
@@ -41,8 +41,8 @@ func fuzzedState(t *testing.T, held string, broken bool) State {
 	return s
 }
 
-// FuzzResolve: IDs are granted when each is a healthy GPU's, none is named twice
-// and all GPUs have as many; then the grant says just that.
+// FuzzResolve verifies that IDs are granted if each belongs to a healthy GPU, none is repeated, and all GPUs
+// have the same number. The grant then matches the IDs.
 func FuzzResolve(f *testing.F) {
 	f.Add("00000000-0,00000000-1", false, false)
 	f.Add("00000000-0,00000001-0", false, false)
@@ -77,13 +77,12 @@ func FuzzResolve(f *testing.F) {
 		if len(grant.Devices) != len(perGPU) || grant.Each*len(perGPU) != len(ids) {
 			t.Fatalf("%q: granted %d slots each of %v", ids, grant.Each, grant.Devices)
 		}
-		_, _ = Admit(s, grant) // it may refuse, and does not panic
+		_, _ = Admit(s, grant) // may return an error, but must not panic
 	})
 }
 
-// FuzzPrefer: whatever the kubelet offers and has given away, what is preferred
-// is as much as it asks for, all of it offered and all that it insists on, each
-// once, and of one GPU for pods of one.
+// FuzzPrefer verifies the preferred IDs for any offer of the kubelet: the requested number, all of them
+// offered, all required ones included, none repeated, and on one GPU for pods with one.
 func FuzzPrefer(f *testing.F) {
 	f.Add("00000000-0,00000000-1,00000001-0,00000001-1", "", "", 2, false, false)
 	f.Add("00000001-0,00000001-1,x,00000001-1", "00000001-1", "00000000-3", 3, false, false)

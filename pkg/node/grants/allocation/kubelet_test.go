@@ -9,48 +9,47 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// kubelet is the part of the kubelet that this package deals with, told by its
-// rules: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, v1.36.3. It has two
-// resources, whose plugin answers as ours does.
+// kubelet implements the relevant rules of the kubelet: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager,
+// v1.36.3. It has two resources, whose plugin answers like gpumem's.
 type kubelet struct {
 	random *rand.Rand
-	slots  []gpu.SlotID // as the plugin has listed them
+	slots  []gpu.SlotID // from the plugin's list
 
 	pods []*admitted
 
-	// forgotten are slots that it holds for free: those that it was giving when it
-	// last counted what is free (UpdateAllocatedDevices), until it counts again.
+	// forgotten contains slots that it wrongly considers free until its next count: slots that were being
+	// allocated at its last count (UpdateAllocatedDevices).
 	forgotten map[gpu.SlotID]bool
 
 	prefer   func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error)
 	allocate func(r gpu.Resource, ids []gpu.SlotID) error
 }
 
-// admitted is a pod that the kubelet has heard of.
+// admitted is a pod that the kubelet has received.
 type admitted struct {
 	pod   placement.PodRef
 	slots map[string][]gpu.SlotID // by container
-	names []string                // of containers that PodResources tells of: no plain init containers
+	names []string                // containers that PodResources lists: no plain init containers
 }
 
-// admit asks for the devices of a pod's containers, one after the other. An
-// error is final for the pod. It returns what each container was given.
+// admit requests the devices of a pod's containers, one after the other. An error is final for the pod. It
+// returns the slots of each container.
 func (k *kubelet) admit(ref placement.PodRef, req placement.Request) (map[string][]gpu.SlotID, error) {
 	p := &admitted{pod: ref, slots: make(map[string][]gpu.SlotID)}
-	k.pods = append(k.pods, p) // PodResources lists the pod from here on
+	k.pods = append(k.pods, p) // PodResources lists the pod from now on
 	reuse := make(map[gpu.SlotID]bool)
 	for _, c := range req.Containers.All() {
 		if c.Kind != placement.Init {
 			p.names = append(p.names, c.Name)
 		}
-		// The order of the resources is that of a map.
+		// The resources are in the order of a map.
 		for _, r := range [][]gpu.Resource{{gpu.Memory, gpu.Cores}, {gpu.Cores, gpu.Memory}}[k.random.IntN(2)] {
 			if Amount(r, c) == 0 {
 				continue
 			}
 			ids, err := k.serve(r, reuse, Amount(r, c))
 			if err != nil {
-				k.remove(ref) // the pod has failed, and is not active any more
+				k.remove(ref) // the pod has failed, and is no longer active
 				return nil, fmt.Errorf("container %s: %w", c.Name, err)
 			}
 			p.slots[c.Name] = append(p.slots[c.Name], ids...)
@@ -64,7 +63,7 @@ func (k *kubelet) admit(ref placement.PodRef, req placement.Request) (map[string
 	return p.slots, nil
 }
 
-// serve is devicesToAllocate and the call of Allocate that follows it.
+// serve implements devicesToAllocate and the following call of Allocate.
 func (k *kubelet) serve(r gpu.Resource, reuse map[gpu.SlotID]bool, size int) ([]gpu.SlotID, error) {
 	var must []gpu.SlotID
 	for id, ok := range reuse {
@@ -75,8 +74,8 @@ func (k *kubelet) serve(r gpu.Resource, reuse map[gpu.SlotID]bool, size int) ([]
 	slices.Sort(must)
 	k.shuffle(must)
 	if len(must) >= size {
-		// What init containers leave is taken first, in the order of a map,
-		// and no preference is asked for.
+		// Slots that init containers leave are used first, in the order of a map, without a call for a
+		// preference.
 		ids := must[:size]
 		return ids, k.allocate(r, ids)
 	}
@@ -89,7 +88,7 @@ func (k *kubelet) serve(r gpu.Resource, reuse map[gpu.SlotID]bool, size int) ([]
 	if err != nil {
 		return nil, err
 	}
-	// A preference that is too short, or not to be had, is filled at random.
+	// A short or missing preference is filled up at random.
 	ids := slices.Clone(must)
 	for _, id := range slices.Concat(preferred, available) {
 		if len(ids) < size && slices.Contains(available, id) && !slices.Contains(ids, id) {
@@ -126,14 +125,14 @@ func (k *kubelet) remove(ref placement.PodRef) {
 	clear(k.forgotten)
 }
 
-// podResources is the List of the PodResources API: names and no UIDs.
+// podResources implements List of the PodResources API, with names and no UIDs.
 func (k *kubelet) podResources() (held []Allocated, known map[string]bool) {
 	known = make(map[string]bool)
 	for _, p := range k.pods {
 		known[p.pod.String()] = true
 		for _, name := range p.names {
 			if len(p.slots[name]) == 0 {
-				continue // it is listed, with nothing
+				continue // listed, without allocations
 			}
 			held = append(held, Allocated{Namespace: p.pod.Namespace, Name: p.pod.Name, Container: name, Slots: p.slots[name]})
 		}
@@ -141,7 +140,7 @@ func (k *kubelet) podResources() (held []Allocated, known map[string]bool) {
 	return held, known
 }
 
-// all returns every slot that a pod holds, those of its init containers too.
+// all returns all slots of a pod, including its init containers' slots.
 func (k *kubelet) all(ref placement.PodRef) []gpu.SlotID {
 	var out []gpu.SlotID
 	for _, p := range k.pods {

@@ -12,37 +12,37 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// world is a cluster with the scheduler's books beside it.
+// world is a cluster with the scheduler's accounting.
 type world struct {
 	*cluster
 	random *rand.Rand
 	books  *cache.Cache
 	made   int
 
-	gap    bool            // a pod has ended of which another GPU was written than it had: see Limits
-	misled map[string]bool // pods that were booked while the books had a pod on another GPU than the kubelet
+	gap    bool            // a pod has ended while its annotation named another GPU than its own: see Limits
+	misled map[string]bool // pods that were booked while the accounting had a pod on another GPU than the kubelet
 	booked map[string]placement.Assignment
 
-	blind  bool // the kubelet cannot be asked which pods it has: guesses go wrong
-	strays bool // some pods come by no scheduler
+	blind  bool // PodResources does not answer: guesses can be wrong
+	strays bool // some pods come without a scheduler
 }
 
-// lost reports whether pods may be taken for others that are not like them:
-// nobody keeps those apart that no scheduler has placed.
+// lost reports whether the kubelet can confuse pods that are not alike, because nobody separates pods without a
+// scheduler.
 func (w *world) lost() bool { return w.blind && w.strays }
 
-// FuzzNode binds, admits, ends and corrects pods in any order, admission in
-// another than binding. Then, whatever was guessed: no slot is given twice, and no GPU gives more than it
-// has, neither at the kubelet nor in the books; each pod is on as many GPUs as
-// it asks for, in equal parts, where its constraints let it; a pod that the
-// scheduler placed by true books is admitted; and in the end what is written is
-// what is held. Where pods may be taken for any other, only the first and the last remain.
+// FuzzNode binds, admits, ends and corrects pods in any order, and admits them in another order than it binds
+// them. After any guesses: no slot is allocated twice, and no GPU has more allocations than it offers, at the
+// kubelet or in the accounting. Each pod is on as many GPUs as it requests, with equal parts, and where its
+// constraints allow it. A pod that the scheduler placed with correct accounting is admitted. In the end, the
+// annotations match the allocations. If the kubelet can confuse any pods, only the first and the last condition
+// apply.
 func FuzzNode(f *testing.F) {
 	for seed := range uint64(120) {
 		f.Add(seed)
 	}
-	f.Add(uint64(2287)) // pods that were on one GPU come apart
-	f.Add(uint64(589))  // a pod of init containers alone follows one whose last container is such a one
+	f.Add(uint64(2287)) // pods on one GPU separate
+	f.Add(uint64(589))  // a pod with only init containers follows one whose last container is an init container
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 13))
 		var capacities []gpu.Units
@@ -83,7 +83,7 @@ func FuzzNode(f *testing.F) {
 }
 
 func (w *world) request() placement.Request {
-	if len(w.pods) > 0 && w.random.IntN(2) == 0 { // pods of a kind can be taken for one another
+	if len(w.pods) > 0 && w.random.IntN(2) == 0 { // the kubelet can confuse pods of one kind
 		return w.pods[w.random.IntN(len(w.pods))].Request
 	}
 	var r placement.Request
@@ -93,7 +93,7 @@ func (w *world) request() placement.Request {
 	var containers []placement.Container
 	for i := range 1 + w.random.IntN(3) {
 		c := placement.Container{Name: fmt.Sprint("c", i), Kind: placement.App, Units: gpu.Units((1 + w.random.IntN(3)) * r.GPUs())}
-		if r.Count < 2 { // see pkg/kube/api: init containers and several GPUs have rules of their own
+		if r.Count < 2 { // see pkg/kube/api: special rules for init containers with several GPUs
 			c.Kind = placement.ContainerKind(w.random.IntN(3))
 		}
 		if w.random.IntN(3) == 0 {
@@ -161,8 +161,8 @@ func (w *world) admitAny() bool {
 	return true
 }
 
-// apart reports whether the kubelet, which cannot be asked, could take a pod for
-// another that waits with it because both were booked onto the same GPU: see Limits.
+// apart reports whether the kubelet, which does not answer, could confuse a pod with another waiting pod
+// because both were booked on the same GPU: see Limits.
 func (w *world) apart(p Pod) bool {
 	return w.blind && slices.ContainsFunc(w.pods, func(o Pod) bool {
 		return !o.Admitted && o.Request.Confusable(p.Request) && !o.Request.Interchangeable(p.Request) &&
@@ -183,9 +183,8 @@ func (w *world) remove(i int) {
 	w.pods = slices.Delete(w.pods, i, i+1)
 }
 
-// reconcile writes corrections one by one. At no moment do the books have less
-// of a GPU taken than is given or planned: the scheduler could book the
-// difference.
+// reconcile writes corrections one by one. At no time does the accounting show less on a GPU than is allocated
+// or planned, because the scheduler could book the difference.
 func (w *world) reconcile() {
 	for corrections := Reconcile(w.state()); len(corrections) > 0; corrections = Reconcile(w.state()) {
 		for _, c := range corrections {
@@ -211,7 +210,7 @@ func unattributed(n placement.Node) (sum gpu.Units) {
 	return sum
 }
 
-// promised returns what pods hold of a GPU or are to have of it.
+// promised returns the allocated and planned units of a GPU.
 func (w *world) promised(i int) (sum gpu.Units) {
 	b := byPod(w.state())
 	b.locate()
@@ -280,7 +279,7 @@ func (w *world) checkAtRest() {
 	w.t.Helper()
 	for _, p := range w.pods {
 		if w.lost() && unseen(p.Request) {
-			continue // its init container may have one resource of another GPU
+			continue // its init container may have one resource on another GPU
 		}
 		var want []int
 		cores := w.slotsOn(gpu.Cores, p.Pod.Name)
