@@ -296,10 +296,12 @@ func (m *machine) checkMove(before, after *v1.Pod) {
 	if was == nil || sameSet(was, is) {
 		return
 	}
+	s.left = was
 	others := slices.DeleteFunc(m.alike(s), func(o *spec) bool { return o == s })
 	left := func(o *spec) bool {
 		pod := w.api.pods[o.name]
-		return sameSet(w.assignment(pod), is) || sameSet(w.leaving(pod), is)
+		return sameSet(w.assignment(pod), is) || sameSet(w.leaving(pod), is) ||
+			sameSet(o.left, is) && sameSet(w.assignment(pod), was) // it is written already to have exchanged GPUs with this one
 	}
 	if w.cfg.Adversary == free && !s.hostile() && !s.begun && !slices.ContainsFunc(others, left) {
 		w.violate("I11", "%s is written to be on %v and not on %v, which no other has left: the adversary's word is taken for it", s.name, is, was)

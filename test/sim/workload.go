@@ -49,6 +49,7 @@ type life struct {
 	excused map[rule]time.Duration // by rule that applies to it, since when
 	edited  bool                   // what it asks for was changed while it waited
 	lawful  string                 // the assignment that a binding or the plugin has written last
+	left    []string               // the GPUs from which the plugin has moved it last
 }
 
 // anew is a pod that asks for the same, and of which nothing has been decided.
