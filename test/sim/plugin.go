@@ -274,6 +274,8 @@ func (a nodePods) Correct(ctx context.Context, ref placement.PodRef, to placemen
 	}, func() error { return a.p.known.Correct(ctx, ref, to, inv) }, a.p.retrySoon)
 }
 
+func (a nodePods) Unwatched() bool { return a.p.known.Unwatched() }
+
 func (a nodePods) Refresh(ctx context.Context) error {
 	return a.do(ctx, ": has read its pods", func() {}, func() error { return a.p.known.Refresh(ctx) }, func() {})
 }

@@ -18,7 +18,6 @@ import (
 // Pods extends grants.Pods with a fresh list.
 type Pods interface {
 	grants.Pods
-	Refresh(ctx context.Context) error // lists the pods from the API server
 }
 
 // Config contains the settings of a Plugin. All fields must be set, except where a comment permits nil or

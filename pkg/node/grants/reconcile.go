@@ -118,7 +118,17 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 	if complete {
 		r.state.Tally(s)
 	}
-	return errors.Join(r.Correct(ctx, s), r.keep(ctx, s))
+	return errors.Join(r.Correct(ctx, s), r.keep(ctx, s), r.refresh(ctx))
+}
+
+// refresh lists the pods while one is known of whose deletion nothing else may tell.
+func (r *Reconciler) refresh(ctx context.Context) error {
+	if !r.pods.Unwatched() {
+		return nil
+	}
+	listing, cancel := context.WithTimeout(ctx, r.cfg.WriteWait)
+	defer cancel()
+	return r.pods.Refresh(listing)
 }
 
 // Correct writes the corrections of assignments.

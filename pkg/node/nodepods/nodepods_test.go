@@ -366,6 +366,38 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
+// The watch never reports the deletion of a pod that was created and deleted while it was broken.
+func TestAPodThatOnlyAListHasShownIsListedAgain(t *testing.T) {
+	made := pod("a", "u1", 3)
+	made.ResourceVersion = "8"
+	listed, version := []v1.Pod{*made}, "10"
+	client := fake.NewClientset()
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &v1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: listed}, nil
+	})
+	p := NewPods(client, names(t), "n1", zap.NewNop())
+	refresh := func(when string, want bool) {
+		t.Helper()
+		if err := p.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Unwatched(); got != want {
+			t.Errorf("%s: unwatched: %t, want %t", when, got, want)
+		}
+	}
+	refresh("listed", true)
+	refresh("listed twice", true)
+	p.Handler().OnAdd(made, false)
+	refresh("delivered by the watch", false)
+	p.Handler().OnDelete(made)
+	refresh("listed after the watch has reported its end", true)
+	listed, version = nil, "11"
+	refresh("gone", false)
+	if pods, _, _ := p.Pods(); len(pods) > 0 {
+		t.Errorf("%q is known, and gone", uids(pods))
+	}
+}
+
 func TestCorrectCarriesTheUID(t *testing.T) {
 	client := fake.NewClientset(pod("a", "u1", 3))
 	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {

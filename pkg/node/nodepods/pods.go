@@ -64,6 +64,8 @@ type entry struct {
 	claims map[string][]string // names of ResourceClaims by container
 
 	disrupted string // reason of the pod's termination by Kubernetes, or ""
+
+	unwatched bool // the watch has not delivered the pod
 }
 
 // NewPods returns a view that is empty until Run is called.
@@ -114,8 +116,8 @@ func (p *Pods) Run(ctx context.Context) error {
 // Handler returns the handler for watch events.
 func (p *Pods) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    p.put,
-		UpdateFunc: func(_, obj any) { p.put(obj) },
+		AddFunc:    p.watched,
+		UpdateFunc: func(_, obj any) { p.watched(obj) },
 		DeleteFunc: p.remove,
 	}
 }
@@ -217,6 +219,28 @@ func key(pod *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
+// watched stores a pod from the watch.
+func (p *Pods) watched(obj any) {
+	p.put(obj)
+	pod, ok := obj.(*v1.Pod)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e, ok := p.pods[key(pod)]; ok && e.pod.Pod.UID == string(pod.UID) {
+		e.unwatched = false
+		p.pods[key(pod)] = e
+	}
+}
+
+// Unwatched reports whether a pod is known that only Refresh has listed. If the watch was broken when the pod was
+// created and is still broken when it is deleted, the watch never reports the deletion.
+func (p *Pods) Unwatched() bool {
+	_, ok := p.find(func(e entry) bool { return e.unwatched })
+	return ok
+}
+
 // put stores a pod from the API server.
 func (p *Pods) put(obj any) {
 	pod, ok := obj.(*v1.Pod)
@@ -251,6 +275,7 @@ func (p *Pods) put(obj any) {
 		p.mu.Unlock()
 		return
 	}
+	now.unwatched = !known || was.pod.Pod.UID != now.pod.Pod.UID || was.unwatched
 	p.pods[key(pod)] = now
 	if !known || !reflect.DeepEqual(was.pod, now.pod) || was.disrupted != now.disrupted {
 		p.signal()
