@@ -26,7 +26,7 @@
 // Idle CPU has a cost (Cost.Idle) in proportion to the pods without GPU memory. Those go to the nodes
 // with the most free CPU, and no extender can change that. If pods with GPU memory use up the CPU of
 // busy nodes first, pods without it take less from nodes that pods with several GPUs need. A higher
-// weight reduces the number of pods that fit if no pod leaves: docs/packing.md.
+// weight reduces the number of pods that fit if no pod leaves: see idleWeight.
 //
 // The price for pods with several GPUs ignores CPU. If pods come and go, a node with free GPUs and no
 // free CPU becomes available as soon as the pod with the CPU ends.
