@@ -179,7 +179,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	})
 	switch {
 	case i >= 0 && slices.ContainsFunc(s.Allocated[i].Slots, gpu.SlotID.GPUShare):
-		return nil, nil // it keeps what gpushare's plugin gave it
+		return nil, nil // it keeps its environment from gpushare's plugin
 	case i >= 0:
 		if h.memory, h.cores = c.state.Grants(s.Allocated[i]); h.memory == nil {
 			_, err := allocation.Resolve(s, gpu.Memory, s.Allocated[i].Only(gpu.Memory))

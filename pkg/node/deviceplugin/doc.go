@@ -15,11 +15,11 @@
 // new file. It also starts again when the kubelet ends its stream of devices (ListAndWatch). It does not listen
 // while no kubelet answers, because a starting kubelet removes all sockets.
 //
-// It registers only after the last process of the plugin has ended. After a forced deletion of a pod, the next
-// pod starts while the old process ends. When the kubelet notices the end, it drops the plugin that currently
-// has the name, and considers all of the node's slots unhealthy (v1.36, devicemanager/plugin/v1beta1,
-// runClient). The sockets of the old process answer until its pending calls have ended, so that the next
-// process loads all grants that they record.
+// It registers only after the last process of the plugin has ended. After a forced deletion of the plugin's
+// pod, the next one starts while the old process ends. When the kubelet notices the end, it drops the plugin
+// that currently has the name, and considers all of the node's slots unhealthy (v1.36,
+// devicemanager/plugin/v1beta1, runClient). The sockets of the old process answer until its pending calls
+// have ended, so that the next process loads all grants that they record.
 //
 // For each container, the kubelet then calls
 //

@@ -39,7 +39,7 @@
 // The level belongs to the node, not to a GPU, like a pod's annotation, the environment of its containers and
 // the MPS daemon. If one GPU is too old for MPS, the whole node is advisory.
 //
-// The soft limit equals the hard limit. With a smaller one, MPS could end the program to serve its neighbors.
+// The soft limit equals the hard limit. With a smaller one, MPS could end the program to serve its neighbours.
 // Without a soft limit, the container's share would be unprotected where other containers have one.
 //
 // The plugin writes no dmem files, because only the driver adds reservations to the groups above. It does not

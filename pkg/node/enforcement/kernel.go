@@ -167,7 +167,7 @@ func (k *kernel) keepGroup(ctx context.Context, id gpu.UUID, dir string) error {
 }
 
 // set sets one limit of a group, soft and hard, and reads it back. A lower soft limit would let MPS end the
-// container's programs in favor of its neighbors, and a higher one does not exist.
+// container's programs in favour of its neighbours, and a higher one does not exist.
 func (k *kernel) set(ctx context.Context, id gpu.UUID, dir string, bytes uint64) error {
 	if err := k.driver.Set(ctx, id, dir, bytes, bytes); err != nil {
 		return err

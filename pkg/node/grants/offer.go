@@ -18,7 +18,7 @@ type Offer struct {
 	Inventory gpu.Inventory
 	Slots     *gpu.Slots // for Inventory
 	Why       string     // reason for an empty offer; otherwise empty
-	Refused   bool       // the node has GPUs but cannot offer them, because of a configuration error
+	Refused   bool       // the node has GPUs but cannot offer them: somebody must correct the cause
 }
 
 // newOffer returns the offer for an inventory. The reason explains an empty inventory.

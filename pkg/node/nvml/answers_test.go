@@ -450,7 +450,7 @@ func TestAGPUThatIsPluggedIn(t *testing.T) {
 		cfg := config(func() (nvml.Interface, string) {
 			lib, path := m.open()
 			n := 0
-			m.change(func() { n = len(m.gpus) }) // NVML lists the GPUs of its initialization
+			m.change(func() { n = len(m.gpus) }) // NVML lists the GPUs of its initialisation
 			lib.(*mock.Interface).DeviceGetCountFunc = func() (int, nvml.Return) { return n, nvml.SUCCESS }
 			return lib, path
 		})

@@ -10,7 +10,7 @@ import (
 // hangs, no second call of the same name starts, and the next wait gets its answer. Not safe for concurrent
 // use.
 type calls struct {
-	timeout time.Duration // of one wait
+	timeout time.Duration // per wait
 	pending map[string]*pending
 }
 

@@ -33,7 +33,7 @@
 // with and without a GPU. DCGM would need a second daemon, and nvidia-smi prints for people.
 //
 // The prober reopens the library when the kernel shows other GPUs or a reloaded driver, and at growing
-// intervals while a GPU or the library fails. NVML lists the GPUs that existed at its initialization, and a
+// intervals while a GPU or the library fails. NVML lists the GPUs that existed at its initialisation, and a
 // driver container may install its library after this process has started. The library stays open while a call
 // hangs in it.
 //

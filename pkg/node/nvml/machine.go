@@ -11,9 +11,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Machine reads all GPUs of a node. Each call initializes the library and shuts it down.
+// Machine reads all GPUs of a node. Each call initialises the library and shuts it down.
 type Machine struct {
-	// Open returns the uninitialized library, and the path that it is loaded from.
+	// Open returns the uninitialised library, and the path that it is loaded from.
 	Open func() (nvml.Interface, string)
 }
 

@@ -21,7 +21,7 @@ import (
 
 // Config contains the settings of a Prober. All fields must be set.
 type Config struct {
-	// Open returns the uninitialized library, and the path that it is loaded from.
+	// Open returns the uninitialised library, and the path that it is loaded from.
 	Open func() (nvml.Interface, string)
 
 	UnitMiB    int64 // 0 offers the GPUs in shares
@@ -35,7 +35,7 @@ type Config struct {
 
 	Interval   time.Duration // between two probes
 	Retry      time.Duration // between two probes while no GPU is found
-	Timeout    time.Duration // of one probe of one GPU
+	Timeout    time.Duration // per probe of one GPU
 	Recovery   int           // consecutive good probes after which a GPU is healthy again
 	IgnoreXIDs []uint64      // further errors that leave a GPU healthy, besides applicationXIDs
 

@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
-// session is an opened and initialized library.
+// session is an opened and initialised library.
 type session struct {
 	lib    nvml.Interface
 	driver string
@@ -30,7 +30,7 @@ type session struct {
 	memoryV2, affinity, mig, instanced, utilization, compute, graphics, mps, samples, nvlink, nvlinkType, fields, rows bool
 }
 
-// open loads and initializes the library. Its error is the reason that people read when a node offers no GPU.
+// open loads and initialises the library. Its error is the reason that people read when a node offers no GPU.
 func open(find func() (nvml.Interface, string)) (*session, error) {
 	lib, path := find()
 	switch ret := lib.Init(); ret {

@@ -48,10 +48,10 @@
 // function. It respects the plans of pods that the kubelet has not admitted yet.
 //
 // For a pod that its owner sent to the node directly, package api ignores an assignment in the owner's
-// annotations. The same rules then apply as to all pods: no cordoned GPU, no GPU that an exclusive neighbor
+// annotations. The same rules then apply as to all pods: no cordoned GPU, no GPU that an exclusive neighbour
 // will get, no memory planned for other pods, and no place at all if State.PlaceUnassigned is false. A pod that
 // a Binding brought gets its annotated GPUs while their slots are free. This holds even if its GPU was
-// cordoned, or a neighbor changed its policy, after the bind: later changes do not invalidate a correct bind.
+// cordoned, or a neighbour changed its policy, after the bind: later changes do not invalidate a correct bind.
 //
 // The number of GPUs that a pod requests is an annotation, which its owner can change. If the kubelet has
 // allocated slots on a different number of GPUs, the assignment records that (placement.Assignment.Allocated)
