@@ -257,7 +257,8 @@ func (t *Table) FindInit(pod placement.PodRef, container string, units int, give
 	return memory, cores
 }
 
-// answering returns the last grant of memory to an init container, or to an unknown pod, that has set an environment.
+// answering returns the newest memory grant of an init container, or of an unknown pod, with the given number
+// of units and the given environment.
 func answering(grants []Grant, units int, given map[string]string) *Grant {
 	for i := range slices.Backward(grants) {
 		g := &grants[i]

@@ -88,8 +88,8 @@ func (g Attributed) Allocated() Allocated {
 	return Allocated{Namespace: g.Pod.Namespace, Name: g.Pod.Name, Container: g.Container.Name, Slots: g.Slots}
 }
 
-// WithUnlisted adds the grants of admitted pods that the kubelet never lists. Its later calls are for other
-// pods.
+// WithUnlisted adds the grants of admitted pods that the kubelet never lists. The kubelet's later calls are for
+// other pods.
 func (s State) WithUnlisted() State {
 	var unlisted []Allocated
 	for _, g := range s.Attributed {
