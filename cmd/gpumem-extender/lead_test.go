@@ -87,7 +87,12 @@ func TestAProcessTakesPartInTheElection(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- start(ctx, zap.New(core), conf, binding{client, bindings.CoreV1().RESTClient()}) }()
-	defer func() { cancel(); <-done }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
 
 	address := ""
 	await(t, "the process serves", func() string {

@@ -32,7 +32,10 @@ func TestListsFitATerminal(t *testing.T) {
 			if wide && stdout != free {
 				t.Errorf("%s: the terminal changes a wide table:\n%s", given, stdout)
 			}
-			rows, _, _ := strings.Cut(stdout, "\n\n")
+			rows, notes, _ := strings.Cut(stdout, "\n\n")
+			if cut, says := strings.Contains(rows, "…"), strings.Contains(notes, "-o wide prints it in full"); cut != says && args != "--trouble" {
+				t.Errorf("%s: a text is cut: %v; the note says so: %v", given, cut, says)
+			}
 			if rows == "" {
 				t.Errorf("%s printed nothing", given)
 			}

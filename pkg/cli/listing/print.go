@@ -26,10 +26,17 @@ func Print[R any](w io.Writer, l *Flags, v View[R], report inspect.Report, rows 
 	}
 	wide := l.Format == cmdutil.Wide
 	err := table.List(w, columnsOf(l, v, report), rows, table.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours, Bars: l.Bars, Columns: l.Terminal, Layout: &l.layout})
-	if err != nil || !headers || v.Notes == nil || l.Columns() != "" {
+	if err != nil || !headers || l.Columns() != "" {
 		return err
 	}
-	if notes := v.Notes(rows, wide); len(notes) > 0 {
+	var notes []string
+	if v.Notes != nil {
+		notes = v.Notes(rows, wide)
+	}
+	if l.layout.Cut {
+		notes = append(notes, "… marks a text that is cut: -o wide prints it in full.")
+	}
+	if len(notes) > 0 {
 		_, err = fmt.Fprintln(w, "\n"+strings.Join(notes, "\n"))
 	}
 	return err

@@ -275,10 +275,10 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 			}
 			return table.Plain
 		}},
-		{Header: "AGE", Ages: true, Hidden: !allWait, Cell: func(p PodRow) string { return Age(p.Created) }},
+		{Header: "AGE", Omit: 2, Ages: true, Hidden: !allWait, Cell: func(p PodRow) string { return Age(p.Created) }},
 		{Header: "GPU-CORE(%)", Omit: 2, Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
 		{Header: "GPU-UUID", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
-		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: wide, Cell: func(p PodRow) string {
+		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Omit: 1, Wide: wide, Cell: func(p PodRow) string {
 			switch {
 			case !p.Waits():
 				return ""

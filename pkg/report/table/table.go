@@ -57,12 +57,16 @@ type ListOptions struct {
 	Layout *Layout
 }
 
-// Layout has the widths of the columns that a list printed, by their headers.
-type Layout struct{ widths map[string]int }
+// Layout describes the columns that a list printed.
+type Layout struct {
+	Cut    bool           // the edge of the terminal cut a cell
+	widths map[string]int // by header
+}
 
 const (
-	gap      = 2  // spaces between two columns
-	cutWidth = 24 // least width of a column that the edge of the terminal cuts
+	gap       = 2  // spaces between two columns
+	wantedCut = 40 // List omits other columns until a column that may be cut gets this width
+	leastCut  = 20 // least width of a column that may be cut
 )
 
 // Shown returns the visible columns.
@@ -90,31 +94,7 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 	if o.Wide || limit <= 0 {
 		limit = math.MaxInt
 	}
-	if l.widths != nil {
-		columns = slices.DeleteFunc(columns, func(c Column[R]) bool { _, ok := l.widths[c.Header]; return !ok })
-	}
-	lines := linesOf(columns, rows, o)
-	widths := fit(l, columns, lines)
-	if o.Bars && total(columns, widths) > limit {
-		o.Bars = false
-		lines = linesOf(columns, rows, o)
-		widths = fit(l, columns, lines)
-	}
-	for l.widths == nil && total(columns, widths) > limit {
-		last := 0
-		for i, c := range columns {
-			if c.Omit > columns[last].Omit {
-				last = i
-			}
-		}
-		if columns[last].Omit == 0 {
-			break
-		}
-		columns, widths = slices.Delete(columns, last, last+1), slices.Delete(widths, last, last+1)
-		for i := range lines {
-			lines[i] = slices.Delete(lines[i], last, last+1)
-		}
-	}
+	columns, lines, widths := arrange(l, columns, rows, o, limit)
 	l.widths = make(map[string]int)
 	for i, c := range columns {
 		l.widths[c.Header] = widths[i]
@@ -123,15 +103,23 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 	for _, width := range widths[:max(0, len(widths)-1)] {
 		room -= width + gap
 	}
+	_, err := w.Write(render(l, columns, rows, lines, widths, room, o.Colours))
+	return err
+}
+
+// render returns the lines with aligned cells. It cuts long cells at room columns of the terminal.
+func render[R any](l *Layout, columns []Column[R], rows []R, lines [][]string, widths []int, room int, colours bool) []byte {
 	var out bytes.Buffer
 	for n, line := range lines {
 		row := n - (len(lines) - len(rows))
 		for i, cell := range line {
 			if columns[i].Cut {
-				cell = cut(cell, max(room, cutWidth))
+				whole := cell
+				cell = cut(whole, max(room, leastCut))
+				l.Cut = l.Cut || cell != whole
 			}
 			colour := Plain
-			if c := columns[i].Colour; o.Colours && c != nil && row >= 0 {
+			if c := columns[i].Colour; colours && c != nil && row >= 0 {
 				colour = c(rows[row])
 			}
 			out.WriteString(colour.paint(cell))
@@ -141,8 +129,38 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 		}
 		out.WriteByte('\n')
 	}
-	_, err := w.Write(out.Bytes())
-	return err
+	return out.Bytes()
+}
+
+// arrange returns the columns that fit the limit, with their cells and widths. A layout of rows printed
+// before decides the columns.
+func arrange[R any](l *Layout, columns []Column[R], rows []R, o ListOptions, limit int) (kept []Column[R], lines [][]string, widths []int) {
+	if l.widths != nil {
+		columns = slices.DeleteFunc(columns, func(c Column[R]) bool { _, ok := l.widths[c.Header]; return !ok })
+	}
+	lines = linesOf(columns, rows, o)
+	widths = fit(l, columns, lines)
+	if o.Bars && total(columns, widths) > limit {
+		o.Bars = false
+		lines = linesOf(columns, rows, o)
+		widths = fit(l, columns, lines)
+	}
+	for l.widths == nil && total(columns, widths) > limit {
+		at := 0
+		for i, c := range columns {
+			if c.Omit > columns[at].Omit {
+				at = i
+			}
+		}
+		if columns[at].Omit == 0 {
+			break
+		}
+		columns, widths = slices.Delete(columns, at, at+1), slices.Delete(widths, at, at+1)
+		for i := range lines {
+			lines[i] = slices.Delete(lines[i], at, at+1)
+		}
+	}
+	return columns, lines, widths
 }
 
 // linesOf returns the cells of the headers and of each row.
@@ -178,11 +196,11 @@ func fit[R any](l *Layout, columns []Column[R], lines [][]string) []int {
 	return widths
 }
 
-// total returns the width of a table. A column that may be cut counts with the least width of such a column.
+// total returns the width of a table. A column that may be cut counts with at most wantedCut.
 func total[R any](columns []Column[R], widths []int) (sum int) {
 	for i, c := range columns {
 		if c.Cut {
-			sum += gap + min(widths[i], cutWidth)
+			sum += gap + min(widths[i], wantedCut)
 		} else {
 			sum += gap + widths[i]
 		}

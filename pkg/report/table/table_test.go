@@ -39,7 +39,7 @@ bad     ███░░░░░░░ 3
 a�[2J   █████░░░░░ 5
 <none>  ░░░░░░░░░░ 0
 `},
-		"as wide as before": {ListOptions{Layout: &Layout{map[string]int{"NAME": 9, "LAST": 4}}}, `
+		"as wide as before": {ListOptions{Layout: &Layout{widths: map[string]int{"NAME": 9, "LAST": 4}}}, `
 NAME       LAST
 ok         2
 bad        3
@@ -89,32 +89,32 @@ NAME   ADDRESS   USED  REASON
 gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; free: GPU0 2, GPU1 2
 gpu-b  10.0.0.2  4     机房维护机房维护机房维护机房维护
 `},
-		"the last column is cut": {ListOptions{Columns: 50}, `
+		"the last column is cut": {ListOptions{Columns: 64}, `
 NAME   ADDRESS   USED  REASON
-gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; fr…
-gpu-b  10.0.0.2  4     机房维护机房维护机房维护机…
+gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; free: GPU0 2, GP…
+gpu-b  10.0.0.2  4     机房维护机房维护机房维护机房维护
 `},
-		"bars go before columns": {ListOptions{Columns: 50, Bars: true}, `
+		"bars go before columns": {ListOptions{Columns: 64, Bars: true}, `
 NAME   ADDRESS   USED  REASON
-gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; fr…
-gpu-b  10.0.0.2  4     机房维护机房维护机房维护机…
+gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; free: GPU0 2, GP…
+gpu-b  10.0.0.2  4     机房维护机房维护机房维护机房维护
 `},
-		"the highest number goes first": {ListOptions{Columns: 40}, `
+		"the highest number goes first": {ListOptions{Columns: 54}, `
 NAME   USED  REASON
-gpu-a  3     needs 3 GiB on one GPU; fr…
-gpu-b  4     机房维护机房维护机房维护机…
+gpu-a  3     needs 3 GiB on one GPU; free: GPU0 2, GP…
+gpu-b  4     机房维护机房维护机房维护机房维护
 `},
 		"a reason keeps a least width": {ListOptions{Columns: 10}, `
 NAME   REASON
-gpu-a  needs 3 GiB on one GPU;…
-gpu-b  机房维护机房维护机房维…
+gpu-a  needs 3 GiB on one…
+gpu-b  机房维护机房维护机…
 `},
 		"wide tables have no limit": {ListOptions{Columns: 10, Wide: true}, `
 NAME   ADDRESS   USED  REASON
 gpu-a  10.0.0.1  3     needs 3 GiB on one GPU; free: GPU0 2, GPU1 2
 gpu-b  10.0.0.2  4     机房维护机房维护机房维护机房维护
 `},
-		"later rows have the columns of the first": {ListOptions{Columns: 200, NoHeaders: true, Layout: &Layout{map[string]int{"NAME": 7, "REASON": 6}}}, `
+		"later rows have the columns of the first": {ListOptions{Columns: 200, NoHeaders: true, Layout: &Layout{widths: map[string]int{"NAME": 7, "REASON": 6}}}, `
 gpu-a    needs 3 GiB on one GPU; free: GPU0 2, GPU1 2
 gpu-b    机房维护机房维护机房维护机房维护
 `},
