@@ -53,8 +53,8 @@ func (c config) canServe(is served, claimers []string) error {
 }
 
 // choose returns the API and the unit of the node, and a reason if they differ from the label and the flags.
-// The node keeps its former API and unit while pods or claims hold memory by them. Otherwise both APIs could
-// allocate the same memory, and the pods' limits and slots would not match the unit.
+// The node keeps its former API and unit while pods or claims hold memory through them. Otherwise both APIs
+// could allocate the same memory, and the pods' limits and slots would not match the unit.
 func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) (is served, unchanged string) {
 	wanted := c.wants(seen.Labels[c.names.API()])
 	was, left := c.former(seen, prepared)
@@ -70,7 +70,7 @@ func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) 
 	return was, unchanged
 }
 
-// former returns the last API and unit of the node, and the pods or claims that still hold memory by them.
+// former returns the last API and unit of the node, and the pods or claims that still hold memory through them.
 func (c config) former(seen nodepods.Seen, prepared map[types.UID]claims.Claim) (was served, left []string) {
 	for _, claim := range prepared {
 		if was = (served{api.ByClaims, c.unitMiB}); claim.InShares() {

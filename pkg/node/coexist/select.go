@@ -63,7 +63,7 @@ func (s Selector) Selected(record checkpoint.Store, devices []gpu.Device) map[gp
 }
 
 // choose returns the selected GPUs, and the first index of each GPU, which the selector applies to. A new GPU
-// does not get the index of a present GPU. It replaces an absent one.
+// does not get the index of a present GPU. It replaces an absent GPU with the same index.
 func (s Selector) choose(devices []gpu.Device, first map[gpu.UUID]int) (selected map[gpu.UUID]bool, indexes map[gpu.UUID]int) {
 	selected, indexes = make(map[gpu.UUID]bool), make(map[gpu.UUID]int)
 	maps.Copy(indexes, first)

@@ -25,7 +25,7 @@ const (
 
 // enforce adds the variables that enforce the grant at the node's level. If an MPS daemon runs, it also makes
 // the container a client: at the level kernel for its share of cores, and at advisory for a pod of several
-// GPUs. Its list of limits is valid while the container sees all of its GPUs.
+// GPUs. The container's list of limits is valid while it sees all of its GPUs.
 func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv gpu.Inventory, mpsDir string) {
 	limit := LimitMiB(g, inv)
 	if inv.Enforcement.AtLeast(gpu.EnforcementKernel) {

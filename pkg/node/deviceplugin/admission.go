@@ -17,8 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// prefer returns preferred slots. It waits for the pod to become known before it selects GPUs for an unknown
-// one.
+// prefer returns preferred slots. If the pod is unknown, it first waits for it to become known.
 func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()

@@ -51,8 +51,8 @@ func (a *Announcer) Leave(ctx context.Context, withdraw func(context.Context) er
 	a.log.Info("left", zap.String("node", a.node), zap.Int("pods not admitted", admit), zap.Int("pods not started", start))
 }
 
-// wait waits until no pod of the node satisfies is, or the context is done. It returns the number of pods that
-// still do.
+// wait waits until no pod of the node satisfies the predicate is, or the context is done. It returns the number
+// of pods that still satisfy it.
 func (a *Announcer) wait(ctx context.Context, is func(allocation.Pod) bool) int {
 	for {
 		pods, _, changed := a.pods.Pods()

@@ -58,7 +58,7 @@ type Verdict struct {
 	Unserved, Failed map[gpu.UUID]error // GPUs on which level mps, or kernel, fails while it works on others
 }
 
-// lacks returns the GPUs that alone fail a level, and the reason why the node as a whole fails it. A stronger
+// lacks returns the single GPUs that fail a level, and the reason why the node as a whole fails it. A stronger
 // level does not include a weaker one, because container settings for one level have no effect at another.
 func (v Verdict) lacks(level gpu.Enforcement) (gpus map[gpu.UUID]error, node error) {
 	switch level {

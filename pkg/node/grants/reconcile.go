@@ -121,7 +121,8 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 	return errors.Join(r.Correct(ctx, s), r.keep(ctx, s), r.refresh(ctx))
 }
 
-// refresh lists the pods while one is known of whose deletion nothing else may tell.
+// refresh lists the pods while Pods.Unwatched reports true, because only a list can then show the deletion of a
+// pod.
 func (r *Reconciler) refresh(ctx context.Context) error {
 	if !r.pods.Unwatched() {
 		return nil

@@ -21,7 +21,7 @@ import (
 type Pods interface {
 	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
 	Refresh(ctx context.Context) error // lists the pods from the API server
-	Unwatched() bool                   // a pod is known whose deletion only Refresh may report
+	Unwatched() bool                   // the list contains a pod that only Refresh has listed
 	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
 }
 

@@ -234,8 +234,8 @@ func (p *Pods) watched(obj any) {
 	}
 }
 
-// Unwatched reports whether a pod is known that only Refresh has listed. If the watch was broken when the pod was
-// created and is still broken when it is deleted, the watch never reports the deletion.
+// Unwatched reports whether the view contains a pod that only Refresh has listed. If the watch was broken at
+// the pod's creation and is still broken at its deletion, the watch never reports the deletion.
 func (p *Pods) Unwatched() bool {
 	_, ok := p.find(func(e entry) bool { return e.unwatched })
 	return ok

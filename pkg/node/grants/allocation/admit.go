@@ -34,8 +34,8 @@ func Admit(s State, g Grant) (Attributed, error) {
 }
 
 // asking returns the pods that the grant's container may belong to, the likeliest first. If the kubelet lists
-// any of them, it returns only those. Unlike waitingFor, it includes pods whose init containers have been
-// served without a trace. Pods that the kubelet has admitted, or that got this amount before, come last.
+// any of them, it returns only those. Unlike waitingFor, it includes pods with already served init containers,
+// which the kubelet never lists. Pods that the kubelet has admitted, or that got this amount before, come last.
 func (b *podStates) asking(g Grant) []*podState {
 	asking := those(b.pods, func(t *podState) bool {
 		return len(t.wanting(g.Resource, g.size())) > 0

@@ -47,7 +47,7 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 
 // waitingFor returns the pods for which the kubelet may have called, the likeliest first: pods with served
 // containers, then the oldest. It narrows them down as long as a pod remains: to listed pods, to pods that are
-// not admitted, and to pods that have not got this amount without a trace. If all are admitted, the kubelet has
+// not admitted, and to pods without an unlisted allocation of this amount. If all are admitted, the kubelet has
 // lost its records and admits them again.
 func (b *podStates) waitingFor(r gpu.Resource, size int) []*podState {
 	waiting := those(b.pods, func(t *podState) bool {
