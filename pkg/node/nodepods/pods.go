@@ -68,6 +68,9 @@ type entry struct {
 	unwatched bool // the watch has not delivered the pod
 }
 
+// delivered reports whether the watch has delivered the pod with the UID. The entry of an unknown pod has no UID.
+func (e entry) delivered(uid string) bool { return e.pod.Pod.UID == uid && !e.unwatched }
+
 // NewPods returns a view that is empty until Run is called.
 func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap.Logger) *Pods {
 	return &Pods{
@@ -275,7 +278,7 @@ func (p *Pods) put(obj any) {
 		p.mu.Unlock()
 		return
 	}
-	now.unwatched = !known || was.pod.Pod.UID != now.pod.Pod.UID || was.unwatched
+	now.unwatched = !was.delivered(now.pod.Pod.UID)
 	p.pods[key(pod)] = now
 	if !known || !reflect.DeepEqual(was.pod, now.pod) || was.disrupted != now.disrupted {
 		p.signal()
