@@ -292,6 +292,16 @@ func TestExamine(t *testing.T) {
 			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
 			s.Nodes[1].Spec.Taints = []v1.Taint{{Key: "dedicated", Value: "ml", Effect: v1.TaintEffectNoSchedule}}
 		}, []string{"error|node cpu-1|has the label nvidia.com/gpu.present=true and runs no device plugin of gpumem (its taints: dedicated=ml:NoSchedule)"}},
+		"a node of a fleet that keeps NVIDIA's plugin": {func(s *State) {
+			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
+			s.Nodes[1].Status.Allocatable = v1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+			s.DaemonSets[0].Spec.Template.Spec.NodeSelector = map[string]string{"gpumem": "true"}
+			s.Nodes[0].Labels = map[string]string{"gpumem": "true"}
+		}, nil},
+		"a node that offers nvidia.com/gpu and is selected": {func(s *State) {
+			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
+			s.Nodes[1].Status.Allocatable = v1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+		}, []string{"error|node cpu-1|has the label nvidia.com/gpu.present=true and runs no device plugin of gpumem"}},
 		"a node that an older GPU Operator has labelled": {func(s *State) {
 			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
 			s.DaemonSets[0].Spec.Template.Spec.NodeSelector = map[string]string{api.GPUClients: "true"}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -59,12 +60,21 @@ func checkGPUNodes(s *State, in installation) (found findings) {
 		has[pod.Spec.NodeName] = true
 	}
 	for _, node := range s.Nodes {
-		if node.Labels[gpuPresent] == "true" && !has[node.Name] && old(s, node.ObjectMeta) {
+		if node.Labels[gpuPresent] == "true" && !has[node.Name] && old(s, node.ObjectMeta) && !servedByNVIDIA(node, in.plugin) {
 			found.withoutPlugin(node, in.plugin)
 		}
 	}
 	found.unstoppable(s, in)
 	return found
+}
+
+// servedByNVIDIA reports whether a node belongs to the part of a fleet that keeps NVIDIA's device plugin: the
+// node offers nvidia.com/gpu, and the plugin's nodeSelector leaves it out.
+func servedByNVIDIA(node v1.Node, plugin *appsv1.DaemonSet) bool {
+	selector := maps.Clone(plugin.Spec.Template.Spec.NodeSelector)
+	delete(selector, api.GPUClients) // withoutPlugin reports this label
+	offered := node.Status.Allocatable["nvidia.com/gpu"]
+	return !offered.IsZero() && !labels.SelectorFromSet(selector).Matches(labels.Set(node.Labels))
 }
 
 // withoutPlugin explains why a node with GPUs runs no device plugin.
