@@ -100,6 +100,37 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 	}
 }
 
+// A user who may see all nodes and pods, but not the configuration of gpumem's scheduler, gets the same
+// remedy for a wrong schedulerName as a user with fewer rights.
+func TestAWrongSchedulerWithoutTheRightToConfigMaps(t *testing.T) {
+	const remedy = "To do:     set spec.schedulerName to the name of gpumem's scheduler (gpumem-scheduler by default; the pod has gpumem), and recreate the pod\n"
+	for name, tc := range map[string]struct {
+		scheduler string
+		units     int64
+		permitted bool // to list ConfigMaps
+		want      bool
+	}{
+		"the pod fits":                  {"gpumem", 3, false, true},
+		"the pod fits nowhere":          {"gpumem", 30, false, true},
+		"the free memory is fragmented": {"gpumem", 12, false, true},
+		"gpumem's default":              {"gpumem-scheduler", 3, false, false},
+		"the names can be read":         {"gpumem", 3, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := kubetest.With(kubetest.Pod(t, "team/badsched", "", tc.units), func(p *v1.Pod) { p.Spec.SchedulerName, p.Status.Conditions = tc.scheduler, nil })
+			client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)), clitest.SchedulerConfig(), pod,
+				kubetest.Pod(t, "ml/a", "gpu-a", 8, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/b", "gpu-a", 8, kubetest.UUID("gpu-a", 1)))
+			if !tc.permitted {
+				clitest.Forbid(client, "configmaps")
+			}
+			stdout, _, err := clirun.Inspect(client, "explain", "-n", "team", "badsched")
+			if err != nil || strings.Contains(stdout, remedy) != tc.want {
+				t.Errorf("error %v, remedy %q wanted: %t, in:\n%s", err, remedy, tc.want, stdout)
+			}
+		})
+	}
+}
+
 // A tenant sees the usage that the device plugin recorded on the pod, without access to the plugin.
 func TestTheUseOfATenantsPods(t *testing.T) {
 	client := tenants(t)

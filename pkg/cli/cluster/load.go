@@ -74,7 +74,8 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 		state.AddPod(p.node, p.holding)
 	}
 	if len(pods.waiting) > 0 {
-		facts.Schedulers = r.Schedulers(ctx)
+		names, known := r.Schedulers(ctx)
+		facts.Schedulers, facts.SchedulersUnknown = names, !known
 	}
 	maps.Copy(facts.Pods, pods.byClaims)
 	for _, w := range pods.waiting {

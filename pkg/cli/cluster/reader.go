@@ -81,14 +81,14 @@ func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
 	return list.Items, nil
 }
 
-// Schedulers returns the names of the schedulers that ask gpumem. It returns none if the user may not
-// read their configuration, because answers are possible without them.
-func (r *Reader) Schedulers(ctx context.Context) []string {
+// Schedulers returns the names of the schedulers that ask gpumem. Known is false if their configuration
+// cannot be read, which is no error, because answers are possible without the names.
+func (r *Reader) Schedulers(ctx context.Context) (names []string, known bool) {
 	configs, err := r.Client.CoreV1().ConfigMaps(r.System).List(ctx, metav1.ListOptions{LabelSelector: ofGPUMem})
 	if err != nil {
-		return nil
+		return nil, false
 	}
-	return doctor.Schedulers(r.Names.GPUMem(), configs.Items)
+	return doctor.Schedulers(r.Names.GPUMem(), configs.Items), true
 }
 
 // PerhapsAsks reports whether a pod requests GPU memory, or a resource that may be meant to be GPU

@@ -39,7 +39,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		}
 	}
 	slices.SortStableFunc(chances, inspect.Chance.Compare)
-	e.Summary = summary(pod, chances, facts)
+	e.Summary, e.Advice = summary(pod, chances, facts), setScheduler(pod, facts)
 	e.fits = slices.ContainsFunc(chances, inspect.Chance.Good)
 	e.fragmented = slices.ContainsFunc(chances, func(c inspect.Chance) bool { return c.Reason == placement.Fragmented && c.Refusal == nil && !c.KeptOff })
 	if !all && len(chances) > shownNodes {
@@ -65,10 +65,17 @@ func (e *explanation) repeat(pod inspect.WaitFacts, facts inspect.Facts) {
 	if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
 		e.Summary += "; " + unserved
 	}
-	if len(facts.Schedulers) == 0 && pod.Scheduler != inspect.DefaultScheduler {
-		e.Advice = fmt.Sprintf("set spec.schedulerName to the name of gpumem's scheduler (%s by default; the pod has %s), and recreate the pod",
-			inspect.DefaultScheduler, cmp.Or(pod.Scheduler, v1.DefaultSchedulerName))
+	e.Advice = setScheduler(pod, facts)
+}
+
+// setScheduler returns the remedy for a pod whose scheduler may not ask gpumem, for a user who may not
+// read the names of the schedulers that do; empty otherwise.
+func setScheduler(pod inspect.WaitFacts, facts inspect.Facts) string {
+	if !facts.SchedulersUnknown || pod.Scheduler == inspect.DefaultScheduler {
+		return ""
 	}
+	return fmt.Sprintf("set spec.schedulerName to the name of gpumem's scheduler (%s by default; the pod has %s), and recreate the pod",
+		inspect.DefaultScheduler, cmp.Or(pod.Scheduler, v1.DefaultSchedulerName))
 }
 
 // look describes a node for a request, with the author and the reason of each cordon.

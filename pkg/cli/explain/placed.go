@@ -26,7 +26,7 @@ func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	case a.None():
 		return "is on a node, and has no GPU yet: neither gpumem's scheduler nor the node's device plugin has chosen one"
 	}
-	asking := o.cluster.Schedulers(ctx)
+	asking, _ := o.cluster.Schedulers(ctx)
 	served := strings.Join(asking, " or ")
 	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
 	there, others := "is on a node that scheduler "+scheduler+" chose", "; this scheduler is not known to ask gpumem now: if it does not, a new pod needs schedulerName "+served
@@ -125,7 +125,7 @@ func (o *Options) advice(ctx context.Context, pod *v1.Pod) string {
 	if a, err := o.cluster.Names.AssignmentOf(pod); err == nil && !a.None() {
 		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it again if it has no controller; %s", scheduler, more)
 	}
-	asking := o.cluster.Schedulers(ctx)
+	asking, _ := o.cluster.Schedulers(ctx)
 	ours := cmp.Or(strings.Join(asking, " or "), "the name of gpumem's scheduler")
 	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod again without nodeName, and set schedulerName to %s; %s", past(asking, scheduler), ours, more)
 }

@@ -56,7 +56,8 @@ func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts m
 		e.Replaced += fmt.Sprintf(". They belong to the previous revision of Deployment %s, which deletes them only when the new pod runs: "+
 			"with spec.strategy.rollingUpdate.maxSurge: 0 and maxUnavailable: 1 it deletes one first", of.deployment)
 	}
-	if e.fragmented && e.Terminating == "" && e.Replaced == "" {
+	noScheduler := pod.Unseen && e.Advice != "" // its wrong schedulerName comes before the free memory
+	if e.fragmented && e.Terminating == "" && e.Replaced == "" && !noScheduler {
 		e.Advice = fmt.Sprintf("kubectl inspect gpumem defrag %s plans which pods to move: a node has enough free memory in all", pod.Pod)
 	}
 }

@@ -182,17 +182,18 @@ type Problem struct {
 
 // Facts are the facts from the API server that placement.Node does not have.
 type Facts struct {
-	Resource    string
-	Policy      placement.Policy     // the cluster's, for pods that name none
-	Nodes       map[string]NodeFacts // by name
-	Pods        map[string]PodFacts  // bound pods, by UID
-	Waiting     []WaitFacts
-	Schedulers  []string // names of the schedulers that ask gpumem; empty if unknown
-	CoresOff    string   // why no node takes pods that request cores; empty if some may
-	PodsUnknown bool     // the pods could not be listed
-	WhyUnknown  string   // for people
-	Selected    bool     // the nodes are only some nodes of the cluster
-	Problems    []Problem
+	Resource          string
+	Policy            placement.Policy     // the cluster's, for pods that name none
+	Nodes             map[string]NodeFacts // by name
+	Pods              map[string]PodFacts  // bound pods, by UID
+	Waiting           []WaitFacts
+	Schedulers        []string // names of the schedulers that ask gpumem; empty if unknown
+	SchedulersUnknown bool     // the names of the schedulers could not be read
+	CoresOff          string   // why no node takes pods that request cores; empty if some may
+	PodsUnknown       bool     // the pods could not be listed
+	WhyUnknown        string   // for people
+	Selected          bool     // the nodes are only some nodes of the cluster
+	Problems          []Problem
 }
 
 // NodeFacts are the facts of one node.
