@@ -131,6 +131,35 @@ func TestAWrongSchedulerWithoutTheRightToConfigMaps(t *testing.T) {
 	}
 }
 
+// A refused right to the scheduler's decisions is one short part of the note, with its own remedy.
+func TestTheDecisionsOfAnotherNamespace(t *testing.T) {
+	const decisions = "Decisions need the right to create pods/portforward in namespace gpumem-system, which is for administrators.\n"
+	for name, tc := range map[string]struct {
+		client *fake.Clientset
+		want   string
+	}{
+		"nothing else is refused": {
+			func() *fake.Clientset {
+				client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 16)), kubetest.Pod(t, "ml/waits", "", 30), clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"))
+				clitest.Forbid(client, "replicasets")
+				return client
+			}(),
+			"note: not shown, because you lack the right: decisions. " + decisions,
+		},
+		"all else is refused too": {
+			tenants(t),
+			"note: not shown, because you lack the right: nodes and their free memory, pods outside namespace ml, decisions. " +
+				"Ask for the ClusterRole gpumem-viewer; usage needs the Role of the same name too. " + decisions,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, stderr, err := clirun.Inspect(tc.client, "explain", "-n", "ml", "waits"); err != nil || stderr != tc.want {
+				t.Errorf("error %v, want on stderr %q, got %q", err, tc.want, stderr)
+			}
+		})
+	}
+}
+
 // A tenant sees the usage that the device plugin recorded on the pod, without access to the plugin.
 func TestTheUseOfATenantsPods(t *testing.T) {
 	client := tenants(t)

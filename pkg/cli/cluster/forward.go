@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 
@@ -56,7 +59,8 @@ func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err er
 		return 0, err
 	}
 	forward := r.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
-	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, forward)
+	checked := &forbidding{Upgrader: upgrader, pod: pod.Name}
+	dialer := spdy.NewDialer(checked, &http.Client{Transport: transport}, http.MethodPost, forward)
 	ready := make(chan struct{})
 	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", extenderPort)}, ctx.Done(), ready, io.Discard, io.Discard)
 	if err != nil {
@@ -66,7 +70,7 @@ func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err er
 	go func() { ended <- forwarder.ForwardPorts() }()
 	select {
 	case err := <-ended:
-		return 0, err
+		return 0, cmp.Or(checked.err, err) // ended orders the read after the write
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case <-ready:
@@ -76,4 +80,21 @@ func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err er
 		return 0, err
 	}
 	return ports[0].Local, nil
+}
+
+// forbidding is an Upgrader that records a Forbidden error if the API server refuses to forward ports.
+// The forwarder's own error has only the text.
+type forbidding struct {
+	spdy.Upgrader
+	pod string
+	err error
+}
+
+// NewConnection implements spdy.Upgrader.
+func (f *forbidding) NewConnection(answer *http.Response) (httpstream.Connection, error) {
+	connection, err := f.Upgrader.NewConnection(answer)
+	if err != nil && answer.StatusCode == http.StatusForbidden {
+		f.err = apierrors.NewForbidden(v1.Resource("pods/portforward"), f.pod, err)
+	}
+	return connection, err
 }

@@ -28,8 +28,20 @@ type Unseen struct {
 	failed bool // no pods could be listed, in any namespace
 }
 
-// AskForRole names the roles that show everything.
-const AskForRole = "Ask for the ClusterRole gpumem-viewer; usage needs the Role of the same name too."
+// Decisions is the part of an answer that the ClusterRole gpumem-viewer does not show.
+const Decisions = "decisions"
+
+// AskFor names the rights that show the missing parts of an answer. System is gpumem's namespace.
+func AskFor(parts []string, system string) string {
+	var rights []string
+	if slices.ContainsFunc(parts, func(part string) bool { return part != Decisions }) {
+		rights = append(rights, "Ask for the ClusterRole gpumem-viewer; usage needs the Role of the same name too.")
+	}
+	if slices.Contains(parts, Decisions) {
+		rights = append(rights, "Decisions need the right to create pods/portforward in namespace "+system+", which is for administrators.")
+	}
+	return strings.Join(rights, " ")
+}
 
 // Parts names the parts of the answer that the user may not see.
 func (u *Unseen) Parts() (parts []string) {

@@ -172,7 +172,7 @@ func (f *Factory) Limit(parts ...string) {
 // NoteLimits prints one line about the rights that the user lacks. Run calls it after the answer.
 func (f *Factory) NoteLimits() {
 	if len(f.hidden) > 0 {
-		fmt.Fprintf(f.ErrOut, "note: not shown, because you lack the right: %s. %s\n", table.Clean(strings.Join(f.hidden, ", ")), cluster.AskForRole)
+		fmt.Fprintf(f.ErrOut, "note: not shown, because you lack the right: %s. %s\n", table.Clean(strings.Join(f.hidden, ", ")), table.Clean(cluster.AskFor(f.hidden, f.system)))
 		f.hidden = nil
 	}
 }

@@ -108,7 +108,7 @@ func (o *Options) noteUnread(err error) {
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err):
-		o.Limit("the scheduler's decisions (an administrator may create pods/portforward in namespace " + o.cluster.System + ")")
+		o.Limit(cluster.Decisions)
 	default:
 		fmt.Fprintf(o.ErrOut, "warning: the scheduler's decisions cannot be read: %s\n", table.Clean(cluster.OneLine(err)))
 	}
