@@ -249,6 +249,7 @@ func TestWhatATenantMayDoInstead(t *testing.T) {
 		"gpus":                      {args: []string{"gpus"}, want: instead},
 		"pods elsewhere":            {args: []string{"pods", "-n", "secret"}, want: "name a namespace that you may read with -n", not: "namespace secret only"},
 		"pods, where no cores are":  {args: []string{"pods", "-n", "ml"}, want: ", usage. Ask for the ClusterRole gpumem-viewer", not: "GPU-CORE"},
+		"waiting pods":              {args: []string{"pods", "-n", "ml", "--waiting"}, want: "pods outside namespace ml. Ask for", not: ", usage"},
 		"who may see what is used":  {args: []string{"pods", "-n", "ml"}, want: "usage needs the Role of the same name too"},
 		"a pod that runs":           {args: []string{"explain", "-n", "ml", "runs"}, want: "is unknown without a list of all pods: you may not list nodes\n"},
 		"a pod that is not created": {args: []string{"explain", "-n", "ml", "web-0"}, want: "kubectl get events -n ml --field-selector reason=FailedCreate shows the reason"},

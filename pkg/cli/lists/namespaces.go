@@ -16,7 +16,7 @@ import (
 
 // NewNamespacesCommand returns the command namespaces.
 func NewNamespacesCommand(f *cmdutil.Factory) *cobra.Command {
-	o := &Pods{keep: func(printers.PodRow) bool { return true }}
+	o := &Pods{keep: func(printers.PodRow) bool { return true }, waiting: func() bool { return false }}
 	cmd := newCommand(f, &cobra.Command{
 		Use: "namespaces", Aliases: []string{"ns"}, Short: "Show the allocated, used and waiting memory of each namespace",
 		Long: `Show the GPU memory of each namespace: the amount allocated to its pods, their

@@ -25,7 +25,7 @@ type Pods struct {
 	columns func(inspect.Report) []table.Column[printers.PodRow]
 	notes   func(rows []printers.PodRow, wide bool) []string
 	keep    func(printers.PodRow) bool
-	groups  func() bool // pods of one controller that wait alike share a row of the table
+	waiting func() bool // only waiting pods are shown: those that wait alike share a row, and usage is irrelevant
 	ends    func() bool // a watch prints a last row for pods that are gone
 
 	named   map[string]bool // NAME or NAMESPACE/NAME; empty: all
@@ -47,7 +47,7 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 		columns: func(r inspect.Report) []table.Column[printers.PodRow] { return printers.PodColumns(r, waiting) },
 		notes:   printers.PodNotes,
 		keep:    func(p printers.PodRow) bool { return !waiting || p.Waits() },
-		groups:  func() bool { return waiting },
+		waiting: func() bool { return waiting },
 		ends:    func() bool { return !waiting }, // a pod that leaves this list may have got a node
 	}, ".node", ".granted.MiB", ".waitsFor.MiB")
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that wait for a node; pods that wait alike share a row, except with -o wide")
@@ -64,7 +64,7 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 		columns: func(inspect.Report) []table.Column[printers.PodRow] { return printers.TopColumns() },
 		notes:   printers.TopNotes,
 		keep:    func(p printers.PodRow) bool { return !p.Waits() },
-		groups:  func() bool { return false },
+		waiting: func() bool { return false },
 		ends:    func() bool { return false },
 	}, ".node", ".granted.MiB", ".usage.usedMiB", ".usage.smPercent")
 }
@@ -105,7 +105,7 @@ func (o *Pods) Run(ctx context.Context) error {
 		Read: read,
 		Rows: func(r inspect.Report, u cluster.Usage) []printers.PodRow {
 			rows := o.rows(r, u)
-			if o.Format == "" && !o.Watch && o.groups() {
+			if o.Format == "" && !o.Watch && o.waiting() {
 				return printers.GroupWaiting(rows)
 			}
 			return rows
@@ -156,7 +156,7 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 	usage := o.Cluster.Usage(ctx)
 	if usage.Denied { // few users may read device plugins
 		usage.Problems = nil
-		if len(recorded) == 0 {
+		if len(recorded) == 0 && !o.waiting() {
 			o.Limit("usage")
 		}
 	}
