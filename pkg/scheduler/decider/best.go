@@ -6,20 +6,20 @@ import (
 )
 
 const (
-	// minTried and maxTried bound how many of the best nodes other filters are asked about for one
-	// pod: a sixteenth of all. If they refuse all of these, kube-scheduler evaluates all nodes, and
-	// the pod pays for both.
+	// minTried and maxTried bound the number of nodes that Best tries for one pod. Best tries a sixteenth of
+	// all nodes. If the other filters reject all of these, kube-scheduler evaluates all nodes, and the pod
+	// costs both.
 	minTried, maxTried = 32, 256
-	// leastTried is the bound after several walks in a row that found no node: each of them halves
-	// it. Every sixteenth walk tries as many as the first, so that other pods get their hints again.
+	// Each fruitless walk in a row halves the number of tried nodes, down to leastTried. After every fullWalk
+	// fruitless walks, Best tries the full number again, so that other pods get hints again.
 	leastTried, fullWalk = 16, 16
-	// maxEqual is how many equal nodes kube-scheduler's scores choose from.
+	// maxEqual is the maximum number of equal nodes from which kube-scheduler's scores choose.
 	maxEqual = 16
 )
 
-// Best returns the best of all nodes that other filters let the pod pass; empty: none of those that
-// it has tried, and kube-scheduler has to evaluate all nodes. Where several are equally good, choose
-// chooses.
+// Best returns the best node that passes the other filters. It returns an empty name if none of the tried
+// nodes passes: kube-scheduler must evaluate all nodes then. If several nodes are equally good, choose picks
+// one of them.
 func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(nodes []string) string) string {
 	_, nodes := d.Cache.Changes()
 	most := min(max(minTried, nodes/16), maxTried)
@@ -59,5 +59,5 @@ func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(node
 	return best
 }
 
-// Equal reports whether all nodes that are being scored are equal here, so that Rank is not needed.
+// Equal reports whether the nodes that are being scored have equal ranks, so that Rank is not needed.
 func (c *Cycle) Equal() bool { return c.equal }

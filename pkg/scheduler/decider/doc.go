@@ -1,6 +1,6 @@
-// Package decider decides where a pod goes: which nodes it fits, which of them is best, which GPUs
-// it gets, and when it is tried again. It has two faces: the plugin of gpumem-scheduler calls it at
-// the points of kube-scheduler's own cycle, and package extender calls it for HTTP requests.
+// Package decider decides which nodes a pod fits, which of them is best, which GPUs the pod gets, and when
+// kube-scheduler tries the pod again. Two callers use it: the plugin of gpumem-scheduler calls it at the
+// extension points of kube-scheduler's own cycle, and package extender calls it for HTTP requests.
 //
 // # The path of a pod
 //
@@ -16,45 +16,56 @@
 //	Bind, Unreserve    Bind, Unreserve                 bind
 //	Wake               once a second                   once a second
 //
-// Meanwhile the pod is in one of three states, which package cache has:
+// Meanwhile, the pod is in one of four states. Package cache records the last three:
 //
-//	           Unfit, preemption, defrag       Reserve, Bind              the watch
-//	(waiting) ──────────────────────▶ nominated ────────────▶ reserved ────────────▶ bound
-//	    ▲                                 │                      │                      │
-//	    └───── the deadline has passed ───┘                      │                      │
-//	    └───── Unreserve, a refused or expired binding ──────────┘                      │
-//	(gone)     the pod has ended or is gone ◀───────────────────────────────────────────┘
+//	                          Reserve, Bind
+//	   ┌────────────────────────────────────────────────────────┐
+//	   │    preemption, defrag, Wake            Reserve, Bind   ▼    the watch
+//	waiting ─────────────────────▶ nominated ──────────────▶ reserved ────────▶ bound
+//	   ▲                              │ ▲                       │
+//	   ├── the nomination has ended ──┘ │                       │
+//	   └────────────────────────────────┴───────────────────────┘
+//	                 Unreserve, or the binding was refused or has expired
 //
-// A nominated pod holds nothing. Others that come after it leave it its place. A pod that Filter has
-// sent to one node is nominated there for three seconds, and only ranking counts it.
-// A reserved pod has GPUs of a node, from the choice until the watch shows its binding. If the outcome
-// of a binding is unknown, it keeps them until a review reads the pod from the API server.
+// A pod leaves each of these states when it ends or is deleted.
+//
+// Unfit only records a waiting pod. Preemption and defrag nominate a pod through the API server. Wake
+// nominates a pod that temporary refusals have kept waiting for two seconds. A nominated pod has no memory
+// yet, but its memory is reserved against the pods that it precedes. A released pod is nominated again if its
+// nomination has not ended, and waits otherwise.
+//
+// A reserved pod has GPUs of a node, from Reserve or Bind until the watch shows its binding. If the outcome
+// of a binding is unknown, the pod keeps its GPUs until the binder reviews it and reads it from the API
+// server.
+//
+// If the extender's filter leaves only one node, the pod is expected there for three seconds. An expected pod
+// affects only the ranking of other pods (cache.Expect).
 //
 // # Invariants
 //
-//   - One Decider serves all profiles of a process. A second cache would give a GPU away twice.
-//   - Choice and reservation are one critical section (Reserve, or Bind in the extender). A
-//     reservation that is taken back (Unreserve) remains while a binding may still land.
-//   - Refuse decides for the pods that kube-scheduler has on the node, which preemption removes and
-//     restores, and for the pods whose bindings no watch has shown. It removes a pod from the cache
-//     only if the watch has stored that the pod is gone.
-//   - No pod is evicted for a pod that a node refuses for a moment alone (MayEvict). A pod that such
-//     refusals have kept waiting goes before the pods that caused them. Both end after a minute.
-//   - A pod that fits by now is tried again: by a hint (GoneHelps, ChangeHelps, NodeHelps), or by
-//     Wake within about two seconds, where the cache learns of the change later than kube-scheduler.
-//     Only the nodes that refused it for want of GPU memory count. Wake tries a pod at most once after each
-//     refusal, and the pause grows with each try in vain.
+//   - One Decider serves all profiles of a process. A second cache would allocate the same GPU twice.
+//   - Reserve, and Bind in the extender, pick and reserve the GPUs in one critical section. After
+//     Unreserve, the reservation remains while a binding may still succeed.
+//   - Refuse evaluates the pods that kube-scheduler has on the node, because preemption removes and
+//     restores pods there. It adds the pods whose bindings the watch has not shown. It removes a pod
+//     from the cache only if the watch has stored that the pod is gone.
+//   - No pod is evicted for a pod that a node refuses only temporarily (MayEvict). A pod that such
+//     refusals have kept waiting precedes the pods that caused them. Both rules end after a minute.
+//   - A pod that fits now is tried again. Either a queueing hint requeues it (GoneHelps, ChangeHelps,
+//     NodeHelps), or Wake does within about two seconds if the cache learns of the change later than
+//     kube-scheduler. Only nodes that refused the pod for lack of GPU memory count. Wake requeues a
+//     pod at most once after each refusal, and the pause grows with each vain attempt.
 //
 // # Decisions
 //
-// In kube-scheduler's process the cache follows kube-scheduler's own informers: there is one watch,
-// and the page, the metrics, the self-check and the command line read the same nodes as Refuse.
-// The alternative is to derive a node's state from kube-scheduler's own by its generation. But
-// kube-scheduler has no GPUs of a pod between Reserve and the watch, and no binding of unknown
-// outcome, and the page and the metrics may not read it. So both are compared whenever one of them
-// has changed, at the price of two look-ups for each node.
+// In kube-scheduler's process, the cache follows kube-scheduler's own informers. So there is one watch, and
+// the page, the metrics, the self-check and the command line read the same nodes as Refuse. The alternative
+// is to derive the state of a node from kube-scheduler's NodeInfo by its generation. But kube-scheduler does
+// not know a pod's GPUs between Reserve and the watch, and has no bindings of unknown outcome, and the page
+// and the metrics may not read its NodeInfo. So the decider compares both whenever one of them has changed.
+// This costs two look-ups for each node.
 //
-// kube-scheduler and the cache learn of an event by two handlers of one informer, in any order.
-// Without the comparison, a pod that waits for another to leave is refused for a pod that has left, and
-// preemption clears a second GPU.
+// kube-scheduler and the cache learn of an event from two handlers of one informer, in either order. Without
+// the comparison, a pod could be refused because of a deleted pod, and preemption would then evict pods from
+// a second GPU.
 package decider

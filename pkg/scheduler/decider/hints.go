@@ -11,23 +11,24 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// GoneHelps reports whether a waiting pod fits the node that a pod with GPU memory has left, whose
-// reservation there was taken back, or that has ceased to be nominated to it. The cache is made
-// to know of the first: a pod that waits for two to leave is woken after the second.
+// GoneHelps reports whether a waiting pod may fit a node after another pod was deleted there, released its
+// reservation, or lost its nomination. It removes a deleted pod from the cache first: so a pod that needs the
+// memory of two deleted pods is requeued after the second deletion.
 func (d *Decider) GoneHelps(waiting, gone *v1.Pod) bool {
 	if !d.Binder.Names.Holds(gone) {
 		return false
 	}
 	d.forget(api.Ref(gone))
 	if gone.Spec.NodeName == "" {
-		return true // the cache may not have heard that the nomination is over
+		return true // the cache may not have seen yet that the nomination has ended
 	}
 	return d.fits(waiting, func(q cache.Question) bool { return d.Binder.Cache.Refused(gone.Spec.NodeName, q) == nil })
 }
 
-// ChangeHelps reports whether a waiting pod asks for something else now, or another pod was admitted
-// by its kubelet, corrected by its device plugin, or asks for something else: one that was exclusive
-// may let others on its GPU now.
+// ChangeHelps reports whether a waiting pod may fit after the update of a pod. This is so if its own request
+// has changed. It is also so if the kubelet has admitted another pod, the device plugin has corrected that
+// pod's assignment, or that pod's request has changed: for example, a pod that was exclusive may share its
+// GPU now.
 func (d *Decider) ChangeHelps(waiting, was, is *v1.Pod) bool {
 	names := d.Binder.Names
 	asks := func() (other, readable bool) {
@@ -43,18 +44,18 @@ func (d *Decider) ChangeHelps(waiting, was, is *v1.Pod) bool {
 		return names.Holds(is)
 	}
 	if maps.Equal(is.Annotations, was.Annotations) {
-		return false // most changes are of the status, and there may be many waiting pods
+		return false // most updates concern the status, and there may be many waiting pods
 	}
 	key := names.Assignment()
 	other, _ := asks()
 	return other || is.Annotations[key] != was.Annotations[key]
 }
 
-// NodeHelps reports whether a waiting pod fits what a node offers now.
+// NodeHelps reports whether a waiting pod fits the node's new inventory.
 func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 	inv, err := d.Binder.Names.InventoryOf(node)
 	if err != nil {
-		return false // it counts as having no GPUs
+		return false // the node counts as having no GPUs
 	}
 	var holdings, nominated []placement.Holding
 	if known := d.Binder.Cache.Look(node.Name); known != nil {
@@ -64,8 +65,8 @@ func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 	return d.fits(waiting, func(q cache.Question) bool { return q.Evaluate(state) == nil })
 }
 
-// onlyHeard returns the pods of a node without claims and grants of the kubelet: these come from the
-// node's inventory, and the next one may lack them.
+// onlyHeard returns the pods of a node without claims and without the kubelet's grants. Both come from the
+// node's inventory, and the next inventory may lack them.
 func onlyHeard(known *placement.Node) []placement.Holding {
 	holdings := slices.DeleteFunc(known.Holdings(), func(h placement.Holding) bool { return h.Request.Empty() })
 	for i := range holdings {
@@ -74,11 +75,11 @@ func onlyHeard(known *placement.Node) []placement.Holding {
 	return holdings
 }
 
-// fits asks about a waiting pod, by what it says of itself.
+// fits evaluates on for the waiting pod's own request.
 func (d *Decider) fits(waiting *v1.Pod, on func(cache.Question) bool) bool {
 	req, err := d.Binder.Names.Request(waiting)
 	if err != nil {
-		return false // it is woken when it is changed
+		return false // the pod is requeued when it changes
 	}
 	return on(cache.NewQuestion(api.Ref(waiting), req, d.Policies.GPU))
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 )
 
-// Decider decides about the pods that request GPU memory. Its fields are not changed once it is
-// in use.
+// Decider decides about the pods that request GPU memory. Its exported fields must not change after the first
+// call.
 type Decider struct {
 	*binder.Binder
 
@@ -30,35 +30,35 @@ type Decider struct {
 	agreed  agreements
 	waiters waiters
 
-	fruitless atomic.Int32 // walks of Best that found no node since the last one that did
+	fruitless atomic.Int32 // number of Best's walks without a result since the last one with a result
 }
 
-// Node is a node of a question.
+// Node is a node as kube-scheduler sees it.
 type Node struct {
 	Name       string
-	Generation int64             // changes with the pods; 0 means unknown
-	Pods       iter.Seq[*v1.Pod] // on it, reserved for it, and in preemption not those that would go; nil: the cache's
+	Generation int64             // changes with the node's pods; 0 means unknown
+	Pods       iter.Seq[*v1.Pod] // the bound, reserved and nominated pods, in preemption without the victims; nil: the cached pods
 }
 
-// Cycle is one attempt to schedule a pod, or one request of kube-scheduler about it.
+// Cycle is one scheduling attempt of kube-scheduler for a pod, or one HTTP request about it.
 type Cycle struct {
 	cache.Question
-	Sampled   bool                // kube-scheduler has left out nodes
-	Templates map[string]*v1.Node // nodes that may not exist yet, by name: they count where the cache does not know them
+	Sampled   bool                // kube-scheduler asked about a sample of the nodes
+	Templates map[string]*v1.Node // node objects by name; used for nodes that the cache lacks, because they may not exist yet
 
-	asked       int             // nodes
-	changes     uint64          // of the cache, before it was asked
-	elsewhere   *decide.Refusal // of all nodes but the one that the pod is on as far as is known; nil: it is on none
+	asked       int             // number of nodes
+	changes     uint64          // number of the cache's last change before the first decision
+	elsewhere   *decide.Refusal // the refusal by all nodes except the one to which the pod is, or may be, bound; nil: none
 	refused     atomic.Int64
-	brief       sync.Map         // texts about nodes that are not described, by placement.Reason
-	scores      map[string]int64 // by node
+	brief       sync.Map         // short messages by placement.Reason
+	scores      map[string]int64 // by node name
 	fitRecorded bool             // the number of feasible nodes has been recorded
-	equal       bool             // the nodes being scored are equal for this package
+	equal       bool             // the nodes that are being scored have equal ranks
 	reserved    time.Time
 }
 
-// On returns the node to which alone the pod can go, since its binding may have landed there;
-// empty: it is not on any.
+// On returns the only node to which the pod can go, because its binding may have succeeded there. It returns
+// an empty name if there is no such node.
 func (c *Cycle) On() string {
 	if c.elsewhere == nil {
 		return ""
@@ -66,12 +66,12 @@ func (c *Cycle) On() string {
 	return c.elsewhere.Node
 }
 
-// Refused returns how many nodes Refuse has refused.
+// Refused returns the number of times that Refuse has refused the pod.
 func (c *Cycle) Refused() int { return int(c.refused.Load()) }
 
-// Begin reads a pod's request for one of the verbs of package decisions; nodes is how many there are.
-// It returns nothing for a pod that requests no GPU memory, a refusal by all nodes where the request
-// cannot be read, and an error where nothing can be decided yet.
+// Begin reads a pod's request and starts a cycle. verb is one of package decisions, and nodes is the number
+// of nodes in question. Begin returns three nils for a pod that requests no GPU memory. It returns a refusal,
+// which applies to all nodes, if the request is unreadable, and an error if the process is not ready.
 func (d *Decider) Begin(verb string, pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error) {
 	req, err := d.Names.Request(pod)
 	if err == nil && req.Empty() {
@@ -97,14 +97,13 @@ func (d *Decider) Begin(verb string, pod *v1.Pod, nodes int) (*Cycle, *decide.Re
 	return c, nil, nil
 }
 
-// unreadable refuses since something in a pod or a node cannot be read, on which no
-// other pod has any influence.
+// unreadable returns the refusal for a pod or node that cannot be read. No eviction resolves it.
 func unreadable(err error) *decide.Refusal {
 	return &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
 }
 
-// Refuse returns why the pod cannot go to a node, with the pods that kube-scheduler has on it; nil:
-// it can. It may be called by several goroutines.
+// Refuse returns why the pod cannot go to a node, given the pods that kube-scheduler has on the node. It
+// returns nil if the pod fits. It is safe for concurrent use.
 func (d *Decider) Refuse(c *Cycle, node Node) *decide.Refusal {
 	refusal := d.refuse(c, node)
 	if refusal != nil {
@@ -116,7 +115,7 @@ func (d *Decider) Refuse(c *Cycle, node Node) *decide.Refusal {
 func (d *Decider) refuse(c *Cycle, node Node) *decide.Refusal {
 	if c.elsewhere != nil {
 		if c.On() == node.Name {
-			return nil // its GPUs there are enough for it
+			return nil // the pod already has its GPUs there
 		}
 		return c.elsewhere
 	}
@@ -146,8 +145,9 @@ func (d *Decider) template(object *v1.Node) (*placement.Node, error) {
 	return &state, nil
 }
 
-// Why says why a node is refused. kube-scheduler writes that into a condition of the pod, once for
-// each text: of many nodes it is the same where the same is missing, and Unfit describes some.
+// Why returns the message of a refusal. kube-scheduler writes each distinct message once into a condition of
+// the pod. So in a request about many nodes, all nodes with the same reason share one short message. Unfit
+// describes a few nodes in full.
 func (c *Cycle) Why(refusal *decide.Refusal) string {
 	if !c.many() || refusal.Verdict == nil {
 		return reasons.Counted(refusal, reasons.Refusal(refusal))
@@ -159,11 +159,11 @@ func (c *Cycle) Why(refusal *decide.Refusal) string {
 	return text.(string)
 }
 
-// many reports whether there are so many nodes that few are described.
+// many reports whether the request has more nodes than Unfit describes.
 func (c *Cycle) many() bool { return c.asked > decisions.MaxNodes }
 
-// Rank ranks the nodes that the pod fits, and returns the best: at most so many. It counts pods that
-// are expected on a node, and memory that is reserved for nominated pods.
+// Rank ranks the feasible nodes, and returns at most most of them, the best first. It counts expected pods
+// and the memory that is reserved for nominated pods.
 func (d *Decider) Rank(c *Cycle, names []string, most int) ranking.Ranking {
 	order := d.rank(c, names, most)
 	c.scores = make(map[string]int64, len(order.Best))
@@ -193,18 +193,18 @@ func (d *Decider) rank(c *Cycle, names []string, most int) ranking.Ranking {
 	return ranking.Rank(most, d.Policies, c.Request, nodes, d.Cache.Prices())
 }
 
-// question is the pod's about the best nodes.
+// question returns the pod's question to package ranking.
 func (d *Decider) question(c *Cycle) ranking.Question {
 	return ranking.Question{Request: c.Request, Defaults: d.Policies, View: c.View}
 }
 
-// Score returns a node's rank, up to ranking.MaxScore.
+// Score returns the score of a node, from 0 to ranking.MaxScore.
 func (c *Cycle) Score(name string) int64 { return c.scores[name] }
 
-// Reserve chooses the pod's GPUs and reserves them, in one critical section.
+// Reserve picks the pod's GPUs and reserves them, in one critical section.
 func (d *Decider) Reserve(c *Cycle, node Node) error {
 	if !c.fitRecorded {
-		d.Fits(c, 1+c.Refused(), 1, nil) // kube-scheduler ranks no node that is alone
+		d.Fits(c, 1+c.Refused(), 1, nil) // kube-scheduler does not rank a single feasible node
 	}
 	if err := d.catchUp(node); err != nil {
 		return err
@@ -217,14 +217,14 @@ func (d *Decider) Reserve(c *Cycle, node Node) error {
 	return nil
 }
 
-// Unreserve takes the reservation back, unless a binding may still land.
+// Unreserve releases the reservation, unless a binding may still succeed.
 func (d *Decider) Unreserve(c *Cycle) {
 	if !c.reserved.IsZero() {
 		d.Binder.Release(c.Pod, c.reserved)
 	}
 }
 
-// Bind writes the binding and with it the assignment.
+// Bind sends the binding with the assignment.
 func (d *Decider) Bind(ctx context.Context, pod placement.PodRef, node string) error {
 	d.waiters.remove(pod.UID)
 	return d.Binder.Bind(ctx, pod, node)

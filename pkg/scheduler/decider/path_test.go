@@ -29,40 +29,40 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
-// watched is what the watch has stored of pods.
+// watched contains the pods that the watch has stored.
 type watched struct {
-	binder.Cluster // nothing else of it is used
+	binder.Cluster // nil: the tests call no other method
 	pods           map[string]*v1.Pod
 }
 
 func (w watched) Pod(_, name string) *v1.Pod { return w.pods[name] }
 
-// ReadPod returns what the watch has stored.
+// ReadPod returns the stored pod.
 func (w watched) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
 	return w.pods[name], nil
 }
 
-// Shown says that the watch is not behind.
+// Shown returns true, because the watch is not behind.
 func (watched) Shown(string) bool { return true }
 
-// Bind writes nothing, and says nothing of that.
+// Bind writes nothing, and returns an error that leaves the outcome unknown.
 func (watched) Bind(context.Context, *v1.Binding) error { return errors.New("the connection is lost") }
 
-// Refused says of no error that nothing was written.
+// Refused returns false for all errors.
 func (watched) Refused(error) bool { return false }
 
-// Revision is the same at all times.
+// Revision returns a constant.
 func (watched) Revision(context.Context) (string, error) { return "1", nil }
 
-// world is a node "pair" with two GPUs of 16 units, as the cache and kube-scheduler have it.
+// world has a node "pair" with two GPUs of 16 units, in the cache and in kube-scheduler.
 type world struct {
 	*Decider
 	t       *testing.T
 	watch   watched
 	missing string
 	now     time.Time
-	kube    []*v1.Pod // on the node, as kube-scheduler has it
-	changes int64     // of these
+	kube    []*v1.Pod // kube-scheduler's pods of the node
+	changes int64     // generation of kube
 }
 
 const (
@@ -88,7 +88,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// pod describes one that asks for units. It is on GPUs of the node where some are named.
+// pod returns a pod that requests units. If GPUs are given, the pod is assigned to them.
 func (w *world) pod(name, units string, on ...gpu.UUID) *v1.Pod {
 	w.t.Helper()
 	amount := resource.MustParse(units)
@@ -116,7 +116,7 @@ func (w *world) pod(name, units string, on ...gpu.UUID) *v1.Pod {
 	return pod
 }
 
-// heard has the cache hear of a pod that is bound, and the watch store it.
+// heard adds bound pods to the cache and to the watch's store.
 func (w *world) heard(pods ...*v1.Pod) {
 	w.t.Helper()
 	for _, pod := range pods {
@@ -129,7 +129,7 @@ func (w *world) heard(pods ...*v1.Pod) {
 	}
 }
 
-// sees has kube-scheduler have these pods on the node, and no others.
+// sees replaces kube-scheduler's pods of the node.
 func (w *world) sees(pods ...*v1.Pod) {
 	w.kube = pods
 	w.changes++
@@ -139,7 +139,7 @@ func (w *world) node() Node {
 	return Node{Name: "pair", Generation: w.changes, Pods: slices.Values(w.kube)}
 }
 
-// begin begins the cycle of a pod that asks for units.
+// begin begins the cycle of a pod that requests units.
 func (w *world) begin(name, units string) *Cycle {
 	w.t.Helper()
 	c, refusal, err := w.Begin(decisions.Filter, w.pod(name, units), 1)
@@ -149,12 +149,12 @@ func (w *world) begin(name, units string) *Cycle {
 	return c
 }
 
-// fits asks as the plugin does.
+// fits reports whether Refuse accepts the node, called as by the plugin.
 func (w *world) fits(c *Cycle) bool {
 	return w.Refuse(c, w.node()) == nil
 }
 
-// The pods of a node are compared once, until kube-scheduler or the cache has others.
+// The pods of a node are compared once, until kube-scheduler's or the cache's pods change.
 func TestComparesWhileSomethingHasChanged(t *testing.T) {
 	w := newWorld(t)
 	agrees := func() bool { return w.agreed.on("pair", w.changes, w.Cache.Look("pair")) }
@@ -219,7 +219,7 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// Kube-scheduler and the cache hear of the same in any order, and preemption takes pods away.
+// kube-scheduler and the cache learn of an event in either order, and preemption removes pods.
 func TestRefusesForThePodsThatKubeSchedulerHas(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -292,7 +292,7 @@ func TestRefusesForThePodsThatKubeSchedulerHas(t *testing.T) {
 	}
 }
 
-// What was compared once counts until either changes.
+// The result of a comparison is valid until either side changes.
 func TestComparesAgainWhenOneHasChanged(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", "8", first), w.pod("b", "8", second)
@@ -315,7 +315,7 @@ func TestComparesAgainWhenOneHasChanged(t *testing.T) {
 	expect("the cache alone has heard, and the watch still has it on the node", false)
 }
 
-// A pod whose binding may have landed can go to that node alone.
+// A pod whose binding may have landed can go only to that node.
 func TestOfAPodThatIsOnANode(t *testing.T) {
 	w := newWorld(t)
 	full := w.pod("pod", "16", first)
@@ -400,7 +400,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// A pod that was refused has reserved nothing: what the pod holds by an earlier try stays.
+// A refused pod has reserved nothing. Its memory from an earlier attempt remains.
 func TestUnreserveTakesBackItsOwn(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin("pod", "10")
@@ -413,8 +413,8 @@ func TestUnreserveTakesBackItsOwn(t *testing.T) {
 	}
 }
 
-// Between Reserve and Bind other plugins may wait for as long as they like: for a volume, or for
-// the rest of a group. The pod keeps its GPUs meanwhile.
+// Between Reserve and Bind, other plugins may wait for any time, for a volume or for the rest of a group. The
+// pod keeps its GPUs meanwhile.
 func TestAReservationLastsUntilBind(t *testing.T) {
 	const limit = 30 * time.Second
 	for _, tc := range []struct {
@@ -534,7 +534,7 @@ func TestNodeHelps(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		node  string
-		units gpu.Units // 0: its inventory cannot be read
+		units gpu.Units // 0: the inventory cannot be read
 		want  bool
 	}{
 		{"a new node with room", "new", 16, true},
@@ -565,7 +565,7 @@ func TestNodeHelps(t *testing.T) {
 	}
 }
 
-// What is on a node is counted once by what the node offers now, and not by what it did before.
+// Claims and grants on a node count once, from the new inventory and not from the previous one.
 func TestNodeHelpsByWhatTheNodeSaysNow(t *testing.T) {
 	inventory := func(unit int64, status gpu.Status, given ...gpu.PodAllocation) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: unit, Allocated: given, Devices: []gpu.Device{
@@ -624,9 +624,9 @@ func TestCheaper(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		victims []string
-		taken   string // from the node, as preemption has it
+		taken   string // pods that preemption has removed from the node
 		budgets []*policyv1.PodDisruptionBudget
-		more    int32 // the large pod's priority
+		more    int32 // added to the large pod's priority
 		want    []string
 	}{
 		{name: "one costs less than four", victims: small, want: []string{"large"}},
@@ -674,8 +674,8 @@ func TestCheaper(t *testing.T) {
 	}
 }
 
-// Of few nodes each is described; of many all that lack the same are told of in the same words,
-// and those that come closest are described apart.
+// With few nodes, each node has a full message. With many nodes, all nodes with the same reason share one
+// message, and the closest nodes are described separately.
 func TestWhy(t *testing.T) {
 	closest := []string{
 		"pair needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
@@ -683,7 +683,7 @@ func TestWhy(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		nodes int
-		why   []string // of the two nodes
+		why   []string // messages of the two nodes
 	}{
 		"of 16 nodes": {nodes: 16, why: []string{
 			"node(s) unfit: the pod needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
@@ -720,7 +720,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// A node is passed over for another pod's sake, and one is left that fits.
+// One node refuses the pod because of another pod, and another node fits.
 func TestANodeThatWasPassedOverIsRecorded(t *testing.T) {
 	w := newWorld(t)
 	var got decisions.Decision
@@ -739,8 +739,8 @@ func TestANodeThatWasPassedOverIsRecorded(t *testing.T) {
 	}
 }
 
-// A pod that is bound to a GPU which the node has no more may be on any of its GPUs, also while
-// kube-scheduler alone has heard of the pod.
+// A pod that is bound to a GPU which the node no longer has may be on any GPU of the node. This also applies
+// while only kube-scheduler has the pod.
 func TestRefusesForAPodOnAGPUThatIsGone(t *testing.T) {
 	w := newWorld(t)
 	come := w.pod("come", "16", first)
@@ -756,7 +756,7 @@ func TestRefusesForAPodOnAGPUThatIsGone(t *testing.T) {
 	}
 }
 
-// Walks that find no node cost the next pods less, until one finds a node again.
+// Fruitless walks reduce the cost of the next walks, until one walk finds a node again.
 func TestBestTriesFewerNodesAfterFruitlessWalks(t *testing.T) {
 	w := newWorld(t)
 	for i := range 1000 {
@@ -780,8 +780,8 @@ func TestBestTriesFewerNodesAfterFruitlessWalks(t *testing.T) {
 	}
 }
 
-// One pod that other filters refuse everywhere does not permanently take the hint from the pods that
-// find their node among the first 32.
+// A pod that other filters reject on all nodes does not permanently disable hints for pods that find a node
+// among the first 32.
 func TestBestRecoversAfterOneFruitlessWalk(t *testing.T) {
 	w := newWorld(t)
 	for i := range 499 {
@@ -790,7 +790,7 @@ func TestBestRecoversAfterOneFruitlessWalk(t *testing.T) {
 		}})
 	}
 	first := func(nodes []string) string { return nodes[0] }
-	best := func(i int, refused int) string { // other filters refuse the first so many
+	best := func(i int, refused int) string { // other filters reject the first refused nodes
 		tried := 0
 		return w.Best(w.begin(fmt.Sprint("pod-", i), "10"), func(string) bool { tried++; return tried > refused }, first)
 	}

@@ -9,17 +9,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// RefusedNode is a node that has refused a pod.
+// RefusedNode is a node that has refused a pod, with the refusal.
 type RefusedNode struct {
 	Name string
 	*decide.Refusal
 }
 
-// fewRefused is how many refused nodes are described next to others that fit: any of them, for it
-// costs time.
+// fewRefused is the number of refused nodes that Fits describes. These are not the closest ones, because
+// sorting costs time.
 const fewRefused = 2
 
-// Fits records on how many nodes the pod fits, of those that were asked about.
+// Fits records the number of feasible nodes, of the nodes in the request.
 func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	c.fitRecorded = true
 	d.waiters.remove(c.Pod.UID)
@@ -29,8 +29,8 @@ func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	})
 }
 
-// Unfit records that the pod fits on none of the nodes, and has it woken when it fits on one of
-// the refused ones. It returns those that come closest.
+// Unfit records that the pod fits none of the nodes, and that Wake must requeue the pod when it fits one of
+// them. It returns the nodes that are closest to a fit.
 func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
 	decision := decisions.Decision{
 		Verb: decisions.Filter, Result: decisions.Unfit, Asked: c.asked, Sampled: c.Sampled, Nodes: describe(refused),
@@ -54,8 +54,9 @@ func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
 	return decision.Nodes
 }
 
-// describe describes the nodes that come closest: first those whose GPUs are not what is in the
-// way, and then by their verdicts. A node without a refusal fits by now: the cache has changed since.
+// describe returns the descriptions of the nodes that are closest to a fit. Nodes that refuse the pod for
+// reasons other than their GPUs come first. The others follow in the order of their verdicts. A node without
+// a refusal fits now, because the cache has changed since.
 func describe(nodes []RefusedNode) (out []decisions.Node) {
 	var closest decisions.Closest
 	for _, node := range nodes {
@@ -71,11 +72,12 @@ func describe(nodes []RefusedNode) (out []decisions.Node) {
 	return out[:min(len(out), decisions.MaxNodes)]
 }
 
-// NoEviction is why a pod preempts no other that a node refuses for a moment.
+// NoEviction is the message for a pod that preempts no other pod because a node refuses it only temporarily.
 const NoEviction = "no pod is evicted: the pod fits as soon as a node has admitted the pods that it has"
 
-// MayEvict reports whether pods may be evicted for the pod, which kube-scheduler proposes for so many
-// nodes. It records why not: a node refuses the pod for a moment alone.
+// MayEvict reports whether pods may be evicted for the pod. If a node refuses the pod only temporarily,
+// MayEvict returns false and records why. proposed is the number of nodes for which kube-scheduler proposes
+// victims.
 func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
 	if !d.waiters.get(c.Pod.UID).isTemporary(d.Now()) {
 		return true
@@ -84,8 +86,8 @@ func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
 	return false
 }
 
-// Evicts records on how many of the proposed nodes evictions make room for the pod, and on which
-// they happen, where that is decided. Why says why there is none.
+// Evicts records on how many of the proposed nodes evictions make room for the pod, and the chosen node if it
+// is known. If there is no such node, why is the reason.
 func (d *Decider) Evicts(c *Cycle, proposed, possible int, node, why string) {
 	decision := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible, Node: node}
 	if possible == 0 {

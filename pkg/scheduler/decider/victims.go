@@ -13,9 +13,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
 
-// Victims returns the pods to evict from a node in place of those that kube-scheduler proposes, so
-// that the pod fits on a GPU, and how many of the proposed ones are beyond a budget. It reports false
-// where no eviction helps.
+// Victims returns the pods to evict from a node, instead of the pods that kube-scheduler proposes, so that
+// the pod fits on a GPU. beyond is the number of proposed pods whose eviction violates a budget. Victims
+// returns false if no eviction helps.
 func (d *Decider) Victims(c *Cycle, name string, proposed []*v1.Pod, budgetsIn func(namespace string) []*policyv1.PodDisruptionBudget) (chosen preemption.Victims, beyond int, ok bool) {
 	node, ok := d.Cache.Node(name)
 	if !ok {
@@ -33,9 +33,9 @@ func (d *Decider) Victims(c *Cycle, name string, proposed []*v1.Pod, budgetsIn f
 	return chosen, preemption.Violations(before, budgets), ok
 }
 
-// Cheaper returns pods of a node, in the node's order, whose eviction costs less than that of
-// the victims, and without whom the pod fits on a GPU; and for how many of them a budget
-// leaves nothing.
+// Cheaper returns pods of a node, in the node's order, whose eviction lets the pod fit on a GPU and costs
+// less than the eviction of victims. violations is the number of these pods whose budgets allow no eviction.
+// Cheaper returns false if there are no such pods.
 func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policyv1.PodDisruptionBudget) (pods []*v1.Pod, violations int, ok bool) {
 	known := d.Cache.Look(node.Name)
 	if known == nil {
@@ -61,7 +61,7 @@ func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policy
 	return pods, chosen.Violations, len(pods) == len(chosen.Pods)
 }
 
-// holdings returns the requests of pods, in the unit of their node where the node has them.
+// holdings returns the requests of pods. Requests of pods that the node has are in the node's unit.
 func (d *Decider) holdings(node placement.Node, pods []*v1.Pod) []placement.Holding {
 	known, out := node.Holdings(), make([]placement.Holding, len(pods))
 	for i, pod := range pods {
@@ -69,13 +69,13 @@ func (d *Decider) holdings(node placement.Node, pods []*v1.Pod) []placement.Hold
 		if at := slices.IndexFunc(known, same); at >= 0 {
 			out[i] = known[at]
 		} else {
-			out[i], _ = d.Names.Holding(pod) // the cache has the readable part
+			out[i], _ = d.Names.Holding(pod) // the cache also has only the readable part
 		}
 	}
 	return out
 }
 
-// budgetsOf reads the budgets that pods are under.
+// budgetsOf returns the budgets that select any of the pods.
 func budgetsOf(pods []*v1.Pod, budgetsIn func(namespace string) []*policyv1.PodDisruptionBudget) (out []preemption.Budget) {
 	byNamespace := make(map[string][]*v1.Pod)
 	for _, pod := range pods {

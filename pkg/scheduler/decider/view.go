@@ -12,27 +12,27 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// agreements remembers by name the nodes for which kube-scheduler and the cache were found to have
-// the same pods, until either changes. The zero value is ready.
+// agreements records the nodes for which kube-scheduler and the cache have the same pods. An entry is valid
+// until either side changes. The zero value is ready to use.
 type agreements struct {
-	nodes sync.Map // from a name to an agreement
+	nodes sync.Map // agreement by node name
 	count atomic.Int64
 }
 
-// agreement is both sides of a node.
+// agreement identifies a node's state on both sides.
 type agreement struct {
 	generation int64
 	known      *placement.Node
 }
 
-// on reports whether both have the same pods on a node.
+// on reports whether both sides have the same pods on a node.
 func (a *agreements) on(name string, generation int64, known *placement.Node) bool {
 	last, ok := a.nodes.Load(name)
 	return ok && generation != 0 && last == agreement{generation, known}
 }
 
-// add records that both have the same pods on a node. Of so many nodes at most, those that are gone
-// are forgotten with all others.
+// add records that both sides have the same pods on a node. It clears the map when the map has more than
+// twice as many entries as the cluster has nodes: some of these nodes no longer exist.
 func (a *agreements) add(name string, generation int64, known *placement.Node, nodes int) {
 	if _, there := a.nodes.Swap(name, agreement{generation, known}); !there && a.count.Add(1) > int64(2*nodes) {
 		a.nodes.Clear()
@@ -40,9 +40,9 @@ func (a *agreements) add(name string, generation int64, known *placement.Node, n
 	}
 }
 
-// differing returns a node with the pods that kube-scheduler has on it, where the cache, which knows
-// it so, has others: preemption asks about a node without some pods, and one of two handlers may be
-// behind the other. While neither changes, they are compared once.
+// differing returns the cached node, known, with kube-scheduler's pods, and whether these differ from the
+// cached pods. They differ in preemption, which asks about a node without some pods, and when one of the two
+// event handlers is behind the other. While neither side changes, differing compares them once.
 func (d *Decider) differing(node Node, known *placement.Node) (placement.Node, bool) {
 	if known == nil || d.agreed.on(node.Name, node.Generation, known) {
 		return placement.Node{}, false
@@ -56,11 +56,11 @@ func (d *Decider) differing(node Node, known *placement.Node) (placement.Node, b
 	return diff.applied(*known), true
 }
 
-// difference is what kube-scheduler has otherwise than the cache.
+// difference lists the pods of a node on which kube-scheduler and the cache disagree.
 type difference struct {
-	gone      []placement.Holding // pods of the cache that kube-scheduler lacks
-	come      []placement.Holding // pods that are bound, and that the cache lacks
-	nominated []placement.Holding // pods that are to come, and the cache has not heard of
+	gone      []placement.Holding // pods that only the cache has
+	come      []placement.Holding // bound pods that the cache lacks
+	nominated []placement.Holding // nominated pods that the cache lacks
 }
 
 func (d difference) none() bool { return len(d.gone)+len(d.come)+len(d.nominated) == 0 }
@@ -78,9 +78,9 @@ func (d difference) applied(node placement.Node) placement.Node {
 	return node.WithNominated(append(slices.Clip(line), d.nominated...))
 }
 
-// compare returns how kube-scheduler's pods of a node differ from the cache's. A pod whose binding no
-// watch has confirmed counts even where kube-scheduler lacks it: the outcome is not known. One that
-// kube-scheduler alone has, and that is not bound, does not count: its reservation was taken back.
+// compare returns how kube-scheduler's pods of a node differ from the cached pods. A pod whose binding the
+// watch has not confirmed counts as present even if kube-scheduler lacks it, because its outcome is unknown.
+// A pod that only kube-scheduler has and that is not bound does not count: its reservation was released.
 func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
 	names := d.Binder.Names
 	there := make(map[string]bool)
@@ -93,7 +93,7 @@ func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
 		if has(known, uid) {
 			continue
 		}
-		h, _ := names.Holding(pod) // what cannot be read of it counts as unattributed
+		h, _ := names.Holding(pod) // the unreadable part counts as unattributed
 		switch {
 		case h.Request.Empty():
 		case pod.Spec.NodeName == "":
@@ -110,7 +110,7 @@ func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
 	return diff
 }
 
-// has reports whether a pod is in the cache's node, or to come to it.
+// has reports whether a pod is on the cached node or nominated to it.
 func has(node *placement.Node, uid string) bool {
 	h := placement.Holding{Pod: placement.PodRef{UID: uid}}
 	for i := range node.Devices {
@@ -121,15 +121,15 @@ func has(node *placement.Node, uid string) bool {
 	return placement.HasPod(node.Unattributed, h) || placement.HasPod(node.Nominated, h)
 }
 
-// boundTo reports whether the watch has shown that a pod is on a node.
+// boundTo reports whether the watch has shown the pod on the node.
 func (d *Decider) boundTo(pod *v1.Pod, node string) bool {
 	seen := d.Binder.Cluster.Pod(pod.Namespace, pod.Name)
 	return seen != nil && seen.UID == pod.UID && seen.Spec.NodeName == node
 }
 
-// catchUp takes out of the cache the pods of a node that are gone, as kube-scheduler has
-// heard and the cache has not. It refuses while a pod is on the node that the cache has not
-// heard: it may hold any GPU.
+// catchUp removes from the cache the deleted pods of a node, if kube-scheduler knows of the deletion before
+// the cache does. It returns an error while the node has a bound pod that the cache lacks: this pod may have
+// memory of any GPU.
 func (d *Decider) catchUp(node Node) error {
 	known := d.Binder.Cache.Look(node.Name)
 	if known == nil || d.agreed.on(node.Name, node.Generation, known) {
@@ -145,8 +145,8 @@ func (d *Decider) catchUp(node Node) error {
 	return nil
 }
 
-// forget takes a pod out of the cache if it is gone: what the watches have stored is never
-// behind what they tell.
+// forget removes a pod from the cache if the pod is gone. An informer stores an object before it calls the
+// handlers, so the stored pod is never older than the handled one.
 func (d *Decider) forget(ref placement.PodRef) {
 	seen := d.Binder.Cluster.Pod(ref.Namespace, ref.Name)
 	if d.Binder.Cache.IsConfirmed(ref.UID) && (seen == nil || string(seen.UID) != ref.UID || api.Terminal(seen)) {

@@ -16,58 +16,56 @@ import (
 )
 
 const (
-	// WakeAfter is the time that kube-scheduler has to try a pod that fits by now of its own accord.
+	// WakeAfter is the time that kube-scheduler gets to retry a pod that fits now, before Wake requeues it.
 	WakeAfter = time.Second
-	// Remembered is the time for which a refused pod is remembered. The leading kube-scheduler
-	// tries each waiting pod every five minutes.
+	// Remembered is the time after which Wake forgets a refused pod. The leading kube-scheduler retries each
+	// waiting pod every five minutes.
 	Remembered = 10 * time.Minute
-	// unheard is how much later than kube-scheduler's this watch may show a pod.
+	// unheard is the maximum time that this watch may lag behind kube-scheduler's watch.
 	unheard = time.Minute
-	// longestPause bounds the pause after a pod was woken in vain.
+	// longestPause bounds the pause after a vain attempt to wake a pod.
 	longestPause = time.Minute
-	// queueAfter is how long temporary refusals must have kept a pod waiting for it to go
-	// before others: most end earlier, and the others lose time.
+	// queueAfter is how long temporary refusals must have kept a pod waiting before the pod precedes others.
+	// Most such refusals end earlier, and each nomination delays other pods.
 	queueAfter = 2 * time.Second
-	// temporary is how long refusals count as temporary: by then something does not end.
+	// temporary is how long refusals count as temporary. A refusal that lasts longer has another cause.
 	temporary = time.Minute
 )
 
-// Queue is the pods that wait at kube-scheduler.
+// Queue gives access to the pods that wait in kube-scheduler's queue.
 type Queue interface {
-	// Waiting returns the pods that ask for GPU memory and have no node, as the watch
-	// last showed them.
+	// Waiting returns the pods that request GPU memory and have no node, as the watch last showed them.
 	Waiting() []*v1.Pod
-	// Wake has kube-scheduler try a waiting pod again.
+	// Wake makes kube-scheduler try a waiting pod again.
 	Wake(ctx context.Context, pod placement.PodRef) error
 }
 
-// waiting is a pod that fits on no node by the last answer. Its fields are not changed: an update
-// replaces it.
+// waiting is a pod that fitted no node at its last decision. It is immutable: an update replaces it.
 type waiting struct {
 	cache.Question
-	at        time.Time     // of the answer
-	asked     cache.NodeSet // the nodes of the answer
-	count     int           // of them
-	sampled   bool          // kube-scheduler has left out nodes
-	elsewhere bool          // the pod may have been bound to another node, so the nodes have refused it for that alone
+	at        time.Time     // time of the decision
+	asked     cache.NodeSet // the nodes that refused the pod
+	count     int           // number of these nodes
+	sampled   bool          // kube-scheduler asked about a sample of the nodes
+	elsewhere bool          // the nodes refused the pod only because it may be bound to another node
 
-	temporary []string  // the nodes that refuse the pod for a moment alone
-	since     time.Time // all refusals were temporary
+	temporary []string  // the nodes that refuse the pod only temporarily
+	since     time.Time // since when some nodes have refused the pod only temporarily
 
-	seen      uint64    // changes of the cache up to which it was looked at
-	fits      string    // a node on which it fits by now; empty: there is none
-	fitsSince time.Time // it was first seen to fit on some
-	woken     bool      // since the answer
-	tries     int       // to wake it
-	next      time.Time // not before
+	seen      uint64    // number of the last cache change that look has evaluated
+	fits      string    // a node that the pod fits now; empty: none
+	fitsSince time.Time // since when the pod has fitted some node
+	woken     bool      // the pod was woken since the decision
+	tries     int       // number of attempts to wake the pod
+	next      time.Time // earliest time of the next attempt
 }
 
-// isTemporary reports whether the pod fits a node in a moment, without an eviction.
+// isTemporary reports whether the pod is likely to fit a node soon, without an eviction.
 func (p *waiting) isTemporary(now time.Time) bool {
 	return p != nil && len(p.temporary) > 0 && now.Sub(p.since) < temporary
 }
 
-// queuesOn returns the node on which the pod is to go before others; empty: on none.
+// queuesOn returns the node on which the pod precedes other pods; empty: none.
 func (p *waiting) queuesOn(now time.Time) string {
 	if !p.isTemporary(now) || now.Sub(p.since) < queueAfter {
 		return ""
@@ -75,31 +73,32 @@ func (p *waiting) queuesOn(now time.Time) string {
 	return p.temporary[0]
 }
 
-// waiters are the waiting pods, by UID. The zero value is ready.
+// waiters has the waiting pods by UID. The zero value is ready to use.
 type waiters struct {
 	mu   sync.Mutex
 	pods map[string]*waiting
 
-	// These are Wake's.
-	begun bool   // the pods that waited at the first look are known
-	seen  uint64 // changes of the cache up to which the pods were looked at
+	// Only Wake uses these fields.
+	begun bool   // the pods that waited at the start are recorded
+	seen  uint64 // number of the last cache change that Wake has evaluated
 }
 
-// get returns a waiting pod; nil: the last answer was no refusal by all nodes.
+// get returns a waiting pod; nil if not all nodes refused the pod at its last decision.
 func (w *waiters) get(uid string) *waiting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pods[uid]
 }
 
-// all returns the waiting pods by UID.
+// all returns a copy of the waiting pods by UID.
 func (w *waiters) all() map[string]*waiting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.pods)
 }
 
-// add records that a pod waits.
+// add records a waiting pod. The pod keeps the attempts and the start of temporary refusals of its last
+// record.
 func (w *waiters) add(p *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,14 +108,14 @@ func (w *waiters) add(p *waiting) {
 		if len(last.temporary) > 0 && len(p.temporary) > 0 {
 			p.since = last.since
 			if slices.Contains(p.temporary, last.temporary[0]) {
-				p.temporary = last.temporary[:1] // it still waits there
+				p.temporary = last.temporary[:1] // the pod remains in the queue of this node
 			}
 		}
 	}
 	w.put(p)
 }
 
-// put stores a pod; the lock is the caller's.
+// put stores a pod. The caller must hold the lock.
 func (w *waiters) put(p *waiting) {
 	if w.pods == nil {
 		w.pods = make(map[string]*waiting)
@@ -124,22 +123,22 @@ func (w *waiters) put(p *waiting) {
 	w.pods[p.Pod.UID] = p
 }
 
-// remove records that the last refusal of a pod has lost its meaning.
+// remove deletes the record of a pod whose last refusal is obsolete.
 func (w *waiters) remove(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.pods, uid)
 }
 
-// update replaces a waiting pod, or nothing. Where the pod was refused again meanwhile, it records
-// only the tries.
+// update replaces the record was with is; nil means that there was none. If the pod was refused again
+// meanwhile, update changes only the attempts of the new record.
 func (w *waiters) update(was, is *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch current := w.pods[is.Pod.UID]; current {
 	case was:
 		w.put(is)
-	case nil: // it fits since
+	case nil: // the pod was removed meanwhile
 	default:
 		again := *current
 		again.tries, again.next = is.tries, is.next
@@ -147,15 +146,14 @@ func (w *waiters) update(was, is *waiting) {
 	}
 }
 
-// Wake has kube-scheduler try those waiting pods again that fit by now on a node of the question.
-// kube-scheduler tries them itself when it learns of a change that may help. But it may learn of
-// the change before the cache does, and it never learns of some, as when it left out the node
-// because it looks at some nodes only. A pod that temporary refusals have kept waiting for long is
-// put first in line. Wake is to be called about once a second, and not by several goroutines at once.
+// Wake requeues waiting pods that now fit a node that refused them. kube-scheduler requeues most pods itself
+// when an event may help. But kube-scheduler may learn of the event before the cache does, or not at all, for
+// example if it evaluates only a sample of the nodes. Wake also nominates pods that temporary refusals have
+// kept waiting for queueAfter. Call it about once a second, and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	d.Cache.Expire(d.Now())
 	if d.Missing() != "" || !d.MayLead() {
-		return // kube-scheduler works off no queue here
+		return // kube-scheduler schedules no pods through this process
 	}
 	w := &d.waiters
 	if !w.begun {
@@ -169,13 +167,13 @@ func (d *Decider) Wake(ctx context.Context, queue Queue) {
 		pod := d.Cluster.Pod(last.Pod.Namespace, last.Pod.Name)
 		switch known := pod != nil && string(pod.UID) == uid; {
 		case !known && d.Now().Sub(last.at) < unheard:
-			continue // the watch may not have shown it yet
+			continue // the watch may not have shown the pod yet
 		case !known || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || d.Now().Sub(last.at) > Remembered:
 			w.remove(uid)
 			continue
 		}
 		if _, _, known := d.Cache.PodNode(uid); known {
-			continue // it may be bound, and goes nowhere else until that is known
+			continue // the pod may be bound, and can go to no other node until the outcome is known
 		}
 		d.Cache.QueuePod(last.queuesOn(d.Now()), last.Pod, last.Request, last.since, last.since.Add(temporary))
 		nodes := changed
@@ -193,8 +191,8 @@ func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	w.seen = seen
 }
 
-// takeOver records the pods that kube-scheduler has found no node for already: the process that
-// refused them may have ended since. It is not known which nodes that process refused, so all count.
+// takeOver records the pods that kube-scheduler could not schedule before this process started or began to
+// lead. The nodes that refused these pods are unknown, so all nodes count.
 func (d *Decider) takeOver(queue Queue) {
 	names, _ := d.Cache.ChangedSince(0)
 	all := d.Cache.Set(slices.Values(names))
@@ -206,7 +204,7 @@ func (d *Decider) takeOver(queue Queue) {
 	}
 }
 
-// wake has kube-scheduler try a pod again. The pause grows with each try in vain.
+// wake requeues a pod. The pause before the next attempt grows with the number of vain attempts.
 func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 	log := d.Log.With(zap.Stringer("pod", p.Pod), zap.String("uid", p.Pod.UID), zap.String("node", p.fits))
 	now := d.Now()
@@ -224,8 +222,8 @@ func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 	log.Info("the pod fits by now: kube-scheduler is made to try it again")
 }
 
-// look finds out whether the pod fits by now on a node that has refused it, among those that
-// have changed. Of a sample, any node counts.
+// look updates fits and fitsSince. Only nodes that refused the pod count, or all nodes if these were a sample.
+// If it can, look evaluates only changed nodes.
 func (p *waiting) look(c *cache.Cache, changed []string, now time.Time) {
 	fits := func(name string) bool {
 		return (p.sampled || c.Has(p.asked, name)) && c.Refused(name, p.Question) == nil
@@ -234,7 +232,7 @@ func (p *waiting) look(c *cache.Cache, changed []string, now time.Time) {
 		return
 	}
 	if p.fits != "" || p.sampled || p.elsewhere {
-		changed, _ = c.ChangedSince(0) // there may be others
+		changed, _ = c.ChangedSince(0) // any other node may fit now
 	}
 	p.fits = ""
 	if i := slices.IndexFunc(changed, fits); i >= 0 {
@@ -248,7 +246,7 @@ func (p *waiting) look(c *cache.Cache, changed []string, now time.Time) {
 	}
 }
 
-// due reports whether the pod is to be woken.
+// due reports whether Wake must requeue the pod now.
 func (p *waiting) due(now time.Time) bool {
 	return p.fits != "" && !p.woken && now.Sub(p.fitsSince) >= WakeAfter && !now.Before(p.next)
 }
