@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// four has four nodes of one GPU of 10 units.
+// four returns a world with four nodes, each with one GPU of 10 units.
 func four(t testing.TB) (w *world, names []string) {
 	w = newWorld(t)
 	for i := range 4 {
@@ -55,14 +55,15 @@ func TestFilterNamesTheBestNodeAlone(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// Nodes that are given in full are answered in full.
+	// A request with full Node objects gets a response with full Node objects.
 	given := &v1.NodeList{Items: []v1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "n2"}}}}
 	result = w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("third", "2"), Nodes: given})
 	if result.Nodes == nil || len(result.Nodes.Items) != 1 || result.Nodes.Items[0].Name != "n2" {
 		t.Errorf("nodes in full: %+v, want n2", result.Nodes)
 	}
 
-	// What asks for no memory is for kube-scheduler to place, and what is on a node is there.
+	// kube-scheduler itself chooses the node of a pod that requests no memory, and a bound pod stays on its
+	// node.
 	if got := w.fits(w.pod("none", "0"), names...); len(got) != 4 {
 		t.Errorf("a pod that asks for none fits %v, want all", got)
 	}
@@ -71,14 +72,14 @@ func TestFilterNamesTheBestNodeAlone(t *testing.T) {
 	}
 }
 
-// kube-scheduler asks about the next pod while the Bind of the one before is under way.
-// Where that goes is known: the next pod is placed beside it.
+// kube-scheduler sends the requests for the next pod while the Bind of the previous pod is in progress. The
+// extender knows the node of the previous pod, and schedules the next pod beside it.
 func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
 	for name, alone := range map[string]bool{"by filter": true, "by scores": false} {
 		t.Run(name, func(t *testing.T) {
 			w, names := four(t)
 			w.Alone = alone
-			if problem := w.bind(w.pod("seed", "1"), "n3"); problem != "" { // so that one node is the best
+			if problem := w.bind(w.pod("seed", "1"), "n3"); problem != "" { // makes n3 the best node
 				t.Fatal(problem)
 			}
 			var got []string
@@ -100,8 +101,8 @@ func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
 				}
 				got = append(got, fit[0])
 			}
-			// Each next node must be another, for no GPU has room for two. Between equal nodes by scores
-			// kube-scheduler decides, which this extender does not know.
+			// No GPU has memory for two of these pods, so each pod needs another node. Between nodes of equal
+			// score, kube-scheduler chooses, and the extender does not know the choice.
 			if alone {
 				if diff := cmp.Diff([]string{"n3", "n0", "n1", "n2"}, got); diff != "" {
 					t.Errorf("nodes (-want +got):\n%s", diff)
@@ -113,7 +114,7 @@ func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
 	}
 }
 
-// Nodes are ranked with the pods that are to be bound, so a burst is spread.
+// The ranking counts the pods that are about to be bound, so a burst is spread over the nodes.
 func TestABurstIsRankedByWhatIsToCome(t *testing.T) {
 	w, names := four(t)
 	w.Alone, w.Policies.Node = true, placement.Spread
@@ -127,8 +128,8 @@ func TestABurstIsRankedByWhatIsToCome(t *testing.T) {
 	}
 }
 
-// What is expected refuses nothing: a pod that fits only where another is expected is
-// answered as if it were not.
+// An expected pod does not block other pods: a pod that fits only the GPU of an expected pod passes the
+// filter.
 func TestWhatIsExpectedRefusesNothing(t *testing.T) {
 	w, _ := four(t)
 	w.Alone = true
@@ -150,8 +151,8 @@ func TestWhatIsExpectedRefusesNothing(t *testing.T) {
 	}
 }
 
-// A pod can be nominated to a node, or queued for it, and fit on another one by now. It counts where
-// it goes.
+// A pod that is nominated to a node, by NominatePod or QueuePod, may fit another node by now. It counts on
+// the node to which Filter sends it.
 func TestANominatedPodIsExpectedElsewhere(t *testing.T) {
 	for name, nominate := range map[string]func(w *world, ref placement.PodRef, req placement.Request){
 		"nominated": func(w *world, ref placement.PodRef, req placement.Request) {
@@ -184,7 +185,7 @@ func TestANominatedPodIsExpectedElsewhere(t *testing.T) {
 func TestHowLongAPodIsExpected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(w *world, pod *v1.Pod)
-		want []string // where the next pod is placed: on n0 beside it, or elsewhere
+		want []string // nodes of the next pod: n0, beside the expected pod, or others
 	}{
 		"as long as nothing happens": {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.ExpectationTTL - 1) }, []string{"n1"}},
 		"for a moment":               {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.ExpectationTTL) }, []string{"n0"}},
@@ -220,8 +221,8 @@ func TestHowLongAPodIsExpected(t *testing.T) {
 	}
 }
 
-// Filters and Binds run beside each other as in a burst: nearly all pods find a place
-// at the first try, though each Bind comes a few Filters later.
+// Filters and Binds run concurrently as in a burst. Nearly all pods are bound at the first attempt, although
+// each Bind follows several Filters of other pods.
 func TestABurstIsPlacedWithoutRefusals(t *testing.T) {
 	w := newWorld(t)
 	w.Alone = true
@@ -235,7 +236,7 @@ func TestABurstIsPlacedWithoutRefusals(t *testing.T) {
 		}
 		w.Cache.SetNode(name, inventory(gpus...))
 	}
-	const late = 16 // Filters between that of a pod and its Bind
+	const late = 16 // number of Filters between the Filter and the Bind of a pod
 	type bound struct {
 		pod  *v1.Pod
 		node string

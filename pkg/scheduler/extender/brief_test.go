@@ -13,10 +13,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// kube-scheduler writes each text of an answer into a condition of the pod. However many
-// nodes there are, it gets few: those nodes in full that come closest.
+// kube-scheduler writes each distinct message of a response into a condition of the pod. With many nodes,
+// only the closest nodes have a full message.
 func TestAnAnswerAboutManyNodesHasFewTexts(t *testing.T) {
-	const nodes = 497 // and three are there
+	const nodes = 497 // in addition to three nodes of the world
 	w := newWorld(t)
 	names := []string{"pair", "big", "plain"}
 	for i := range nodes {
@@ -46,9 +46,9 @@ func TestAnAnswerAboutManyNodesHasFewTexts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		uuid   string
 		asked  []string
-		most   int // texts
+		most   int // maximum number of distinct messages
 		common string
-		full   bool // some name what is free
+		full   bool // some messages contain the free memory
 	}{
 		"fragmented":             {"", names, decisions.MaxNodes + 4, "node(s) unfit: the pod needs 90 GiB on one GPU; too little is free here", true},
 		"fragmented in a sample": {"", names[:230], 4, "node(s) unfit: the pod needs 90 GiB on one GPU; too little is free here", false},
@@ -69,7 +69,7 @@ func TestAnAnswerAboutManyNodesHasFewTexts(t *testing.T) {
 	}
 }
 
-// on is a pod with so many units on a GPU of a node.
+// on returns a pod with the given units on a GPU of a node.
 func (w *world) on(node, uuid, units string) placement.Holding {
 	h := w.holding("on-"+node+"-"+uuid, units)
 	h.Assignment = placement.Assignment{Shares: []placement.Share{{Device: gpu.UUID(uuid)}}}.WithShares(h.Request)

@@ -1,47 +1,49 @@
-// Package extender is the HTTP face of package decider: filter, prioritize, preempt and bind, for a
-// kube-scheduler that cannot be replaced. It adds the protocol and nothing that decides: reading
-// and writing requests, the second look, scores, samples, and victims by their UIDs.
+// Package extender serves package decider over HTTP for a kube-scheduler that cannot be replaced. It has the
+// verbs filter, prioritize, preempt and bind. Package decider makes the decisions. This package reads
+// requests and writes responses, waits for a second look, scales scores, detects samples, and identifies
+// victims by their UIDs.
 //
 // # Protocol
 //
-// k8s.io/kube-scheduler/extender/v1, with nodeCacheCapable: names in and names out. A question may
-// have full Node objects instead. A node that the cache does not know then counts as its object
-// says: an autoscaler asks about nodes that do not exist yet.
+// The protocol is k8s.io/kube-scheduler/extender/v1 with nodeCacheCapable: requests and responses contain
+// node names. A request may contain full Node objects instead. For a node that the cache lacks, the object
+// then determines the GPUs: an autoscaler asks about nodes that do not exist yet.
 //
 // # Invariants
 //
-//   - A pod that fits a node is bound to one within five seconds after kube-scheduler's own back-off.
-//     By design, these delay it: kube-scheduler's other filters, pods of higher priority, a pod that
-//     the kubelet could take for it and has not admitted yet, and a binding of its own that may have
-//     been written.
-//   - Filter, Prioritize and Preempt reserve nothing. A pod that they have sent to one node counts in
-//     the ranking of the next pods, and no pod is refused everywhere for it. Without that, one Bind
-//     in eight was refused in a burst of 2,000 pods, because kube-scheduler asks about the next
-//     pod while a Bind is under way.
-//   - Every request gets an answer that names the problem. Failures travel as HTTP 200 with Error,
-//     because kube-scheduler drops the body of any other status. Only a malformed request is a 4xx.
-//     An unreadable pod fails on every node as unresolvable, so the reason is in the pod's events.
+//   - A pod that fits a node is bound within five seconds of kube-scheduler's own back-off. By design,
+//     the following delay it: kube-scheduler's other filters, pods of higher priority, a pod that the
+//     kubelet could confuse with it and has not admitted yet, and an earlier binding of the pod that
+//     may have been written.
+//   - Filter, Prioritize and Preempt reserve nothing. If they send a pod to one node, the ranking of
+//     later pods counts that pod, but no pod is refused on all nodes because of it. Without this, one
+//     Bind in eight was refused in a burst of 2,000 pods, because kube-scheduler sends requests for
+//     the next pod while a Bind is in progress.
+//   - Every request gets a response that names the problem. Failures are HTTP 200 with the field
+//     Error, because kube-scheduler discards the body of any other status. Only a malformed request
+//     gets a 4xx status. A pod that cannot be read fails on every node as unresolvable, so the reason
+//     appears in the pod's events.
 //
 // # Decisions
 //
-// With Alone, Filter names one node, and kube-scheduler scores nothing: the place of the pod is certain,
-// and a request is spared. The pod's own preferences come first: for a pod that has some, Filter names
-// all nodes.
+// With Alone, Filter returns one node, and kube-scheduler scores nothing. So the pod's node is certain, and
+// one request less is needed. The pod's own preferences outrank this: for a pod with preferences, Filter
+// returns all feasible nodes.
 //
-// To wake a pod (Decider.Wake), the command changes an annotation of the pod, which has kube-scheduler
-// try it. An error in place of a refusal would need no write, but then kube-scheduler evicts nothing
-// for the pod and does not say why it waits.
+// To requeue a pod (Decider.Wake), gpumem-extender changes an annotation of the pod, and kube-scheduler then
+// tries the pod again. Filter could return an error instead of a refusal, which needs no write. But then
+// kube-scheduler evicts nothing for the pod and does not report why it waits.
 //
-// kube-scheduler's watch may show that a pod is gone a moment before the extender's does. A pod that
-// is refused in that moment would wait for the next event. So Filter waits shortly before it
-// refuses a pod everywhere (SecondLook), for a tenth of the time at most, because all other pods
+// kube-scheduler's watch may show the deletion of a pod a moment before the extender's watch does. A pod that
+// is refused in that moment would wait for the next event. So Filter waits up to SecondLook for a change
+// before it refuses a pod on all nodes. These waits take at most a tenth of the time, because all other pods
 // wait meanwhile.
 //
-// JSON goes through github.com/go-json-experiment/json, which is the encoding/json/v2 of Go 1.27 as
-// a module: half of the time of a filter of 5,000 nodes went into encoding/json.
+// The package uses github.com/go-json-experiment/json, the module form of Go 1.27's encoding/json/v2. Half of
+// the time of a filter request for 5,000 nodes was spent in encoding/json.
 //
-// kube-scheduler chooses the nodes for Preempt by sums and omits those where the sum fits, and
-// Preempt cannot add any. It keeps a proposed victim that the sums of GPU memory do not explain. It
-// spares one that they explain, even if the victim is also in the way of CPU: kube-scheduler
-// proposes it again in its next try.
+// kube-scheduler selects the nodes for Preempt by sums of resources and omits nodes whose sum suffices.
+// Preempt cannot add nodes. It keeps a proposed victim that the sum of GPU memory does not explain. It spares
+// a proposed victim that the sum explains, even if that victim also occupies CPU that the pod needs:
+// kube-scheduler proposes this victim again at the next attempt.
 package extender

@@ -11,27 +11,27 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// Extender answers the verbs. Its fields are not changed once it serves.
+// Extender handles the requests of kube-scheduler. Its fields must not change after the first request.
 type Extender struct {
 	decider.Decider
 
-	// Alone has Filter name the best node alone. Otherwise Prioritize scores those
-	// that fit, next to kube-scheduler's own scores.
+	// Alone makes Filter return only the best node. Otherwise, Prioritize scores the feasible nodes, and
+	// kube-scheduler adds its own scores.
 	Alone bool
 
-	// NodesToFind is how many of all nodes a kube-scheduler looks for that asks about a
-	// sample; nil: as many as by default.
+	// NodesToFind returns the number of nodes that kube-scheduler searches for when it samples a cluster of
+	// all nodes; nil: kube-scheduler's default.
 	NodesToFind func(all int) int
 
-	Neighbours Neighbours // of the pods that may be evicted
+	Neighbours Neighbours // the pods that may be evicted
 
-	// Answered gets how long a verb took; nil where no one wants to know.
+	// Answered receives the duration of each request; nil: durations are not reported.
 	Answered func(verb string, took time.Duration)
 
 	looks looks
 }
 
-// Bind chooses the pod's GPUs on the node and binds it there.
+// Bind picks the pod's GPUs on the node and binds the pod.
 func (e *Extender) Bind(asked context.Context, args *extenderv1.ExtenderBindingArgs) *extenderv1.ExtenderBindingResult {
 	ref := placement.PodRef{Namespace: args.PodNamespace, Name: args.PodName, UID: string(args.PodUID)}
 	if err := e.Decider.Bind(asked, ref, args.Node); err != nil {

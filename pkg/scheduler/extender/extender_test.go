@@ -41,23 +41,23 @@ var (
 	errLost    = errors.New("connection lost")
 )
 
-// fakeCluster is an API server with pods in it, whose bindings can fail.
+// fakeCluster is an API server with pods. Its bindings can fail.
 type fakeCluster struct {
 	mu       sync.Mutex
 	pods     map[string]*v1.Pod // by namespace/name
-	unheard  bool               // the watch has told of none of them
+	unheard  bool               // the watch has shown none of the pods
 	bindErr  error
-	landed   bool // a failing binding is written all the same
+	landed   bool // a failing binding is written nevertheless
 	readErr  error
 	bindings []*v1.Binding
-	woken    []string // pods by name
+	woken    []string // names of requeued pods
 	wakeErr  error
 
-	// What happens once, while a read or a binding is under way; nil: nothing.
+	// These functions run once, during a read or a binding; nil: none.
 	reading, binding func()
 }
 
-// meanwhile has happen what is to.
+// meanwhile runs a function once.
 func meanwhile(happens *func()) {
 	if now := *happens; now != nil {
 		*happens = nil
@@ -136,7 +136,8 @@ type world struct {
 	now     time.Time
 }
 
-// newWorld has two nodes: "pair" with two GPUs of 16 units, "big" with one of 80.
+// newWorld returns a world with two nodes: "pair" with two GPUs of 16 units, and "big" with one GPU of 80
+// units.
 func newWorld(t testing.TB) *world {
 	names := kubetest.Names(t)
 	w := &world{
@@ -163,7 +164,7 @@ func inventory(devices ...gpu.Device) gpu.Inventory {
 	return gpu.Inventory{UnitMiB: 1024, Devices: devices}
 }
 
-// pod makes a waiting pod known to the cluster.
+// pod adds a waiting pod to the cluster.
 func (w *world) pod(name string, units string) *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("uid-" + name)},
@@ -186,7 +187,7 @@ func (w *world) bind(pod *v1.Pod, node string) string {
 	}).Error
 }
 
-// bindLost binds a pod to a node, and the answer of the API server is lost.
+// bindLost binds a pod to a node, and the response of the API server is lost.
 func (w *world) bindLost(t testing.TB, pod *v1.Pod, node string) {
 	t.Helper()
 	w.cluster.bindErr = errLost
@@ -195,7 +196,7 @@ func (w *world) bindLost(t testing.TB, pod *v1.Pod, node string) {
 	}
 }
 
-// devicesOf returns which device of a node the cache has a pod on.
+// devicesOf returns the devices of a node on which the cache has a pod.
 func (w *world) devicesOf(node string, pod *v1.Pod) []gpu.UUID {
 	n, _ := w.Cache.Node(node)
 	var out []gpu.UUID
@@ -211,8 +212,8 @@ func (w *world) devicesOf(node string, pod *v1.Pod) []gpu.UUID {
 
 const noGPU = "node(s) unfit: the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
 
-// kube-scheduler takes what it is told for the format of an event, and writes the
-// same into the pod's condition.
+// kube-scheduler uses a message as the format string of an event, and also writes it into the pod's
+// condition.
 func TestNoAnswerHasAPercentSign(t *testing.T) {
 	w := newWorld(t)
 	globbed, unread, withCores := w.pod("globbed", "3"), w.pod("unread", "3"), w.pod("with-cores", "3")
@@ -240,7 +241,7 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 		name             string
 		units            string
 		annotations      map[string]string
-		taken            []string // units of pods on pair before
+		taken            []string // units of the pods that are already on pair
 		wantFits         []string
 		wantFailed       map[string]string
 		wantUnresolvable map[string]string
@@ -313,7 +314,7 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 	}
 }
 
-// Nodes that do not exist yet are judged by what is said of them.
+// The Node object in the request determines the GPUs of a node that does not exist yet.
 func TestFilterAnswersForNodesItIsGivenInFull(t *testing.T) {
 	w := newWorld(t)
 	value, err := api.EncodeInventory(inventory(gpu.Device{UUID: "GPU-dddd", Allocatable: 24}))
@@ -338,7 +339,7 @@ func TestFilterAnswersForNodesItIsGivenInFull(t *testing.T) {
 		template("annotated", annotated), template("labelled", labelled("46", "2", "NVIDIA-L4")),
 		template("other", labelled("46", "2", "NVIDIA-A10")), template("split", labelled("64", "4", "NVIDIA-L4")),
 		template("broken", labelled("46", "two", "NVIDIA-L4")), template("bare"),
-		template("pair"), // known, and it counts what is known
+		template("pair"), // the cache has this node, so the cached state counts
 	}}
 	for _, tc := range []struct {
 		name             string
@@ -508,7 +509,7 @@ func TestBindWhoseAnswerIsAnError(t *testing.T) {
 	}
 }
 
-// The pod fits by the memory that is reserved for it there, though no more is free.
+// The pod fits because memory is reserved for it there, although no other memory is free.
 func TestAPodWithAnUnknownOutcomeFitsWhereItMayBe(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "80")
@@ -541,7 +542,7 @@ func TestAPodWithAnUnknownOutcomeStaysWithItsNode(t *testing.T) {
 	}
 }
 
-// The second refusal says nothing of the first binding, which may still land.
+// The refusal of the second binding does not determine the outcome of the first one, which may still land.
 func TestARefusedRepetitionKeepsWhatTheFirstBindingMayStillTake(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
@@ -555,7 +556,7 @@ func TestARefusedRepetitionKeepsWhatTheFirstBindingMayStillTake(t *testing.T) {
 	}
 }
 
-// A repetition that is refused before it is sent must not keep the pod there.
+// A repeated Bind that is refused before it is sent must not restrict the pod to that node.
 func TestAPodWhoseGPUHasGoneIsFreeToGoElsewhere(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
@@ -573,13 +574,12 @@ func TestAPodWhoseGPUHasGoneIsFreeToGoElsewhere(t *testing.T) {
 	}
 }
 
-// The watch may never have told of such a pod, and would then not tell of its
-// end either.
+// The watch may never have shown such a pod. Then it does not show the end of the pod either.
 func TestAPodThatHasEndedWhenItsBindingIsSettledHoldsNothing(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
 	w.cluster.bindErr, w.cluster.landed = errLost, true
-	pod.Status.Phase = v1.PodFailed // the kubelet has refused it at once
+	pod.Status.Phase = v1.PodFailed // the kubelet has rejected it at once
 	if problem := w.bind(pod, "pair"); problem != "" {
 		t.Fatal(problem)
 	}
@@ -606,7 +606,7 @@ func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 		t.Errorf("assumed %t, known %t; want confirmed", assumed, ok)
 	}
 
-	// The watch, which has never told of the pod, will not tell of its end.
+	// The watch has never shown the pod, so it does not show its end.
 	delete(w.cluster.pods, "team/pod")
 	w.now = w.now.Add(time.Minute)
 	w.ReviewAssumed(context.Background(), 30*time.Second)
@@ -615,13 +615,13 @@ func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 	}
 }
 
-// madeAgain has another pod of that name, which has been bound since.
+// madeAgain replaces a pod by another one of the same name, which is bound.
 func (w *world) madeAgain(pod *v1.Pod, node string) {
 	other := w.pod(pod.Name, "3")
 	other.UID, other.Spec.NodeName = pod.UID+"-again", node
 }
 
-// What is read of a pod of the same name says nothing of the one that is gone, but that.
+// A read that finds another pod of the same name proves only that the first pod is gone.
 func TestAPodMadeAgainUnderItsNameIsAnother(t *testing.T) {
 	for name, node := range map[string]string{"the other waits": "", "the other is on the node": "pair"} {
 		t.Run(name, func(t *testing.T) {
@@ -652,7 +652,7 @@ func TestAPodMadeAgainUnderItsNameIsAnother(t *testing.T) {
 	}
 }
 
-// The read that shows a pod without a node says nothing of a binding that was sent after it.
+// A read that shows a pod without a node proves nothing about a binding that was sent after the read.
 func TestAReviewLeavesWhatIsBoundMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
@@ -792,8 +792,8 @@ func TestRoutesSurviveAPanic(t *testing.T) {
 	}
 }
 
-// FuzzRoutes sends arbitrary bodies to every route: each is answered, and what
-// pods hold does not change but by a bind.
+// FuzzRoutes sends arbitrary bodies to every route. Each gets a response, and only Bind changes allocated
+// memory.
 func FuzzRoutes(f *testing.F) {
 	f.Add("/filter", `{"Pod":{"metadata":{"name":"pod"},"spec":{"containers":[{"resources":{"limits":{"gpumem.dev/gpu-mem":"3"}}}]}},"NodeNames":["pair"]}`)
 	f.Add("/filter", `{"Pod":{"metadata":{"annotations":{"gpumem.dev/gpu-count":"-1"}}},"Nodes":{"items":[{"metadata":{"name":"x","annotations":{"gpumem.dev/inventory":"{}"}}}]}}`)
@@ -807,7 +807,7 @@ func FuzzRoutes(f *testing.F) {
 		w.cluster.bindings = nil
 		w.Cache.RemovePod("uid-bulk")
 		routes := w.Routes("v1")
-		w.looks = looks{spent: looksAtOnce * SecondLook, last: w.now} // the wait for news would be all that is fuzzed
+		w.looks = looks{spent: looksAtOnce * SecondLook, last: w.now} // no second look: otherwise the fuzzer would mostly wait
 		if !slices.Contains([]string{"/filter", "/prioritize", "/preempt", "/bind"}, path) {
 			path = "/filter"
 		}

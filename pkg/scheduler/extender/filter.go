@@ -16,9 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// Filter says on which of the nodes the pod fits, and of each other one why not; of
-// those where it fits it names the best alone if Alone is set. Before it says that
-// the pod fits nowhere, it may wait for SecondLook.
+// Filter returns the feasible nodes, and the reason for each other node. If Alone is set, it returns only the
+// best feasible node. Before it refuses the pod on all nodes, it may wait up to SecondLook for a change.
 func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
 	changed := e.Cache.Changed()
 	result := e.filter(args)
@@ -63,7 +62,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	c.Expecting = e.Cache.Unexpect(c.Pod.UID)
 	fit, refused := e.judge(c, names)
 	if len(fit) == 0 && c.Expecting {
-		// What is expected on a node is no reason to refuse it where that is all there is.
+		// Expected pods may block every node. They must not make a pod unschedulable, so ignore them.
 		c.Expecting = false
 		fit, refused = e.judge(c, names)
 	}
@@ -82,11 +81,11 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	return result
 }
 
-// maxNodes bounds the nodes of a question: Kubernetes is made for 5,000 in a cluster, and an
-// answer says something of each.
+// maxNodes bounds the nodes of a request. Kubernetes supports 5,000 nodes per cluster, and the response has
+// an entry for each node.
 const maxNodes = 100_000
 
-// unanswerable says why a question about nodes cannot be answered at all.
+// unanswerable returns the fault of a malformed request about nodes; empty: none.
 func unanswerable(args *extenderv1.ExtenderArgs) string {
 	switch {
 	case args.Pod == nil:
@@ -99,7 +98,7 @@ func unanswerable(args *extenderv1.ExtenderArgs) string {
 	return ""
 }
 
-// namesOf returns the names of the nodes of a question.
+// namesOf returns the names of a request's nodes.
 func namesOf(args *extenderv1.ExtenderArgs) (names []string) {
 	if args.NodeNames != nil {
 		return *args.NodeNames
@@ -112,7 +111,8 @@ func namesOf(args *extenderv1.ExtenderArgs) (names []string) {
 	return names
 }
 
-// templatesOf returns the nodes that a question has in full, by name; nil: it has names alone.
+// templatesOf returns the full Node objects of a request by name. It returns nil if the request has only
+// names.
 func templatesOf(args *extenderv1.ExtenderArgs) map[string]*v1.Node {
 	if args.NodeNames != nil || args.Nodes == nil {
 		return nil
@@ -124,7 +124,7 @@ func templatesOf(args *extenderv1.ExtenderArgs) map[string]*v1.Node {
 	return out
 }
 
-// fitting answers where the pod fits, in the form of the question.
+// fitting returns a filter result with the feasible nodes, as names or as objects like the request.
 func fitting(templates map[string]*v1.Node, names []string) *extenderv1.ExtenderFilterResult {
 	if templates == nil {
 		return &extenderv1.ExtenderFilterResult{NodeNames: &names}
@@ -136,7 +136,7 @@ func fitting(templates map[string]*v1.Node, names []string) *extenderv1.Extender
 	return &extenderv1.ExtenderFilterResult{Nodes: nodes}
 }
 
-// judge sorts nodes into those on which the pod fits and others.
+// judge splits the nodes into feasible and refused ones.
 func (e *Extender) judge(c *decider.Cycle, names []string) (fit []string, refused []decider.RefusedNode) {
 	fit = make([]string, 0, len(names))
 	for _, name := range names {
@@ -149,8 +149,8 @@ func (e *Extender) judge(c *decider.Cycle, names []string) (fit []string, refuse
 	return fit, refused
 }
 
-// choose returns the nodes that kube-scheduler chooses from, among the nodes that the pod fits. If
-// one is left, the pod is expected on it.
+// choose returns the feasible nodes to offer to kube-scheduler. If only one remains, it records that the pod
+// is expected there.
 func (e *Extender) choose(c *decider.Cycle, pod *v1.Pod, fit []string) []string {
 	if len(fit) > 1 && e.Alone && len(api.Preferences(pod)) == 0 {
 		if order := e.Rank(c, fit, decisions.MaxNodes); len(order.Best) > 0 {
@@ -163,11 +163,11 @@ func (e *Extender) choose(c *decider.Cycle, pod *v1.Pod, fit []string) []string 
 	return fit
 }
 
-// explained returns the text of each refusal, and apart from them the texts of nodes to which no
-// eviction could bring the pod. kube-scheduler writes each text once into a condition of the pod:
-// the texts of 5,000 nodes were half a megabyte. And it tries a pod again at once whose condition
-// has changed. So of many nodes, only the closest have a full text. A sample has other nodes each
-// time, so none of them has one.
+// explained returns the messages of refusals: failed, and separately never for the nodes on which no eviction
+// could help. kube-scheduler writes each distinct message once into a condition of the pod, and the messages
+// of 5,000 nodes took half a megabyte. It also retries a pod at once when the condition changes. So in a
+// request about many nodes, only the closest nodes have a full message. A sample has different nodes each
+// time, so no node of a sample has one.
 func explained(c *decider.Cycle, refused []decider.RefusedNode, closest []decisions.Node) (failed, never extenderv1.FailedNodesMap) {
 	failed, never = make(extenderv1.FailedNodesMap), make(extenderv1.FailedNodesMap)
 	described := make(map[string]bool)
@@ -188,17 +188,16 @@ func explained(c *decider.Cycle, refused []decider.RefusedNode, closest []decisi
 	return failed, never
 }
 
-// passedOn returns a message as kube-scheduler is to get it. It takes it for
-// the format of the pod's event (k8s.io/kubernetes/pkg/scheduler,
-// handleSchedulingFailure), where a percent sign of an annotation would be a
-// mistake, and writes it as it is into the pod's condition, where a doubled one
-// would be two. The full-width sign is itself in both.
+// passedOn replaces percent signs in a message by full-width ones. kube-scheduler uses the message as the
+// format string of the pod's event (k8s.io/kubernetes/pkg/scheduler, handleSchedulingFailure), where a
+// percent sign from an annotation would be a formatting verb. It also writes the message unchanged into the
+// pod's condition, where an escaped percent sign would appear twice. The full-width sign is correct in both.
 func passedOn(message string) string { return strings.ReplaceAll(message, "%", "％") }
 
-// score returns the score of a node for a pod that prefers some nodes. The preferences of the pod's own spec go before the cluster's
-// policy: kube-scheduler gives up to 200 points for each. Where Filter names the best node alone to
-// other pods, the chart gives these scores the weight 1, and the pod's are up to 50 points. With a
-// weight that is not known, they would outweigh its preferences.
+// score scales the score of a node for a pod that prefers some nodes. The pod's preferences must outrank the
+// cluster's policy. kube-scheduler gives up to 200 points for each preference. With Alone, the chart gives
+// the extender's scores the weight 1, so the scaled scores are at most 50 points. Without Alone, the weight
+// is unknown and the scores could outweigh the preferences, so all scores are 0.
 func (e *Extender) score(score int64) int64 {
 	if e.Alone {
 		return score / 2
@@ -206,9 +205,9 @@ func (e *Extender) score(score int64) int64 {
 	return 0
 }
 
-// Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
-// has no way to say what is wrong: then all nodes are equal. Where one is the best,
-// the pod is expected there.
+// Prioritize scores the nodes from 0 to extenderv1.MaxExtenderPriority. The response cannot report an error:
+// on failure, all nodes have the score 0. If one node is the best, Prioritize records that the pod is
+// expected there.
 func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
 	if args.Pod == nil {
 		return &extenderv1.HostPriorityList{}
@@ -231,7 +230,7 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 		}
 	}
 	if prefers {
-		return &result // it may go elsewhere
+		return &result // the pod's preferences may send it to another node
 	}
 	if n := len(order.Best); n == 1 || n > 1 && order.Best[1].Score < ranking.MaxScore {
 		e.Cache.Expect(c.Pod, order.First.Node.Name, c.Request, c.Fallback, e.Now())

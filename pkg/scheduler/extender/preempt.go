@@ -16,19 +16,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// Neighbours lists pods that may be evicted, and their budgets.
+// Neighbours lists the pods that may be evicted, and their budgets.
 type Neighbours interface {
-	// PodsOn returns the pods on a node, with GPU memory or without, as the watch
-	// last showed them.
+	// PodsOn returns all pods of a node, with or without GPU memory, as the watch last showed them.
 	PodsOn(node string) []*v1.Pod
 	// Budgets returns the PodDisruptionBudgets of a namespace.
 	Budgets(namespace string) []*policyv1.PodDisruptionBudget
 }
 
-// Preempt returns for each node for which kube-scheduler proposes victims the pods to
-// evict there instead, so that the pod fits on one GPU. Nodes where no
-// eviction helps are left out. It has no way to say what is wrong: then it
-// leaves out all of them, and no pod is evicted.
+// Preempt replaces the victims that kube-scheduler proposes for each node by pods whose eviction makes the
+// pod fit on one GPU. It omits nodes on which no eviction helps. The response cannot report an error: on
+// failure, Preempt omits all nodes, and no pod is evicted.
 func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptionArgs) *extenderv1.ExtenderPreemptionResult {
 	result := &extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: make(map[string]*extenderv1.MetaVictims)}
 	if args.Pod == nil {
@@ -53,11 +51,11 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 	return result
 }
 
-// noneIsEnough is why evictions on none of the proposed nodes help.
+// noneIsEnough is the message if evictions help on none of the proposed nodes.
 const noneIsEnough = "no eviction frees enough on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum is enough"
 
-// proposed returns the victims that kube-scheduler proposes, in full or by their UIDs. Of a pod that
-// the watch has not shown, the UID alone is known.
+// proposed returns the victims that kube-scheduler proposes. A request has either full pods or UIDs. A pod
+// that the watch has not shown has only its UID.
 func (e *Extender) proposed(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.Victims {
 	out := make(map[string]*extenderv1.Victims)
 	for name, victims := range args.NodeNameToVictims {
@@ -88,11 +86,11 @@ func (e *Extender) proposed(args *extenderv1.ExtenderPreemptionArgs) map[string]
 	return out
 }
 
-// victims returns the pods to evict from one node, by their UIDs, in which form kube-scheduler takes
-// the answer however it has asked; none where no eviction helps.
+// victims returns the UIDs of the pods to evict from one node; none if no eviction helps. kube-scheduler
+// accepts UIDs in the response to both forms of the request.
 func (e *Extender) victims(c *decider.Cycle, node string, proposed *extenderv1.Victims) *extenderv1.MetaVictims {
 	answer := new(extenderv1.MetaVictims)
-	if c == nil || c.On() == node { // it is not for want of a GPU
+	if c == nil || c.On() == node { // the pod does not lack a GPU there
 		answer.NumPDBViolations = proposed.NumPDBViolations
 		for _, pod := range proposed.Pods {
 			answer.Pods = append(answer.Pods, &extenderv1.MetaPod{UID: string(pod.UID)})
@@ -100,10 +98,10 @@ func (e *Extender) victims(c *decider.Cycle, node string, proposed *extenderv1.V
 		return answer
 	}
 	chosen, beyond, ok := e.Victims(c, node, proposed.Pods, e.Neighbours.Budgets)
-	if !ok || c.On() != "" { // it may be bound there yet
+	if !ok || c.On() != "" { // the pod may still be bound to its other node
 		return answer
 	}
-	// Of pods without a GPU only kube-scheduler has counted violations.
+	// Only kube-scheduler has counted the violations of pods without a GPU.
 	answer.NumPDBViolations = int64(chosen.Violations) + max(0, proposed.NumPDBViolations-int64(beyond))
 	for _, h := range chosen.Pods {
 		answer.Pods = append(answer.Pods, &extenderv1.MetaPod{UID: h.Pod.UID})

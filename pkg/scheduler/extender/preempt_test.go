@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// fakeNeighbours tells of the pods of a fakeCluster.
+// fakeNeighbours lists the pods of a fakeCluster.
 type fakeNeighbours struct {
 	*fakeCluster
 	budgets []*policyv1.PodDisruptionBudget
@@ -40,7 +40,7 @@ func (f *fakeNeighbours) Budgets(namespace string) []*policyv1.PodDisruptionBudg
 	return slices.DeleteFunc(slices.Clone(f.budgets), func(b *policyv1.PodDisruptionBudget) bool { return b.Namespace != namespace })
 }
 
-// placed binds a pod of a priority to a node.
+// placed binds a pod with a priority to a node.
 func (w *world) placed(t testing.TB, name, units, node string, priority int32) {
 	t.Helper()
 	pod := w.pod(name, units)
@@ -56,16 +56,16 @@ func (w *world) placed(t testing.TB, name, units, node string, priority int32) {
 	w.Cache.AddPod(node, holding)
 }
 
-// preemptor is a waiting pod of priority 1000.
+// preemptor returns a waiting pod of priority 1000.
 func (w *world) preemptor(units string) *v1.Pod {
 	pod := w.pod("vip", units)
 	pod.Spec.Priority = new(int32(1000))
 	return pod
 }
 
-// crowded has on pair, GPU 0 of 16 units: low-0 (10) and mid-0 (3); GPU 1 of 16:
-// low-1 (4) and high-1 (9), whose priority is above the preemptor's. A pod
-// without a GPU, other, is there too. The GPU of big is full of one pod.
+// crowded returns a world with these pods on node pair: low-0 (10 units) and mid-0 (3) on GPU 0 of 16 units;
+// low-1 (4) and high-1 (9), whose priority exceeds the preemptor's, on GPU 1 of 16 units; and other, which
+// has no GPU. On node big, one pod has the whole GPU.
 func crowded(t testing.TB) (*world, *fakeNeighbours) {
 	w := newWorld(t)
 	neighbours := &fakeNeighbours{fakeCluster: w.cluster}
@@ -81,7 +81,7 @@ func crowded(t testing.TB) (*world, *fakeNeighbours) {
 	return w, neighbours
 }
 
-// victims is an answer, or a question: pods by name.
+// victims returns the victims of a request or a response by pod names.
 func victims(violations int64, names ...string) *extenderv1.MetaVictims {
 	v := &extenderv1.MetaVictims{NumPDBViolations: violations}
 	for _, name := range names {
@@ -207,7 +207,7 @@ func TestNobodyIsEvictedForAPodThatMayBeBoundYet(t *testing.T) {
 	}
 }
 
-// Memory that is kept for a nominated pod is no reason to evict others.
+// No pod is evicted because memory is reserved for a nominated pod.
 func TestNobodyIsEvictedForMemoryThatIsKeptForAnother(t *testing.T) {
 	w, _ := crowded(t)
 	third := w.pod("third", "9")
@@ -222,7 +222,7 @@ func TestNobodyIsEvictedForMemoryThatIsKeptForAnother(t *testing.T) {
 	}
 }
 
-// From eviction to bind: whoever comes between, the memory is kept.
+// Between eviction and Bind, the memory is reserved against all other pods.
 func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	w, _ := crowded(t)
 	pod := w.preemptor("9")
@@ -253,7 +253,7 @@ func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	}
 }
 
-// A node scores as what the pods leave of it that are nominated to it.
+// The score of a node counts the pods that are nominated to it.
 func TestNominatedPodsCountWhenNodesAreScored(t *testing.T) {
 	w := newWorld(t)
 	vip := w.preemptor("16")
@@ -291,8 +291,8 @@ func TestPreemptOverHTTP(t *testing.T) {
 	}
 }
 
-// A pod that Filter has sent to a node is not there yet, and kube-scheduler may not have it there:
-// it refuses a whole answer that names such a pod.
+// A pod that Filter has sent to a node is not there yet, and kube-scheduler may not have it there: it rejects
+// a whole response that names such a pod.
 func TestPreemptNamesNoExpectedPod(t *testing.T) {
 	w := newWorld(t)
 	w.placed(t, "bulk", "60", "big", 0)

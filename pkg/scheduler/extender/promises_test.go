@@ -32,10 +32,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// The tests of this file are promises that test/README.md lists: the real
-// handlers of verbs and of watch events, with an API server that tells at once.
+// The tests of this file check promises that test/README.md lists. They run the real handlers of verbs and
+// watch events, with an API server that sends each event at once.
 
-// apiServer has nodes and pods, and tells its watchers of each change.
+// apiServer has nodes and pods, and reports each change to its watchers.
 type apiServer struct {
 	t     *testing.T
 	names api.Names
@@ -44,19 +44,19 @@ type apiServer struct {
 	pods     map[string]*v1.Pod // by name
 	nodes    map[string]*v1.Node
 	watchers []*controller.Feeder
-	made     int // pods
-	tries    int // bindings
-	landed   int // bindings that were written
-	lists    int // of the pods of a node
+	made     int // number of created pods
+	tries    int // number of bindings
+	landed   int // number of written bindings
+	lists    int // number of reads of a node's pods
 
-	leader string // of the kube-schedulers
-	told   bool   // the watches have told of all
+	leader string // leader of the kube-schedulers
+	told   bool   // the watches have shown all changes
 
 	listFails bool
-	listing   func() // is called during each; nil: nobody wants to know
+	listing   func() // runs during each list; nil: nothing runs
 
-	// fault decides on the n-th binding: what its sender is told, and whether it
-	// is written all the same.
+	// fault returns the result of the n-th binding: the error for its sender, and whether the binding is
+	// written.
 	fault func(n int) (err error, written bool)
 }
 
@@ -66,7 +66,7 @@ func newAPIServer(t *testing.T) *apiServer {
 	return &apiServer{t: t, names: names, pods: make(map[string]*v1.Pod), nodes: make(map[string]*v1.Node)}
 }
 
-// extender starts one: it lists, and then watches.
+// extender starts an extender, which lists and then watches.
 func (s *apiServer) extender() *Extender {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (s *apiServer) extender() *Extender {
 	return e
 }
 
-// node makes a node, or another of its name, or deletes it when it has no GPU.
+// node creates or replaces a node; without GPUs, it deletes the node.
 func (s *apiServer) node(name string, gpus ...gpu.Device) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -110,8 +110,8 @@ func (s *apiServer) node(name string, gpus ...gpu.Device) {
 	}
 }
 
-// create makes a pod that waits. One of its name is replaced, and the watchers
-// are told of an update, as when a deletion has been missed.
+// create creates a waiting pod. It replaces a pod of the same name, and the watchers receive an update, as
+// after a missed deletion.
 func (s *apiServer) create(name string, units int) *v1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +133,7 @@ func (s *apiServer) delete(name string) {
 	s.set(name, nil)
 }
 
-// set assumes that mu is held.
+// set stores a pod. The caller must hold mu.
 func (s *apiServer) set(name string, pod *v1.Pod) {
 	before := s.pods[name]
 	if before == nil && pod == nil {
@@ -160,7 +160,7 @@ func (s *apiServer) Pod(_, name string) *v1.Pod {
 	return s.pods[name]
 }
 
-// Waiting returns none: each pod is asked about.
+// Waiting returns no pods: the tests send a request for each pod.
 func (s *apiServer) Waiting() []*v1.Pod { return nil }
 
 func (s *apiServer) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
@@ -220,8 +220,8 @@ func (s *apiServer) Revision(context.Context) (string, error)     { return "1", 
 func (s *apiServer) Shown(string) bool                            { return s.told }
 func (s *apiServer) Wake(context.Context, placement.PodRef) error { return nil }
 
-// schedule does what kube-scheduler does for a pod: it asks where it fits, and
-// has it bound there. It returns the node, or why there is none.
+// schedule acts as kube-scheduler: it filters the nodes and binds the pod. It returns the node, or the reason
+// for a failure.
 func (s *apiServer) schedule(e *Extender, pod *v1.Pod, nodes ...string) (node, problem string) {
 	fits := e.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes})
 	if len(*fits.NodeNames) == 0 {
@@ -251,7 +251,7 @@ func (s *apiServer) mustSchedule(e *Extender, pod *v1.Pod, nodes ...string) {
 	}
 }
 
-// assigned returns the GPUs that are written of a pod.
+// assigned returns the GPUs of a pod's assignment.
 func (s *apiServer) assigned(name string) []gpu.UUID {
 	s.t.Helper()
 	a, err := s.names.AssignmentOf(s.Pod("", name))
@@ -261,7 +261,7 @@ func (s *apiServer) assigned(name string) []gpu.UUID {
 	return a.Devices()
 }
 
-// requested returns what an extender counts of each GPU of a node.
+// requestedOn returns the allocated units of each GPU of a node in an extender's cache.
 func requestedOn(e *Extender, node string) (out []gpu.Units) {
 	n, _ := e.Cache.Node(node)
 	for _, d := range n.Devices {
@@ -270,9 +270,8 @@ func requestedOn(e *Extender, node string) (out []gpu.Units) {
 	return out
 }
 
-// A pod holds 12 units of a GPU that shrinks to 4. What is free there is
-// nothing, rather than the huge number that 4-12 is without a sign, and the GPU
-// gets no other pod before it has room again.
+// A pod has 12 units of a GPU that shrinks to 4 units. The free memory is 0, not the huge unsigned result of
+// 4-12, and the GPU gets no other pod until it has free memory again.
 func TestAGPUThatShrankTakesNothingMore(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
@@ -293,9 +292,8 @@ func TestAGPUThatShrankTakesNothingMore(t *testing.T) {
 	s.mustSchedule(e, s.pods["next"], "n")
 }
 
-// A node has a GPU of 2 GiB and one of 6. It has 8 in all, 2 and 6 of them on
-// one GPU each and not 4 and 4: a pod of 5 goes to the second, one of 3 then
-// fits neither, and one of 2 has the first to itself.
+// A node has a GPU of 2 GiB and a GPU of 6 GiB. It must not count as two GPUs of 4 GiB: a pod of 5 GiB goes
+// to the second GPU, a pod of 3 GiB then fits neither, and a pod of 2 GiB gets the first.
 func TestUnequalGPUsOfANodeAreNotEqual(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-2", Allocatable: 2}, gpu.Device{UUID: "GPU-6", Allocatable: 6})
@@ -313,8 +311,8 @@ func TestUnequalGPUsOfANodeAreNotEqual(t *testing.T) {
 	}
 }
 
-// A node grows from one GPU to four, its GPUs shrink, it is deleted, and another
-// comes under its name: each time what it offers is what it has then.
+// A node grows from one GPU to four, its GPUs shrink, it is deleted, and another node with the same name is
+// added. Each time, only the current inventory counts.
 func TestANodeIsWhatItIsNow(t *testing.T) {
 	s := newAPIServer(t)
 	card := func(uuid string, units gpu.Units) gpu.Device {
@@ -347,9 +345,9 @@ func TestANodeIsWhatItIsNow(t *testing.T) {
 	}
 }
 
-// 1,000 times from eight sides at once, a pod is bound, deleted by force and made
-// again under its name: told as an update from one to the other, or as a
-// deletion that comes after. In the end as much is free as in the beginning.
+// Eight goroutines bind pods, delete them by force and create them again with the same name, 1,000 times. The
+// watch shows either an update to the new pod or a late deletion. At the end, the free memory is the same as
+// at the beginning.
 func TestAThousandPodsOfTheSameNamesLeakNothing(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
@@ -378,10 +376,9 @@ func TestAThousandPodsOfTheSameNamesLeakNothing(t *testing.T) {
 	s.mustSchedule(e, s.create("all-b", 16), "n")
 }
 
-// 100 pods are found to fit and never bound, as when another plugin of
-// kube-scheduler refuses them. They hold nothing; neither does one whose binding
-// was refused. A binding of unknown outcome holds its memory until its time is
-// over, and no longer.
+// 100 pods pass the filter and are never bound, as when another plugin of kube-scheduler refuses them. They
+// reserve no memory, and neither does a pod whose binding was refused. A binding of unknown outcome reserves
+// memory only until its review.
 func TestNothingIsReservedForGood(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16})
@@ -416,10 +413,9 @@ func TestNothingIsReservedForGood(t *testing.T) {
 	held(0)
 }
 
-// 500 pods at once, ten times as many as there is room for in the end, are
-// scheduled on eight GPUs, with one binding in ten refused, lost on its way or
-// lost on its way back. At no time does a GPU give more than it has, and when
-// all is settled the books are what is written of the pods.
+// 500 concurrent pods, ten times as many as fit in the end, are scheduled on eight GPUs. One binding in ten
+// is refused, or its request or its response is lost. No GPU is ever over-committed, and at the end the cache
+// matches the pods' assignments.
 func TestFiveHundredPodsAtOnceWithFaults(t *testing.T) {
 	s := newAPIServer(t)
 	gpus := make([]gpu.Device, 8)
@@ -459,7 +455,7 @@ func TestFiveHundredPodsAtOnceWithFaults(t *testing.T) {
 		})
 	}
 	all.Wait()
-	e.ReviewAssumed(t.Context(), -time.Minute) // all of them are old
+	e.ReviewAssumed(t.Context(), -time.Minute) // a negative limit reviews all pods
 	check()
 	written := make([]gpu.Units, 8)
 	bound := 0
@@ -485,8 +481,8 @@ func TestFiveHundredPodsAtOnceWithFaults(t *testing.T) {
 	}
 }
 
-// The reply to a binding is lost, and kube-scheduler repeats the bind: that is a
-// success, and the pod has its memory once.
+// The response to a binding is lost, and kube-scheduler repeats the bind. The second bind succeeds, and the
+// pod's memory counts once.
 func TestABindRepeatedAfterALostReply(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
@@ -503,9 +499,9 @@ func TestABindRepeatedAfterALostReply(t *testing.T) {
 	}
 }
 
-// An extender dies with two bindings under way, one of which is written after
-// its death. The next one finds from the API alone what the first had done,
-// answers the repeated binds with success, and places the rest beside it.
+// An extender is killed during two bindings, and one of them is written later. The next extender learns the
+// results of the first one only from the API server. It responds to the repeated binds with success, and
+// schedules the other pods beside these two.
 func TestANewExtenderGoesOnWhereOneWasKilledMidBind(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
@@ -516,7 +512,7 @@ func TestANewExtenderGoesOnWhereOneWasKilledMidBind(t *testing.T) {
 	}
 	s.mustSchedule(first, pods[0], "n")
 	s.mustSchedule(first, pods[1], "n")
-	s.watchers = nil // the end: it hears and says nothing any more
+	s.watchers = nil // the extender is killed
 	_ = bindTo(first, pods[2], "n")
 	s.fault = func(int) (error, bool) { return errLost, false }
 	_ = bindTo(first, pods[3], "n")
@@ -537,8 +533,8 @@ func TestANewExtenderGoesOnWhereOneWasKilledMidBind(t *testing.T) {
 	}
 }
 
-// deaf has the watch of the extender that was started last tell of nothing, until
-// what it returns is called: then it lists.
+// deaf stops the events for the last started extender. The returned function lists all objects and resumes
+// the events.
 func (s *apiServer) deaf() (hear func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -560,7 +556,7 @@ func TestAnExtenderWhoseWatchIsBehindGivesNothingAwayThatAnotherHasGiven(t *test
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
 	bound, large, small := s.create("bound", 6), s.create("large", 10), s.create("small", 6)
 	led, leads := s.extender(), s.extender()
-	hear := s.deaf() // as when the API server was away: client-go tries again in a minute at the latest
+	hear := s.deaf() // as after a failure of the API server: client-go retries within a minute
 	s.mustSchedule(led, bound, "n")
 
 	var told decisions.Decision
@@ -576,7 +572,7 @@ func TestAnExtenderWhoseWatchIsBehindGivesNothingAwayThatAnotherHasGiven(t *test
 		t.Errorf("held before the watch has caught up (-want +got):\n%s", diff)
 	}
 
-	s.delete("bound") // which the watch never tells of
+	s.delete("bound") // the watch never shows this
 	leads.ReviewAssumed(t.Context(), 0)
 	if diff := cmp.Diff([]gpu.Units{6}, requestedOn(leads, "n")); diff != "" {
 		t.Errorf("held when the other's pod is gone (-want +got):\n%s", diff)
@@ -587,8 +583,8 @@ func TestAnExtenderWhoseWatchIsBehindGivesNothingAwayThatAnotherHasGiven(t *test
 	}
 }
 
-// The lead goes to another and back. What an extender meant to do before does not
-// count against what the other has done.
+// The lead passes to another extender and back. The first extender's old reservation of a pod must not hide
+// the other extender's binding of that pod.
 func TestWhatAnotherHasBoundElsewhereOnTheNodeCounts(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 10}, gpu.Device{UUID: "GPU-B", Allocatable: 14})
@@ -602,7 +598,7 @@ func TestWhatAnotherHasBoundElsewhereOnTheNodeCounts(t *testing.T) {
 		t.Fatalf("the binding whose answer is lost: %q", got)
 	}
 	s.fault = nil
-	s.mustSchedule(led, filler, "n") // on GPU-A, so that x comes to GPU-B
+	s.mustSchedule(led, filler, "n") // takes GPU-A, so that x gets GPU-B
 	s.mustSchedule(led, x, "n")
 
 	now = now.Add(binder.Silence + 1)
@@ -615,8 +611,8 @@ func TestWhatAnotherHasBoundElsewhereOnTheNodeCounts(t *testing.T) {
 	}
 }
 
-// A pod may be bound without news of it and without GPUs that are known. A Bind
-// to the node that it is on is a success all the same.
+// A pod may be bound before the watch shows it, and without known GPUs. A Bind to the same node succeeds
+// nevertheless.
 func TestABindOfAPodThatAReadShowsToBeThere(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
@@ -635,7 +631,7 @@ func TestABindOfAPodThatAReadShowsToBeThere(t *testing.T) {
 	}
 }
 
-// stale is an API server whose watch has told of one state of a pod.
+// stale is an API server whose watch has shown an outdated state of a pod.
 type stale struct {
 	*apiServer
 	told *v1.Pod
@@ -643,7 +639,7 @@ type stale struct {
 
 func (s stale) Pod(string, string) *v1.Pod { return s.told }
 
-// Who holds no GPU memory is in no books, and is not waited for.
+// The cache has no pods without GPU memory, and nothing waits for them.
 func TestPodsWithoutGPUMemoryAreNoNews(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
@@ -670,8 +666,8 @@ func TestPodsWithoutGPUMemoryAreNoNews(t *testing.T) {
 	}
 }
 
-// What a node has is read at the first Bind to it since kube-scheduler began to
-// ask this extender, and it has begun anew when it was silent.
+// The first Bind to a node after kube-scheduler began to send requests to this extender reads the pods of the
+// node. After a silence, this starts again.
 func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
@@ -713,8 +709,8 @@ func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 	s.mustSchedule(e, pod, "n")
 }
 
-// Nobody needs a binding any more whose caller hangs up before it is sent. One that
-// has been sent lands: were it cut off, nobody would know its outcome.
+// A binding is not sent if its caller has disconnected before. A binding that was sent continues, because its
+// outcome would be unknown otherwise.
 func TestACallerThatHangsUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		during  func(s *apiServer, hangUp func())
@@ -747,7 +743,7 @@ func TestACallerThatHangsUp(t *testing.T) {
 	}
 }
 
-// A replica whose Lease is lost while it reads decides nothing more.
+// A replica that loses its Lease during the reads makes no more decisions.
 func TestALeadThatIsLostDuringTheReads(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
@@ -761,8 +757,8 @@ func TestALeadThatIsLostDuringTheReads(t *testing.T) {
 	}
 }
 
-// 5,000 nodes of eight GPUs: a filter names all that fit and is answered with
-// names alone, which the size of the reply shows. The figures are in the log.
+// With 5,000 nodes of eight GPUs, filter returns all feasible nodes, and only their names. The size of the
+// response shows this. The log has the durations.
 func TestFiveThousandNodes(t *testing.T) {
 	const nodes = 5000
 	s := newAPIServer(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// remembering makes the world remember what it decides.
+// remembering makes the world record its decisions.
 func (w *world) remembering() *decisions.Log {
 	log := decisions.NewLog(100)
 	w.Decided = log.Add

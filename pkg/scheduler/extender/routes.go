@@ -16,10 +16,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// maxBody bounds a request, in bytes: 5,000 full Node objects of 20 KB fit.
+// maxBody bounds a request body, in bytes. It allows 5,000 full Node objects of 20 KB.
 const maxBody = 128 << 20
 
-// Routes serves the verbs below "/", as kube-scheduler calls them.
+// Routes returns a handler for the verbs below "/", the paths that kube-scheduler calls.
 func (e *Extender) Routes(version string) http.Handler {
 	router := httprouter.New()
 	router.POST("/filter", verb(e, decisions.Filter, e.Filter))
@@ -34,7 +34,7 @@ func (e *Extender) Routes(version string) http.Handler {
 	return router
 }
 
-// verb decodes a request, calls f and encodes its result.
+// verb returns a handler that decodes a request, calls f and encodes the result.
 func verb[In, Out any](e *Extender, name string, f func(context.Context, *In) *Out) httprouter.Handle {
 	return func(w http.ResponseWriter, r *http.Request, _ httprouter.Params) {
 		if e.Answered != nil {
@@ -53,9 +53,8 @@ func verb[In, Out any](e *Extender, name string, f func(context.Context, *In) *O
 	}
 }
 
-// write answers with JSON and says how long it is: kube-scheduler reads no
-// further than the value, and cannot use a connection again on which the end of
-// the last answer is still to come.
+// write sends a JSON response with its length. kube-scheduler stops reading at the end of the JSON value.
+// Without the length, the end of the response would remain unread, and the connection could not be reused.
 func write(w http.ResponseWriter, status int, answer any) error {
 	body, err := json.Marshal(answer)
 	if err != nil {
@@ -89,5 +88,5 @@ func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, e
 }
 
 func writeError(w http.ResponseWriter, status int, err error) {
-	_ = write(w, status, map[string]string{"Error": err.Error()}) // the client is gone
+	_ = write(w, status, map[string]string{"Error": err.Error()}) // an error means that the client has disconnected
 }

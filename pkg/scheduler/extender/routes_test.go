@@ -18,8 +18,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
-// TestReadReadsWhatKubeSchedulerWrites: requests with anything in them are read
-// as encoding/json reads them, with which kube-scheduler writes.
+// Requests with arbitrary content are decoded as by encoding/json, with which kube-scheduler encodes them.
 func TestReadReadsWhatKubeSchedulerWrites(t *testing.T) {
 	const seeds = 50
 	for seed := range int64(seeds) {
@@ -44,9 +43,8 @@ func TestReadReadsWhatKubeSchedulerWrites(t *testing.T) {
 	}
 }
 
-// TestAnswersLeaveTheConnectionOpen: kube-scheduler's client reads an answer of
-// any length up to the end of its value, and asks the next question on the
-// same connection.
+// kube-scheduler's client reads a response of any length up to the end of its JSON value, and reuses the
+// connection for the next request.
 func TestAnswersLeaveTheConnectionOpen(t *testing.T) {
 	w := newWorld(t)
 	names := make([]string, 5000)

@@ -2,13 +2,13 @@ package extender
 
 import "testing"
 
-// The figures are those of kube-scheduler 1.36 without percentageOfNodesToScore.
+// kube-scheduler 1.36 uses these numbers without percentageOfNodesToScore.
 func TestSampled(t *testing.T) {
 	for _, tc := range []struct {
 		asked, all int
 		want       bool
 	}{
-		{50, 100, false}, // it looks at all of a hundred
+		{50, 100, false}, // kube-scheduler evaluates all of 100 nodes
 		{100, 101, true},
 		{100, 200, true},
 		{99, 200, false},

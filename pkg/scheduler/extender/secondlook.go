@@ -7,26 +7,25 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
-// SecondLook is how long Filter waits for news about nodes when a pod fits on
-// none of them.
+// SecondLook is how long Filter waits for a change of the nodes when a pod fits none of them.
 const SecondLook = 100 * time.Millisecond
 
-// kube-scheduler looks at one pod at a time: the rest of them must not wait for
-// those that fit nowhere. So the waits take a tenth of the time at most, but for
-// some at once: the pods of a burst are deleted one soon after the other.
+// kube-scheduler tries one pod at a time, so pods that fit nowhere must not delay the others. The waits may
+// take 1/looksShare of the time, but looksAtOnce waits may follow each other at once: the pods of a burst are
+// deleted shortly after each other.
 const (
 	looksShare  = 10
 	looksAtOnce = 10
 )
 
-// looks counts the waits.
+// looks limits the time that is spent on waits.
 type looks struct {
 	mu    sync.Mutex
-	spent time.Duration // on waits, and not made up for yet
+	spent time.Duration // on waits; it decays by 1/looksShare of the elapsed time
 	last  time.Time
 }
 
-// allow reports whether there is time for one more, and counts it.
+// allow reports whether one more wait is allowed, and counts it.
 func (l *looks) allow(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

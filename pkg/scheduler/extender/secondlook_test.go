@@ -10,8 +10,8 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
-// filterBig asks about the node of one GPU with 80 units, and returns whether
-// the pod fits and how long the answer took.
+// filterBig filters the node big, with one GPU of 80 units. It returns whether the pod fits, and the
+// duration of the request.
 func (w *world) filterBig(pod *v1.Pod) (fits bool, took time.Duration) {
 	began := time.Now()
 	result := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &[]string{"big"}})
@@ -22,7 +22,7 @@ func TestFilterLooksTwiceWhenAPodFitsNowhere(t *testing.T) {
 	later := func(d time.Duration, do func()) { time.AfterFunc(d, do) }
 	tests := []struct {
 		name string
-		news func(w *world, old *v1.Pod) // while Filter waits
+		news func(w *world, old *v1.Pod) // runs while Filter waits
 		fits bool
 		took time.Duration
 	}{

@@ -16,8 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 )
 
-// Others can have bound something only while another kube-scheduler led. So as long as
-// the same one leads, no pods are read, however long it has asked nothing.
+// Other extenders can have bound pods only while another kube-scheduler led. So while the same one leads, no
+// pods are read, even after a long silence.
 func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
@@ -28,23 +28,23 @@ func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 	for i, step := range []struct {
 		passes time.Duration
 		leader string
-		told   bool // the watch has told of all that was written before the lead
+		told   bool // the watch has shown all changes from before the lead
 		node   string
 		lists  int
 	}{
 		{0, "a", false, "n", 1},
 		{binder.Silence, "a", false, "n", 1},
-		{binder.Silence + 1, "a", false, "n", 2}, // a Bind of the one before may have been under way
+		{binder.Silence + 1, "a", false, "n", 2}, // a Bind of the previous leader may have been in progress
 		{binder.Handover, "a", false, "n", 2},
 		{binder.Silence + 1, "a", false, "n", 2},
 		{binder.Silence + 1, "a", false, "m", 3},
 		{time.Hour, "a", false, "m", 3},
-		{binder.Silence + 1, "b", false, "m", 4}, // b led: who asks now is another
+		{binder.Silence + 1, "b", false, "m", 4}, // b led, so the current lead is a new one
 		{binder.Silence + 1, "a", false, "m", 5},
 		{0, "a", false, "n", 6},
 		{0, "a", true, "n", 6},
 		{binder.Silence + 1, "c", true, "n", 6},
-		{binder.Handover, "", false, "n", 7}, // nothing is known of the leader
+		{binder.Handover, "", false, "n", 7}, // the leader is unknown
 		{binder.Handover, "", false, "n", 8},
 	} {
 		now = now.Add(step.passes)
@@ -56,9 +56,9 @@ func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 	}
 }
 
-// A process that knows when it began to lead asks no other. The pods of a node are read once in each
-// lead, until the watch has told of all that was bound before; and it binds nothing when another
-// may lead by the time that the binding lands.
+// A process that knows when its lead began reads no Lease. It reads the pods of a node once in each lead,
+// until the watch has shown all earlier bindings. It binds nothing if another process may lead before the
+// binding lands.
 func TestALeaderThatKnowsWhenItBegan(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
@@ -69,11 +69,11 @@ func TestALeaderThatKnowsWhenItBegan(t *testing.T) {
 	since, alone := begin, true
 	e.Leads = func() (time.Time, bool) { return since, alone }
 	for i, step := range []struct {
-		since time.Duration // after the beginning
+		since time.Duration // start of the lead, relative to the begin of the test
 		alone bool
-		told  bool // the watch has told of all that was written before the lead
+		told  bool // the watch has shown all changes from before the lead
 		node  string
-		lists int // so far
+		lists int // number of reads so far
 	}{
 		{0, true, false, "n", 1},
 		{0, true, false, "n", 1},
@@ -99,7 +99,7 @@ func TestALeaderThatKnowsWhenItBegan(t *testing.T) {
 	}
 }
 
-// A Bind under way is waited for, and none begins any more.
+// Drain waits for a Bind in progress, and rejects new ones.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
@@ -129,7 +129,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// unled is an API server that does not say who leads, or how far it has got.
+// unled is an API server whose reads of the leader or of the resource version fail.
 type unled struct {
 	*apiServer
 	leader, revision error
@@ -163,10 +163,10 @@ func TestNothingIsBoundWhileNobodySaysWhoLed(t *testing.T) {
 	}
 }
 
-// slow is an API server that answers reads once it may, and counts them.
+// slow is an API server that delays the responses to reads, and counts the reads.
 type slow struct {
 	*apiServer
-	leads, lists             chan struct{} // closed when reads of the one and the other are answered
+	leads, lists             chan struct{} // closed when the reads of the Lease, or of pods, may be answered
 	leaders, revisions, pods atomic.Int64
 }
 
@@ -188,8 +188,8 @@ func (s *slow) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 	return s.apiServer.ReadPodsOn(ctx, node)
 }
 
-// After a silence hundreds of Binds may come at once. A read for each of them would take so long
-// that they fail.
+// After a silence, there may be hundreds of concurrent Binds. With a read for each, they would exceed their
+// time limits.
 func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
@@ -219,7 +219,7 @@ func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
 	})
 }
 
-// hung is an API server of which the first list of pods is never answered.
+// hung is an API server that never answers the first list of pods.
 type hung struct {
 	*apiServer
 	lists atomic.Int64
@@ -233,7 +233,7 @@ func (h *hung) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 	return h.apiServer.ReadPodsOn(ctx, node)
 }
 
-// A read that hangs fails the Bind that began it alone: those that waited for it read again.
+// A read that hangs fails only the Bind that started it. Waiting Binds read again.
 func TestAReadThatHangsFailsNoOtherBind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
@@ -253,7 +253,7 @@ func TestAReadThatHangsFailsNoOtherBind(t *testing.T) {
 	})
 }
 
-// tired is an API server that takes long for each read.
+// tired is an API server that takes a long time for each read.
 type tired struct{ *apiServer }
 
 func (h *tired) Leader(context.Context) (string, error) {
@@ -266,7 +266,7 @@ func (h *tired) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) 
 	return h.apiServer.ReadPodsOn(ctx, node)
 }
 
-// A Bind whose time is up before it has sent anything reserves nothing.
+// A Bind that times out before it sends the binding reserves nothing.
 func TestABindWhoseTimeIsUpReservesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)

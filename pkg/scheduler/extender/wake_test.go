@@ -17,15 +17,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// A pod of 14 units was refused on n0 to n2, of which each has 10 of 20 units taken by a
-// pod; n3 has room, and was not asked about, as where another of the pod's wishes rules it out.
+// A pod of 14 units was refused on n0 to n2, where another pod has 10 of 20 units. It fits n3, but the
+// request did not name n3, as if another constraint of the pod excluded it.
 func TestWhichPodsAreWoken(t *testing.T) {
 	asked := []string{"n0", "n1", "n2"}
 	const second = time.Second
 	type step struct {
 		after time.Duration
 		do    func(w *world)
-		want  bool // the pod is woken by the next look
+		want  bool // the next call of Wake requeues the pod
 	}
 	gone := func(w *world) { w.Cache.RemovePod("uid-on-n1") }
 	ask5 := func(w *world) { w.fits(w.cluster.pods["team/waits"], "n0", "n5") }
@@ -97,8 +97,8 @@ func TestWhichPodsAreWoken(t *testing.T) {
 	}
 }
 
-// Nobody knows whether the pod was bound to a node, which kube-scheduler's own filters rule out by
-// now: it may go to no other. Once it is known that it was not, it is tried again.
+// A pod has a binding of unknown outcome to a node that kube-scheduler's own filters exclude by now. The pod
+// can go to no other node. When the review finds that the pod is not bound, Wake requeues it.
 func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
@@ -128,13 +128,12 @@ func (w *world) node(name string) {
 	w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Allocatable: 20}))
 }
 
-// Where kube-scheduler asks about some nodes only, it is made to try again until it has
-// asked about the one with room; and not for ever, for that may be ruled out by something
-// else than GPU memory.
+// If kube-scheduler evaluates samples of the nodes, Wake requeues the pod until a sample contains the
+// feasible node. It does not do so forever, because another constraint may exclude that node.
 func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
 	w := newWorld(t)
 	var names []string
-	for i := range 497 { // and three are there
+	for i := range 497 { // in addition to three nodes of the world
 		name := fmt.Sprintf("n%03d", i)
 		names = append(names, name)
 		w.node(name)
@@ -162,14 +161,14 @@ func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
 	}
 }
 
-// An extender that has just begun looks after the pods that the one before it refused, and
-// kube-scheduler does not ask about again by itself.
+// A new extender wakes the pods that its predecessor refused, because kube-scheduler does not try these pods
+// again by itself.
 func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
 	const waits = "team/waits"
 	refused := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}
 	for name, tc := range map[string]struct {
 		conditions []v1.PodCondition
-		begin      func(w *world) // as the extender begins
+		begin      func(w *world) // runs when the extender starts
 		later      func(w *world)
 		want       []string
 	}{
@@ -212,13 +211,13 @@ func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
 	}
 }
 
-// Questions and looks run beside each other.
+// Filter and Wake run concurrently.
 func TestWakingBesideQuestions(t *testing.T) {
 	w := newWorld(t)
 	for i := range 8 {
 		w.node(fmt.Sprint("n", i))
 	}
-	pods := []*v1.Pod{w.pod("a", "25"), w.pod("b", "26")} // before others look for them
+	pods := []*v1.Pod{w.pod("a", "25"), w.pod("b", "26")} // created before the goroutines read them
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -234,12 +233,12 @@ func TestWakingBesideQuestions(t *testing.T) {
 	<-done
 }
 
-// filterOnce asks without a second look.
+// filterOnce runs Filter without a second look.
 func (w *world) filterOnce(pod *v1.Pod, names []string) {
 	w.Extender.filter(&extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
 }
 
-// holding is a pod with so many units, on the first GPU of its node.
+// holding returns a pod with the given units on the first GPU of its node.
 func (w *world) holding(name, units string) placement.Holding {
 	pod := w.pod(name, units)
 	req, err := w.Names.Request(pod)
