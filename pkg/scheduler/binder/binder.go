@@ -20,68 +20,65 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// Cluster is what a Binder wants of the API server.
+// Cluster is the API server as the Binder uses it.
 type Cluster interface {
 	// Pod returns a pod as the watch last showed it, or nil.
 	Pod(namespace, name string) *v1.Pod
-	// ReadPod reads a pod from the API server itself. It returns nil and no
-	// error when there is none.
+	// ReadPod reads a pod from the API server. It returns nil and no error if there is no such pod.
 	ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
-	// ReadPodsOn reads the pods of a node that have not ended from the API server
-	// itself: all that are bound when it is called.
+	// ReadPodsOn reads the pods of a node that have not ended from the API server. The result includes all
+	// pods that are bound at the time of the call.
 	ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
-	// Leader reads who leads the kube-schedulers, and one of them asks: one that leads once
-	// more after another has another name. It returns an empty name where that is not known.
+	// Leader reads the current leader of the kube-schedulers. A process that leads again after another one
+	// gets a different name. Leader returns an empty name if the leader is unknown.
 	Leader(ctx context.Context) (string, error)
-	// Revision reads the resource version that the API server has reached, and Shown
-	// reports whether the watch of pods has shown all that was written up to one.
+	// Revision reads the current resource version of the API server. Shown reports whether the watch of pods
+	// has shown all changes up to a resource version.
 	Revision(ctx context.Context) (string, error)
 	Shown(revision string) bool
-	// Bind sends a binding. A refusal is an error for which Refused reports
-	// true; after any other the outcome is unknown.
+	// Bind sends a binding. If Refused reports true for its error, nothing was written. After any other
+	// error, the outcome is unknown.
 	Bind(ctx context.Context, binding *v1.Binding) error
 	// Refused reports whether an error of Bind means that nothing was written.
 	Refused(err error) bool
 }
 
-// A Flight has the first of those who want the same thing at once do it, and the others wait
-// for what comes of that. A singleflight.Group is one.
+// Flight merges concurrent calls with the same key: the first caller runs do, and the others wait for its
+// result. A singleflight.Group is a Flight.
 type Flight interface {
 	Do(key string, do func() (any, error)) (result any, err error, shared bool)
 }
 
-// BindTimeout bounds one Bind, the reading of its outcome included. It is
-// shorter than what kube-scheduler waits for an extender as the chart sets it.
+// BindTimeout bounds one Bind, including the read that resolves an unknown outcome. It is shorter than the
+// timeout for the extender that the chart sets in kube-scheduler's configuration.
 const BindTimeout = 8 * time.Second
 
-// Binder binds pods. Its fields are not changed once it is in use.
+// Binder binds pods. Its exported fields must not change after the first call.
 type Binder struct {
-	Self     string // the name of the program, for messages
+	Self     string // program name for messages
 	Log      *zap.Logger
 	Names    api.Names
 	Cache    *cache.Cache
 	Cluster  Cluster
-	Reads    Flight           // of the API server
-	Policies ranking.Policies // of pods that name none
+	Reads    Flight           // shares reads of the API server
+	Policies ranking.Policies // for pods that name none
 	Now      func() time.Time
 
-	// Leads returns since when this process leads, and whether no other can lead yet until a
-	// binding that is sent now has landed or was refused. It is nil where another process
-	// decides, and asks this one.
+	// Leads returns since when this process leads, and whether a binding that is sent now lands, or fails,
+	// before another process can lead. It is nil if another process leads and sends requests to this one.
 	Leads func() (since time.Time, alone bool)
 
-	// Missing says what is not ready yet, and is empty when the cache can be
-	// believed.
+	// Missing returns the data that the cache still lacks; empty: the cache is complete.
 	Missing func() string
 
-	// Decided gets each answer about a pod; nil where no one wants to know.
+	// Decided receives each decision about a pod; nil: decisions are not recorded.
 	Decided func(placement.PodRef, decisions.Decision)
 
 	turn turn
 	end  end
 }
 
-// NoteRequest records that kube-scheduler has sent a request.
+// NoteRequest records the time of a request of kube-scheduler.
 func (b *Binder) NoteRequest() { b.turn.ask(b.Now()) }
 
 // Record passes a decision about a pod to Decided.
@@ -92,7 +89,7 @@ func (b *Binder) Record(ref placement.PodRef, d decisions.Decision) {
 	}
 }
 
-// NotReady says why nothing can be decided yet; it is empty where something can.
+// NotReady returns why the process cannot decide yet; empty: it can.
 func (b *Binder) NotReady() string {
 	if b.end.begun() {
 		return b.Self + " is ending"
@@ -103,8 +100,8 @@ func (b *Binder) NotReady() string {
 	return ""
 }
 
-// Reserve chooses the pod's GPUs on the node and reserves them, for Bind to come, however long
-// that takes. It returns the time by which Release takes the reservation back.
+// Reserve picks the pod's GPUs on the node and reserves them until Bind or Release, however long that takes.
+// It returns the time of the reservation, which Release needs.
 func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Request) (time.Time, error) {
 	now := b.Now()
 	_, err := b.Cache.AssumePod(ref, nodeName, req, b.Policies.GPU, now)
@@ -114,15 +111,15 @@ func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Re
 	return now, err
 }
 
-// Release takes back what Reserve has reserved, unless a binding was sent whose outcome
-// is not known.
+// Release ends the reservation that Reserve made at the given time, unless a binding of unknown outcome was
+// sent.
 func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 	b.Cache.RefusePod(ref.UID, reserved)
 	b.Cache.HoldPod(ref.UID, false)
 }
 
-// Bind chooses the pod's GPUs on the node, or takes those that are reserved for it there,
-// and binds it. It goes on when the caller hangs up after the binding was sent.
+// Bind picks the pod's GPUs on the node, or uses those that are reserved for it there, and binds the pod.
+// Once the binding is sent, Bind continues even if the caller disconnects.
 func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName string) error {
 	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
 	b.NoteRequest()
@@ -154,7 +151,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 	return nil
 }
 
-// prepare refuses a Bind that cannot be answered, and has the cache catch up.
+// prepare rejects malformed requests, and updates the cache with the node's earlier bindings.
 func (b *Binder) prepare(ctx, asked context.Context, ref placement.PodRef, nodeName string) error {
 	if ref.Name == "" || ref.Namespace == "" || ref.UID == "" || nodeName == "" {
 		return fmt.Errorf("the request must name namespace, name and UID of the pod and the node; it has %q, %q, %q and %q", ref.Namespace, ref.Name, ref.UID, nodeName)
@@ -178,18 +175,18 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 	if err != nil {
 		return none, err
 	}
-	if err := b.mayDecide(ctx, asked); err != nil { // the reads may have taken long
+	if err := b.mayDecide(ctx, asked); err != nil { // check again: the reads may have taken long
 		return none, err
 	}
 	if req.Empty() {
-		// kube-scheduler sends each pod that names the resource, with 0 of it too.
+		// kube-scheduler also sends pods that request 0 of the resource.
 		return none, b.Cluster.Bind(ctx, api.PlainBinding(ref, nodeName))
 	}
 	now := b.Now()
 	assignment, err := b.Cache.AssumePod(ref, nodeName, req, b.Policies.GPU, now)
 	if err != nil {
 		if on, assumed, known := b.Cache.PodNode(ref.UID); known && !assumed && on == nodeName {
-			err = nil // bound it is, as has been heard meanwhile; the device plugin will write to which GPUs
+			err = nil // the watch has shown the binding meanwhile; the device plugin will record the GPUs
 		}
 		return none, err
 	}
@@ -199,8 +196,8 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 		b.Cache.RefusePod(ref.UID, now)
 		return none, err
 	}
-	// From Kubernetes 1.35 the pod gets labels as it gets annotations:
-	// k8s.io/kubernetes/pkg/registry/core/pod/storage, setPodNodeAndMetadata.
+	// From Kubernetes 1.35 on, the pod gets the labels of the binding as it gets the annotations
+	// (k8s.io/kubernetes/pkg/registry/core/pod/storage, setPodNodeAndMetadata).
 	binding.Labels = podlabels.Known(podlabels.Of(b.Names, assignment, node))
 	if err := b.Cluster.Bind(ctx, binding); err != nil {
 		return b.settle(ctx, ref, nodeName, now, err)
@@ -208,7 +205,7 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 	return assignment, nil
 }
 
-// mayDecide returns an error where another may decide by now, or nothing can be sent any more.
+// mayDecide returns an error if another process may decide by now, or if nothing can be sent any more.
 func (b *Binder) mayDecide(ctx, asked context.Context) error {
 	if problem := b.NotReady(); problem != "" {
 		return errors.New(problem)
@@ -225,7 +222,7 @@ func (b *Binder) mayDecide(ctx, asked context.Context) error {
 	return nil
 }
 
-// MayLead reports whether no other decides by now, as far as this process knows.
+// MayLead reports whether, as far as this process knows, no other process decides.
 func (b *Binder) MayLead() bool {
 	if b.Leads == nil {
 		return true
@@ -234,8 +231,7 @@ func (b *Binder) MayLead() bool {
 	return alone
 }
 
-// podByUID returns the pod that kube-scheduler means, from the watch if it is
-// there already.
+// podByUID returns the pod that kube-scheduler has named, from the watch if possible.
 func (b *Binder) podByUID(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
 	if pod := b.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && string(pod.UID) == ref.UID {
 		return pod, nil
@@ -253,7 +249,7 @@ func (b *Binder) podByUID(ctx context.Context, ref placement.PodRef) (*v1.Pod, e
 	return pod, nil
 }
 
-// alreadyBound answers for a pod that has a node: success if it is this one.
+// alreadyBound returns the outcome of Bind for a bound pod: success if it is on the same node.
 func (b *Binder) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignment, error) {
 	if pod.Spec.NodeName != nodeName {
 		return placement.Assignment{}, fmt.Errorf("pod %s is bound to node %s already", api.Ref(pod), pod.Spec.NodeName)
@@ -265,15 +261,15 @@ func (b *Binder) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignmen
 	return assignment, nil
 }
 
-// settle finds out what became of a binding that returned an error, and keeps
-// or forgets the assumption accordingly. Decided is when it was assumed.
+// settle resolves a binding that returned an error: it reads the pod, and then keeps or removes the
+// reservation. decided is the time of the reservation.
 func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName string, decided time.Time, cause error) (placement.Assignment, error) {
 	var none placement.Assignment
 	cause = fmt.Errorf("bind pod %s to node %s: %w", ref, nodeName, cause)
 	pod, err := b.readPod(ctx, ref)
 	gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)
 	if err == nil && !gone && pod.Spec.NodeName != "" {
-		// Bound after all: by the try that failed or by an earlier one.
+		// The failed attempt, or an earlier one, has bound the pod.
 		return b.alreadyBound(pod, nodeName)
 	}
 	switch {
@@ -288,12 +284,11 @@ func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName stri
 	return none, fmt.Errorf("%w: the outcome is not known; the memory is reserved until it is", cause)
 }
 
-// ReviewAssumed asks the API server about pods whose binding has been on its
-// way for longer than limit, and settles what the watch has not.
+// ReviewAssumed reads pods from the API server whose reservation is older than limit, and resolves their
+// bindings.
 //
-// The limit must be longer than the API server may work on a binding after its
-// sender has given up: one that is still under way could otherwise land after
-// its memory was given to another pod.
+// The limit must be longer than the API server may process a binding after its sender has given up.
+// Otherwise, a binding in progress could land after its memory was allocated to another pod.
 func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := b.Now().Add(-limit)
 	for _, a := range b.Cache.AssumedBefore(before) {
@@ -309,14 +304,14 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// reviewed reads an assumed pod, within LookTimeout: others wait for their review.
+// reviewed reads an assumed pod within LookTimeout, because other pods wait for their review.
 func (b *Binder) reviewed(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, LookTimeout)
 	defer cancel()
 	return b.readPod(ctx, ref)
 }
 
-// bound is what Bind has decided about the GPUs of a node, as they were before.
+// bound returns the record of a Bind. before is the node's state before the Bind.
 func (b *Binder) bound(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
 	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
 	if err != nil {
@@ -330,7 +325,7 @@ func (b *Binder) bound(ref placement.PodRef, before placement.Node, name string,
 	return d
 }
 
-// reasonOf names an error in a word.
+// reasonOf returns the short reason of an error.
 func reasonOf(err error) string {
 	if refusal := (*decide.Refusal)(nil); errors.As(err, &refusal) {
 		return refusal.Reason

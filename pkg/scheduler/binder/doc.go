@@ -1,46 +1,42 @@
-// Package binder binds pods: it chooses the GPUs and reserves them, sends the Binding with
-// the assignment in it, and finds out what became of one that was not answered. The extender
-// does so when kube-scheduler calls its bind, and the plugin of gpumem-scheduler within
-// kube-scheduler itself.
+// Package binder binds pods. It picks the GPUs and reserves them, sends the Binding with the assignment, and
+// resolves bindings whose response was lost. The extender calls it when kube-scheduler calls bind. The plugin
+// of gpumem-scheduler calls it within kube-scheduler's process.
 //
 // # Invariants
 //
-//   - Bind reserves before it writes, writes once, and no lock is kept while it does. After a
-//     definite refusal the reservation is gone; when the outcome is not known it is kept until
-//     the watch or a later read tells.
-//   - What Reserve has reserved is kept until Bind or Release: other plugins of kube-scheduler may
-//     have the pod wait in between, for a volume or for others of its group.
-//   - Bind gives away nothing that the binding of another has taken which was written before
-//     the kube-scheduler that asks began to lead.
-//   - A binding that was not sent, or that the API server has refused, is never taken for one
-//     of unknown outcome.
-//   - A Bind for a pod that is on that node already is a success: kube-scheduler repeats one
-//     whose answer it did not get.
-//   - What was decided about a pod is passed on (Decided) after the outcome is known, and changes
-//     nothing.
+//   - Bind reserves before it writes, writes once, and holds no lock during the write. After a
+//     definite refusal, it removes the reservation. If the outcome is unknown, the reservation remains
+//     until the watch or a later read resolves it.
+//   - A reservation by Reserve remains until Bind or Release. In between, other plugins of
+//     kube-scheduler may delay the pod, for a volume or for the other pods of its group.
+//   - Bind allocates no memory that another process allocated in a binding written before the current
+//     kube-scheduler began to lead.
+//   - A binding that was not sent, or that the API server refused, never counts as one of unknown
+//     outcome.
+//   - Bind succeeds for a pod that is bound to the same node already: kube-scheduler repeats a request
+//     if it did not receive the response.
+//   - Decided receives each decision after its outcome is known, and cannot change it.
 //
 // # Decisions
 //
-// A binding outlives the request that asked for it: were it cut off with the caller's
-// connection, its outcome would be unknown for no good reason. One that has not been sent
-// when the caller hangs up is not sent.
+// A binding outlives the request for it. If it were canceled with the caller's connection, its outcome would
+// be unknown without need. If the caller disconnects before the binding is sent, the binder does not send it.
 //
-// Of two replicas the one that does not lead follows the other's bindings by its
-// watch, which may be behind when the lead changes: client-go waits up to a minute
-// before it tries an API server again that was away. So a lead begins with a read of the API
-// server's resource version, and until the watch has shown all up to it, the pods of each
-// node are read with the first Bind to it. Binds that come at once wait for one read: hundreds
-// of their own ran into their time limits on a loaded API server. To refuse until the watch has
-// caught up would delay pods for a minute, and a list of all nodes is too much for a large
-// cluster.
+// With two replicas, the one that does not lead follows the bindings of the other by its watch. The watch may
+// be behind when the leader changes: client-go waits up to a minute before it retries an API server that was
+// unavailable. So a lead begins with a read of the API server's resource version. Until the watch has shown
+// all changes up to this version, the first Bind to each node reads the node's pods. Concurrent Binds share
+// one read: on a loaded API server, hundreds of separate reads exceeded their time limits. There are two
+// alternatives. A process that refuses all pods until the watch has caught up would delay them for a minute.
+// A list of the pods of all nodes is too large in a large cluster.
 //
-// Where this process leads itself, it knows since when, and sends nothing that could land when
-// another leads (Leads, package lease): so those reads show all that others have bound.
+// If this process itself takes part in the leader election, it knows since when it leads. It sends no binding
+// that could land when another process leads (Leads, package lease). So these reads show all bindings of
+// previous leaders.
 //
-// An extender beside each kube-scheduler does not know who asks. At the first Bind after a Silence it reads the Lease of
-// kube-scheduler, which takes a millisecond or two: the same leader as before means that no
-// other has bound anything, once a Handover has passed. What is left is a binding that is
-// written after these reads, of an extender whose kube-scheduler has let go of the lead with a
-// Bind under way: then the device plugin, which gives nothing twice, finds another GPU for one
-// of the pods or refuses it.
+// An extender beside each kube-scheduler does not know which kube-scheduler sends a request. At the first
+// Bind after a Silence, it reads the Lease of kube-scheduler, which takes a millisecond or two. If the leader
+// is the same as before, no other process has bound pods, once a Handover has passed. One gap remains: an
+// extender may write a binding after these reads if its kube-scheduler gave up the lead during a Bind. Then
+// the device plugin, which allocates no slot twice, gives one of the pods another GPU, or rejects it.
 package binder

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// end is how a process stops to bind.
+// end tracks the shutdown of a process that binds pods.
 type end struct {
 	mu    sync.Mutex
 	ended bool
-	binds sync.WaitGroup // under way
-	lands time.Time      // until then what was sent may land, though nothing is under way any more
+	binds sync.WaitGroup // in progress
+	lands time.Time      // until then, a binding of unknown outcome may land
 }
 
-// unknown notes that a binding may land that no more is heard of.
+// unknown records a binding whose outcome the binder will not learn.
 func (e *end) unknown(sent time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -22,8 +22,8 @@ func (e *end) unknown(sent time.Time) {
 	}
 }
 
-// enter counts a Bind until leave is called. One that begins too late is not waited for, and
-// NotReady has it refused.
+// enter counts a Bind until leave is called. Drain does not wait for a Bind that begins after it, because
+// NotReady rejects that Bind.
 func (e *end) enter() (leave func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -34,15 +34,15 @@ func (e *end) enter() (leave func()) {
 	return e.binds.Done
 }
 
-// begun reports whether nothing is to be bound any more.
+// begun reports whether the shutdown has begun.
 func (e *end) begun() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ended
 }
 
-// Drain has nothing more bound, and returns when all that was sent is answered, or cannot land
-// any more: then another process may decide.
+// Drain rejects new Binds. It returns when all sent bindings have been answered or cannot land any more. Then
+// another process may decide.
 func (b *Binder) Drain() {
 	b.end.mu.Lock()
 	b.end.ended = true

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Two bindings have an unknown outcome: the one that was sent last may land last, whichever was
-// given up first.
+// Two bindings have an unknown outcome. The one that was sent last may land last, in whichever order the
+// binder gave them up.
 func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Binder{Now: time.Now}

@@ -12,15 +12,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Whatever is read from the API server itself goes into the cache, for the watch
-// may be behind.
+// All methods of this file enter the pods that they read into the cache, because the watch may be behind.
 
-// LookTimeout bounds a read of a node's pods. An API server whose cache is behind
-// etcd waits three seconds for it, and then asks etcd.
+// LookTimeout bounds one read from the API server. An API server whose cache is behind etcd waits three
+// seconds for its cache, and then reads from etcd.
 const LookTimeout = 5 * time.Second
 
-// readPod reads the pod of that name, which may be another by now; nil: there is
-// none.
+// readPod reads the pod with the name of ref, which may have another UID by now; nil: there is none.
 func (b *Binder) readPod(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
 	read := b.Cache.BeginRead()
 	defer read.End()
@@ -31,8 +29,7 @@ func (b *Binder) readPod(ctx context.Context, ref placement.PodRef) (*v1.Pod, er
 	return pod, err
 }
 
-// enter records a pod that a read has shown to be bound, and forgets one that has
-// ended.
+// enter records a bound pod that a read has shown, and forgets a pod that has ended.
 func (b *Binder) enter(read *cache.Read, pod *v1.Pod) {
 	if !b.Names.Holds(pod) {
 		return

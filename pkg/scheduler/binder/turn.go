@@ -11,56 +11,55 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
-// Silence is how long kube-scheduler must have asked this extender nothing for
-// another to have been asked meanwhile. That takes longer: one that dies keeps the
-// Lease for fifteen seconds, and one that loses it or gives it up ends and has to
-// wait until the next has led and lost it.
+// Silence is the gap between two requests after which another extender may have served requests in between. A
+// change of the leader takes longer: a kube-scheduler that dies holds the Lease for fifteen seconds, and one
+// that loses or releases it exits, and can lead again only after the next leader has lost the Lease.
 const Silence = time.Second
 
-// Handover is how long after a lead has begun a binding of the one before may still be
-// written: its kube-scheduler asks for up to five seconds after it has given the Lease
-// away, a Bind takes BindTimeout at most, and the API server five seconds more.
+// Handover is the time after the start of a lead during which a binding of the previous leader may still be
+// written. Its kube-scheduler may send requests for five seconds after it has released the Lease, a Bind
+// takes at most BindTimeout, and the API server takes five seconds more.
 const Handover = 20 * time.Second
 
-// turn is the time in which kube-scheduler asks this extender and no other.
+// turn tracks whether kube-scheduler has sent its requests only to this extender.
 type turn struct {
 	mu       sync.Mutex
-	asked    time.Time // last
-	silences int       // so far
-	checked  int       // of them, after as many the Lease was read
-	lead     *lead     // as it was then
+	asked    time.Time // time of the last request
+	silences int       // number of silences so far
+	checked  int       // value of silences at the last read of the Lease
+	lead     *lead     // result of that read
 }
 
-// lead is the time in which one kube-scheduler leads, by what is known of it here.
+// lead is a period in which one kube-scheduler leads, as this process has observed it.
 type lead struct {
-	leader string    // what the Lease says; empty: not known
-	begun  time.Time // when it was first seen
-	from   string    // the API server's resource version when it was first seen
+	leader string    // name from Cluster.Leader; empty: unknown
+	begun  time.Time // start of the lead; with Cluster.Leader, the time of the first read that showed it
+	from   string    // the API server's resource version at that time
 
 	mu    sync.Mutex
-	read  map[string]bool // nodes whose pods were read since
-	shown bool            // the watch has shown all that was bound before
+	read  map[string]bool // nodes whose pods were read since then
+	shown bool            // the watch has shown all earlier bindings
 }
 
-// ask counts a question. After a silence another may have led.
+// ask records the time of a request. After a silence, another kube-scheduler may have led.
 func (t *turn) ask(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if lease.Passed(t.asked, now) > Silence { // or both machines were paused, and another has led meanwhile
+	if lease.Passed(t.asked, now) > Silence { // Passed also covers a pause of both machines, during which another process may have led
 		t.silences++
 	}
 	t.asked = now
 }
 
-// last returns the lead that is known, after how many silences, and whether it was
-// looked at since the last of them.
+// last returns the known lead and the number of silences. current means that the lead was read after the last
+// silence.
 func (t *turn) last() (l *lead, silences int, current bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lead, t.silences, t.lead != nil && t.checked == t.silences
 }
 
-// found records who leads after so many silences.
+// found records the lead that was read after the given number of silences.
 func (t *turn) found(l *lead, silences int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,7 +68,7 @@ func (t *turn) found(l *lead, silences int) {
 	}
 }
 
-// caughtUp reports whether the cache has all of a node that was bound before the lead.
+// caughtUp reports whether the cache has all pods of a node that were bound before the lead.
 func (l *lead) caughtUp(node string, shown func(revision string) bool) bool {
 	l.mu.Lock()
 	done := l.shown || l.read[node]
@@ -90,12 +89,11 @@ func (l *lead) caught(node string) {
 	l.read[node] = true
 }
 
-// catchUp has the cache know of all that others have bound to a node. They can have
-// bound something only while another kube-scheduler led, so after a silence the Lease
-// is read. Where the leader is another than before, or leads for a moment only, the watch
-// may be behind by a minute: so long may client-go wait before it tries an API server again
-// that was away. Until it has shown all that was written before, the pods of the node are
-// read. Binds that come at once wait for one read.
+// catchUp loads the pods that previous leaders bound to a node. A previous leader can exist only after a
+// silence, so after each silence catchUp reads the Lease. If the leader has changed, or has led only for a
+// short time, the watch may be a minute behind: client-go may wait that long before it retries an API server
+// that was unavailable. Until the watch has shown all earlier changes, catchUp reads the pods of the node.
+// Concurrent Binds share one read.
 func (b *Binder) catchUp(ctx context.Context, node string) error {
 	lead, err := b.leads(ctx)
 	if err != nil || lead.caughtUp(node, b.Cluster.Shown) {
@@ -113,8 +111,8 @@ func (b *Binder) catchUp(ctx context.Context, node string) error {
 	return err
 }
 
-// share returns what a read returns that is under way, or reads. Where the read of another
-// failed, which may have hung for long, it reads once more.
+// share runs read, or returns the result of a concurrent read with the same key. If that read fails, possibly
+// after a long time, share runs read once more.
 func (b *Binder) share(key string, read func() (any, error)) (any, error) {
 	result, err, shared := b.Reads.Do(key, read)
 	if err != nil && shared {
@@ -123,12 +121,13 @@ func (b *Binder) share(key string, read func() (any, error)) (any, error) {
 	return result, err
 }
 
-// look bounds a read by LookTimeout alone: others may wait for it that came later.
+// look bounds a read only by LookTimeout, not by the caller's deadline: later callers may wait for the same
+// read.
 func look(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), LookTimeout)
 }
 
-// readNode has the cache know of the pods that are bound to a node.
+// readNode reads the pods that are bound to a node into the cache.
 func (b *Binder) readNode(ctx context.Context, node string) error {
 	ctx, cancel := look(ctx)
 	defer cancel()
@@ -144,7 +143,7 @@ func (b *Binder) readNode(ctx context.Context, node string) error {
 	return nil
 }
 
-// leads returns the lead in which kube-scheduler asks now.
+// leads returns the current lead.
 func (b *Binder) leads(ctx context.Context) (*lead, error) {
 	if b.Leads != nil {
 		return b.own(ctx)
@@ -160,7 +159,7 @@ func (b *Binder) leads(ctx context.Context) (*lead, error) {
 	return found.(*lead), nil
 }
 
-// readLead reads who leads, unless that was read since the last silence.
+// readLead reads the current leader, unless that was read since the last silence.
 func (b *Binder) readLead(ctx context.Context) (*lead, error) {
 	last, silences, current := b.turn.last()
 	if current {
@@ -186,7 +185,7 @@ func (b *Binder) readLead(ctx context.Context) (*lead, error) {
 	return last, nil
 }
 
-// newLead returns a lead that has begun; nothing has been read for it.
+// newLead returns a lead for which no node has been read yet.
 func (b *Binder) newLead(ctx context.Context, leader string, begun time.Time) (*lead, error) {
 	from, err := b.Cluster.Revision(ctx)
 	if err != nil {
@@ -195,11 +194,11 @@ func (b *Binder) newLead(ctx context.Context, leader string, begun time.Time) (*
 	return &lead{leader: leader, begun: begun, from: from, read: make(map[string]bool)}, nil
 }
 
-// errNotAlone is why a process that has led binds nothing.
+// errNotAlone is the error of a process that can no longer rely on its Lease.
 var errNotAlone = errors.New("the Lease was not renewed in time: another may lead soon, or leads")
 
-// own returns the lead of this process. What others have sent before it has landed: none of
-// them sends when another may lead before that.
+// own returns the lead of this process. All bindings of previous leaders have landed or failed, because no
+// process sends a binding that could land when another process leads.
 func (b *Binder) own(ctx context.Context) (*lead, error) {
 	since, alone := b.Leads()
 	if !alone {

@@ -7,8 +7,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease/leasetest"
 )
 
-// The machine of a kube-scheduler and its extender is paused, another leads meanwhile, and both go on:
-// the Lease is read again.
+// The machines of a kube-scheduler and its extender are paused, another kube-scheduler leads, and both
+// machines resume. The extender reads the Lease again.
 func TestAPausedMachineIsASilence(t *testing.T) {
 	var turn turn
 	now := time.Now()
@@ -21,7 +21,7 @@ func TestAPausedMachineIsASilence(t *testing.T) {
 	}
 }
 
-// A question that comes while the Lease is read, after another silence, has it read again.
+// If a request follows another silence during a read of the Lease, the Lease is read again.
 func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
 	var turn turn
 	now := time.Now()
@@ -34,7 +34,7 @@ func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
 	}
 	_, silences, _ = turn.last()
 	turn.found(&lead{leader: "b"}, silences)
-	turn.found(&lead{leader: "a"}, silences-1) // an answer that was long on its way
+	turn.found(&lead{leader: "a"}, silences-1) // a late response
 	if last, _, current := turn.last(); !current || last.leader != "b" {
 		t.Errorf("leader %q, current %t; want b", last.leader, current)
 	}

@@ -1,30 +1,31 @@
-// Package lease tells a process whether it decides alone. Both kube-scheduler with the plugin
-// and the extender of a cluster's own kube-scheduler run in several replicas.
+// Package lease decides whether a process may send bindings because it leads, and no other process can lead
+// before they land. Both kube-scheduler with the plugin, and the extender of a cluster's own
+// kube-scheduler, use it: they run in several replicas.
 //
 // # Invariants
 //
-//   - What is sent while Leads says so has landed, or never will, before another has the Lease.
-//     So all that the one before has bound is in the API server when a lead begins.
-//   - The Lease is given back when all that was sent is answered.
+//   - A binding that a process sends while Leads allows it lands, or fails, before another process has
+//     the Lease. So when a lead begins, the API server has all bindings of previous leaders.
+//   - A process releases the Lease only after all its bindings have been answered.
 //
 // # Decisions
 //
-// Another may take the Lease when it has not been renewed for its duration. A binding lands
-// within controller.BindDeadline of its arrival, or never. So this process sends nothing in the
-// last seconds of the duration, by its own clock and from the moment at which the last renewal
-// was sent. No read is needed for that, and it holds whatever has kept the process up: one that
-// was frozen finds that too much time has passed. What is left is a process that is frozen
-// between its last look at the clock and the sending, and goes on when another leads; then the
-// device plugin, which gives nothing twice, finds another GPU for one of two pods or refuses it.
+// Another process may acquire the Lease when it has not been renewed for its duration. A binding lands within
+// controller.BindDeadline of its arrival, or never. So this process sends nothing in the last seconds of the
+// duration, measured by its own clock from the moment at which it sent the last renewal. This takes no read,
+// and it works whatever has delayed the process: after a freeze, the process finds that too much time has
+// passed. One gap remains: a process may freeze after its last look at the clock, and send the binding when
+// another process leads. Then the device plugin, which allocates no slot twice, gives one of two pods another
+// GPU, or rejects it.
 //
-// A process that was frozen can find the Lease given back by another that has had it meanwhile, and
-// take it as it renews it: kube-scheduler does not end then. The Lease counts how often it has
-// changed hands, and by that another lead begins.
+// After a freeze, a process may also find that another process has held the Lease and released it meanwhile.
+// Its next renewal then acquires the Lease, and kube-scheduler does not exit. The Lease counts its
+// transitions, so Lock detects that a new lead has begun.
 //
-// Where the Lease was deleted by hand, the process that had it finds another there when it renews it
-// next, within seconds. So the other, which has seen the first one's Lease, sends nothing until that
-// has sent its last.
+// If somebody deletes the Lease, another process may create it. The previous holder notices at its next
+// renewal, within seconds. The new holder has seen the previous Lease, so it sends nothing until the previous
+// holder has stopped sending.
 //
-// Either process gives the Lease back when it has to end, and also when it could not renew
-// it, which is before its duration is over. Both go through Update, which waits.
+// A process releases the Lease when it exits. It also does so when it could not renew the Lease, before the
+// duration is over. Both cases call Update, which waits for the answers.
 package lease

@@ -12,28 +12,28 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// margin is for the way of a binding to the API server, and for clocks that do not run alike.
+// margin is the time that a binding needs to reach the API server, and the tolerated difference of clocks.
 const margin = time.Second
 
-// Lock is the lock of leader election, which knows since when this process has the Lease, and for
-// how long it may send.
+// Lock is the lock of a leader election. It records since when this process holds the Lease, and for how long
+// the process may send bindings.
 type Lock struct {
 	resourcelock.Interface
 	now      func() time.Time
-	valid    time.Duration // after each renewal
+	valid    time.Duration // how long sending is allowed after a renewal
 	duration time.Duration // of the Lease
 	drain    func()
 
 	mu             sync.Mutex
-	since, renewed time.Time // zero where this process has not the Lease
-	turns          int       // how often it had changed hands then
-	other          bool      // the last read of the Lease has shown that another has it
-	from           time.Time // nothing may be sent before
+	since, renewed time.Time // start of the lead and last renewal; zero while this process does not hold the Lease
+	turns          int       // the Lease's number of transitions at the last renewal
+	other          bool      // another process held the Lease at the last read
+	from           time.Time // sending is not allowed before
 }
 
-// Watch puts a Lock in the place of the configuration's. Drain returns when all that was sent is
-// answered; it is called when Leads says no more that something may be sent. It returns an error
-// where the times of the configuration leave none for sending.
+// Watch replaces the lock of the configuration with a Lock. The Lock calls drain before it releases the
+// Lease, when Leads no longer allows sending. drain must return only when all bindings have been answered.
+// Watch returns an error if the configured durations leave no time for sending.
 func Watch(config *leaderelection.LeaderElectionConfig, now func() time.Time, drain func()) (*Lock, error) {
 	valid := config.LeaseDuration - controller.BindDeadline - margin
 	if valid <= config.RetryPeriod {
@@ -45,7 +45,8 @@ func Watch(config *leaderelection.LeaderElectionConfig, now func() time.Time, dr
 	return l, nil
 }
 
-// Get reads the Lease. After a deletion another may have made it again while this process had it.
+// Get reads the Lease. If the Lease was deleted and another process has created it again, Get records that
+// this process no longer holds it.
 func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.Interface.Get(ctx)
 	if err == nil {
@@ -59,8 +60,9 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, err
 }
 
-// Create writes a new Lease. If another process had the one before, somebody has deleted that under it, and it may
-// not have noticed yet. It sends nothing any more when the duration of the Lease has passed.
+// Create writes a new Lease. If another process held the previous Lease, somebody has deleted it, and that
+// process may not have noticed yet. It stops sending when the duration of the Lease has passed, so this
+// process sends nothing until then.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	if l.other {
@@ -70,7 +72,7 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return l.write(record, true, func() error { return l.Interface.Create(ctx, record) })
 }
 
-// Update renews the Lease, takes it, or gives it back.
+// Update renews, acquires or releases the Lease.
 func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(record, false, func() error { return l.Interface.Update(ctx, record) })
 }
@@ -89,8 +91,8 @@ func (l *Lock) write(record resourcelock.LeaderElectionRecord, created bool, sen
 	return err
 }
 
-// set records a renewal, or that the Lease is given back. Where it was created, or has changed hands,
-// others may have had it: a lead begins.
+// set records a renewal, or a release with a zero time. If the Lease was created or its number of transitions
+// has changed, other processes may have held it, so a new lead begins.
 func (l *Lock) set(renewed time.Time, turns int, begins bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,8 +102,8 @@ func (l *Lock) set(renewed time.Time, turns int, begins bool) {
 	l.renewed, l.turns = renewed, turns
 }
 
-// Leads returns since when this process leads, and whether what it sends now lands before another
-// can lead.
+// Leads returns since when this process leads, and whether bindings that it sends now land, or fail, before
+// another process can lead.
 func (l *Lock) Leads() (since time.Time, alone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,13 +111,13 @@ func (l *Lock) Leads() (since time.Time, alone bool) {
 	return l.since, !l.renewed.IsZero() && Passed(l.renewed, now) < l.valid && !now.Before(l.from)
 }
 
-// Passed returns how much time has passed between two readings of the clock. The monotonic clock stands
-// still while a virtual machine is paused, and the time of the day may be set back.
+// Passed returns the time between two readings of the clock. It returns the longer of two measurements,
+// because the monotonic clock stops while a virtual machine is paused, and the wall clock may be set back.
 func Passed(since, now time.Time) time.Duration {
 	return max(now.Sub(since), now.Round(0).Sub(since.Round(0)))
 }
 
-// Alone is Leads of a process that shares with none.
+// Alone returns a Leads function for a process that runs without leader election.
 func Alone(since time.Time) func() (time.Time, bool) {
 	return func() (time.Time, bool) { return since, true }
 }

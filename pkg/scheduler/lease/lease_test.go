@@ -18,12 +18,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease/leasetest"
 )
 
-// server is a lock at the API server: each write takes a while, and may fail.
+// server is a lock at the API server. Each write takes some time, and may fail.
 type server struct {
 	resourcelock.Interface
 	takes func()
 	err   error
-	has   string // who has the Lease
+	has   string // holder of the Lease
 }
 
 func (*server) Identity() string { return "a" }
@@ -39,17 +39,17 @@ func (s *server) Update(_ context.Context, r resourcelock.LeaderElectionRecord) 
 	return s.err
 }
 
-// A process may send for nine of the fifteen seconds after the last renewal was sent.
+// A process may send bindings for nine of the fifteen seconds after it sent the last renewal.
 func TestWhenAProcessDecidesAlone(t *testing.T) {
 	begin := time.Unix(1_700_000_000, 0)
 	type step struct {
-		write   string // who is written: "a", "" to give it back; "none": nothing is
+		write   string // the holder to write: "a", or "" to release the Lease; "none": no write
 		takes   time.Duration
 		fails   bool
-		turns   int // how often the Lease has changed hands, as is written
+		turns   int // the written number of transitions
 		creates bool
-		after   time.Duration // that pass then
-		since   time.Duration // after the beginning; -1: it does not lead
+		after   time.Duration // time that passes after the write
+		since   time.Duration // start of the lead, relative to the begin of the test; -1: the process does not lead
 		alone   bool
 	}
 	own := func(after time.Duration, alone bool) step { return step{write: "a", after: after, alone: alone} }
@@ -108,11 +108,11 @@ func TestWhenAProcessDecidesAlone(t *testing.T) {
 	}
 }
 
-// shared is a Lease at the API server that several have.
+// shared is a Lease at the API server that several processes use.
 type shared struct {
-	resourcelock.Interface // of one of them: nothing else of it is used
+	resourcelock.Interface // nil: the test calls no other method
 	record                 *resourcelock.LeaderElectionRecord
-	version, read          int // as many were written, and as this one knows it
+	version, read          int // the version of the Lease, and the version that this process has read
 	frozen                 func()
 }
 
@@ -143,8 +143,8 @@ func (s *shared) Update(_ context.Context, r resourcelock.LeaderElectionRecord) 
 	return nil
 }
 
-// While a process is frozen, another has the Lease and gives it back. client-go takes that for a
-// renewal, and what the other has bound is not known.
+// While a process is frozen, another one acquires the Lease and releases it. For client-go this is a renewal,
+// but the bindings of the other process are unknown.
 func TestALeadIsAnotherOnceOthersHaveLed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -169,7 +169,7 @@ func TestALeadIsAnotherOnceOthersHaveLed(t *testing.T) {
 			before, _ = lock.Leads()
 			time.Sleep(time.Minute)
 			api.record = &resourcelock.LeaderElectionRecord{LeaderTransitions: api.record.LeaderTransitions + 1, LeaseDurationSeconds: 1}
-			api.version += 2 // another has taken it and given it back
+			api.version += 2 // another process has acquired and released the Lease
 		}
 		elector, err := leaderelection.NewLeaderElector(config)
 		if err != nil {
@@ -185,7 +185,7 @@ func TestALeadIsAnotherOnceOthersHaveLed(t *testing.T) {
 	})
 }
 
-// The clock that has gone further counts.
+// The clock that has advanced further counts.
 func TestAPausedMachineDoesNotDecide(t *testing.T) {
 	for name, tc := range map[string]struct {
 		later func(time.Time) time.Time
@@ -217,7 +217,7 @@ func testLater(t *testing.T, later func(time.Time) time.Time, want bool) {
 	}
 }
 
-// The Lease is given back when all is answered, and by then nothing more is sent.
+// A process releases the Lease when all its bindings have been answered, and sends no more by then.
 func TestTheLeaseIsGivenBackWhenAllIsAnswered(t *testing.T) {
 	api, drained := &server{takes: func() {}}, false
 	config := &leaderelection.LeaderElectionConfig{Lock: api, LeaseDuration: 15 * time.Second, RetryPeriod: 2 * time.Second}
@@ -248,15 +248,15 @@ func TestTimesThatLeaveNoneForSendingAreRefused(t *testing.T) {
 	}
 }
 
-// replica is one of several that want the same Lease.
+// replica is one of several processes that compete for one Lease.
 type replica struct {
-	resourcelock.Interface // nothing else of it is used
+	resourcelock.Interface // nil: the test calls no other method
 	lease                  *oneLease
 	id                     string
-	knows                  int // the version that it has read
+	knows                  int // the version that the replica has read
 }
 
-// oneLease is a Lease at the API server, or none.
+// oneLease is a Lease at the API server that can be deleted.
 type oneLease struct {
 	mu      sync.Mutex
 	record  *resourcelock.LeaderElectionRecord
@@ -306,8 +306,8 @@ func (r *replica) write(record *resourcelock.LeaderElectionRecord) {
 	r.lease.record, r.knows = record, r.lease.version
 }
 
-// Somebody deletes the Lease, and either replica is the first to make it again: at no time do both
-// decide, and soon one does.
+// The Lease is deleted, and either replica creates it again first. The two replicas never decide at the same
+// time, and soon one of them does.
 func TestADeletedLeaseHasOneLeader(t *testing.T) {
 	for try := range 20 {
 		deleted := time.Duration(try) * 200 * time.Millisecond

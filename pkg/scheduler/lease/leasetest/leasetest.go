@@ -1,4 +1,4 @@
-// Package leasetest has a clock for tests.
+// Package leasetest creates clock readings for tests.
 package leasetest
 
 import (
@@ -6,11 +6,12 @@ import (
 	"unsafe"
 )
 
-// AfterPause returns a time that is later by the time of the day and not by the monotonic clock, which
-// stands still while a virtual machine is paused. It writes into a time.Time: no function makes such a one.
+// AfterPause returns t as the clock reads after a pause of a virtual machine: the wall clock has advanced,
+// and the monotonic clock has not. No function of package time returns such a value, so AfterPause changes
+// the fields of time.Time.
 func AfterPause(t time.Time, pause time.Duration) time.Time {
 	type layout struct {
-		wall uint64 // seconds from bit 30 on
+		wall uint64 // seconds from bit 30
 		ext  int64
 		loc  *time.Location
 	}
