@@ -22,12 +22,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// BindDeadline is how long the API server may work on a binding, by its own
-// clock: it is sent with the request. Once it has passed, with some margin, a
-// binding of unknown outcome can be settled by reading the pod.
+// BindDeadline is how long the API server may process a binding, measured by its own clock. The request
+// carries it as its timeout. When it has passed with some margin, a read of the pod resolves a binding of
+// unknown outcome.
 const BindDeadline = 5 * time.Second
 
-// Client reads pods and sends bindings for the extender or the plugin. The Controller lends it the objects of the watches.
+// Client reads pods and sends bindings for the extender or the plugin. Its Controller provides the watched
+// objects.
 type Client struct {
 	*Controller
 	core   corev1.CoreV1Interface
@@ -35,14 +36,14 @@ type Client struct {
 	lease  types.NamespacedName
 }
 
-// NewClient returns the extender's hand at the API server, or the plugin's. The Lease is that by
-// which those lead who ask the extender; the plugin knows by itself when it leads, and has none.
+// NewClient returns a client. lease names the Lease of the kube-schedulers that send requests to the
+// extender. The plugin passes no name: it detects by itself when it leads.
 func NewClient(c *Controller, client kubernetes.Interface, lease types.NamespacedName) *Client {
 	return &Client{Controller: c, core: client.CoreV1(), leases: client.CoordinationV1(), lease: lease}
 }
 
-// PodsBy lists the pods of a namespace that a label selector matches, whole: the watches keep little of
-// them.
+// PodsBy lists the pods of a namespace by a label selector. The pods are complete, unlike the trimmed pods of
+// the watches.
 func (c *Client) PodsBy(ctx context.Context, namespace, selector string) ([]v1.Pod, error) {
 	list, err := c.core.Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
 	if err != nil {
@@ -51,9 +52,10 @@ func (c *Client) PodsBy(ctx context.Context, namespace, selector string) ([]v1.P
 	return list.Items, nil
 }
 
-// Leader reads who has the Lease, and how often it has changed hands: one that was frozen can have it
-// once more after another. It returns an empty name where there is no Lease, or where it may not be
-// read. A read of one object asks etcd, and takes a millisecond or two.
+// Leader reads the holder of the Lease and its number of transitions. The number distinguishes two leads of
+// one process, which after a freeze may lead again after another process. Leader returns an empty name if
+// there is no Lease or the process may not read it. This read of one object goes to etcd, and takes a
+// millisecond or two.
 func (c *Client) Leader(ctx context.Context) (string, error) {
 	lease, err := c.leases.Leases(c.lease.Namespace).Get(ctx, c.lease.Name, metav1.GetOptions{})
 	switch {
@@ -71,8 +73,8 @@ func (c *Client) Leader(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s %d", *lease.Spec.HolderIdentity, turns), nil
 }
 
-// Revision reads the resource version that the API server has reached. It waits for
-// etcd to say so, up to 0.1 s.
+// Revision reads the current resource version of the API server. The API server may wait up to 0.1 s for
+// etcd.
 func (c *Client) Revision(ctx context.Context) (string, error) {
 	list, err := c.core.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -81,9 +83,8 @@ func (c *Client) Revision(ctx context.Context) (string, error) {
 	return list.ResourceVersion, nil
 }
 
-// Wake has kube-scheduler try a waiting pod again: it does so when an annotation of the
-// pod changes. They can be changed through the pod's status, which takes no right to
-// change the pod itself.
+// Wake makes kube-scheduler try a waiting pod again, by changing an annotation of the pod. It patches the
+// status subresource, which can also change annotations and requires no permission to change the pod itself.
 func (c *Client) Wake(ctx context.Context, pod placement.PodRef) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid":         pod.UID,
@@ -96,7 +97,7 @@ func (c *Client) Wake(ctx context.Context, pod placement.PodRef) error {
 	return err
 }
 
-// ReadPod reads a pod from the API server. It returns nil when there is none.
+// ReadPod reads a pod from the API server. It returns nil if there is no such pod.
 func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
 	pod, err := c.core.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -105,8 +106,8 @@ func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, 
 	return pod, err
 }
 
-// ReadPodsOn reads the pods of a node that have not ended. Without a resource
-// version the API server answers with what etcd has by then.
+// ReadPodsOn reads the pods of a node that have not ended. The request has no resource version, so the API
+// server returns the current state of etcd.
 func (c *Client) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 	selector := fields.AndSelectors(notTerminal(), fields.OneTermEqualSelector("spec.nodeName", node))
 	list, err := c.core.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
@@ -120,10 +121,10 @@ func (c *Client) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
 	return pods, nil
 }
 
-// Bind sends a binding once, with a deadline. The API server says how many it takes: no
-// limit of the client's own keeps one back until it is too late. And client-go repeats
-// none: the last error would say nothing of whether an earlier try was written. What the
-// API server refuses because it is busy was not, and kube-scheduler tries again.
+// Bind sends a binding once, with a deadline. The client applies no rate limit, which could delay a binding
+// past its deadline: the API server limits bindings itself. client-go must not retry, because the last error
+// would not show whether an earlier attempt was written. A binding that the API server rejects because it is
+// busy was not written, and kube-scheduler tries the pod again.
 func (c *Client) Bind(ctx context.Context, binding *v1.Binding) error {
 	ctx, cancel := context.WithTimeout(ctx, BindDeadline)
 	defer cancel()
@@ -142,13 +143,13 @@ func (c *Client) Bind(ctx context.Context, binding *v1.Binding) error {
 	return err
 }
 
-// notSentError is why there was no connection on which to send a binding.
+// notSentError is an error that occurred before there was a connection to send the binding.
 type notSentError struct{ error }
 
 func (e notSentError) Unwrap() error { return e.error }
 
-// Refused reports whether an error of Bind says that the binding was not
-// written: the API server's own refusal, or no connection to it at all.
+// Refused reports whether an error of Bind means that the binding was not written: the API server rejected
+// it, or there was no connection.
 func (c *Client) Refused(err error) bool {
 	if errors.As(err, new(notSentError)) {
 		return true

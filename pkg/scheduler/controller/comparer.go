@@ -12,20 +12,20 @@ import (
 
 // Source has the objects that the cache must reflect.
 type Source interface {
-	// Stored returns the objects that the watches have shown, and whether
-	// these are all. They are not to be changed.
+	// Stored returns the objects that the watches have shown, and whether these are complete. Callers must
+	// not change the objects.
 	Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool)
 }
 
 // Drift counts the results of comparisons.
 type Drift interface {
-	// Compared records how many objects were wrong in the cache and have been corrected, by kind
-	// ("pod" or "node").
+	// Compared records the number of cached objects that were wrong and have been corrected, by kind ("pod"
+	// or "node").
 	Compared(wrong map[string]int)
 }
 
-// Comparer compares a cache with the objects of the watches, and heals it. Its
-// method is not to be called by several goroutines at once.
+// Comparer compares a cache with the objects of the watches, and corrects the cache. It is not safe for
+// concurrent use.
 type Comparer struct {
 	Log    *zap.Logger
 	Names  api.Names
@@ -36,9 +36,8 @@ type Comparer struct {
 	suspects map[cache.Difference]bool // found by the last comparison
 }
 
-// Compare rebuilds a cache from the stored objects and looks for differences. The cache gets the
-// rebuilt entry when Compare finds a difference for the second time and no event has changed the
-// cached entry in between.
+// Compare rebuilds a cache from the stored objects and finds the differences. If it finds a difference for
+// the second time, and no event has changed the cached entry in between, it replaces the cached entry.
 func (c *Comparer) Compare() {
 	read := c.Cache.BeginRead()
 	defer read.End()
@@ -70,10 +69,10 @@ func (c *Comparer) Compare() {
 	c.Drift.Compared(wrong)
 }
 
-// rebuild puts a cache together from scratch. Pods come first: the cache computes the state of a
-// node once, for all its pods.
+// rebuild returns a cache of the stored objects. It adds the pods first, so that the cache computes the state
+// of each node only once.
 func (c *Comparer) rebuild(pods []*v1.Pod, nodes []*v1.Node) *cache.Cache {
-	feeder := &Feeder{Log: zap.NewNop(), Names: c.Names, Cache: cache.New()} // the handlers have logged it all
+	feeder := &Feeder{Log: zap.NewNop(), Names: c.Names, Cache: cache.New()} // the handlers have logged all errors already
 	for _, pod := range pods {
 		feeder.setPod(pod)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// objects are pods by name and nodes by name.
+// objects contains pods and nodes by name.
 type objects struct {
 	pods  map[string]*v1.Pod
 	nodes map[string]*v1.Node
@@ -37,7 +37,7 @@ func newObjects(pods ...*v1.Pod) objects {
 type source struct {
 	stored     objects
 	incomplete bool
-	read       func() // happens after the objects were read; nil: nothing does
+	read       func() // runs after a read of the objects; nil: nothing runs
 }
 
 func (s *source) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
@@ -62,8 +62,7 @@ func (d *drift) Compared(wrong map[string]int) {
 	d.told = append(d.told, counted{wrong["pod"], wrong["node"]})
 }
 
-// comparison is a Comparer of a cache that the handlers have fed, and what
-// surrounds it.
+// comparison is a Comparer with a cache that the handlers have fed, and its environment.
 type comparison struct {
 	*Comparer
 	*source
@@ -72,7 +71,7 @@ type comparison struct {
 	logs  *observer.ObservedLogs
 }
 
-// newComparison has handled the node and these pods.
+// newComparison returns a comparison whose handlers have processed the node and the given pods.
 func newComparison(t *testing.T, handled ...*v1.Pod) *comparison {
 	t.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)
@@ -88,7 +87,7 @@ func newComparison(t *testing.T, handled ...*v1.Pod) *comparison {
 	return c
 }
 
-// happens changes the objects that the watches have stored.
+// happens changes the stored objects.
 func (c *comparison) happens(change func(objects)) { change(c.stored) }
 
 func (c *comparison) want(t *testing.T, held []gpu.Units, told ...counted) {
@@ -101,8 +100,8 @@ func (c *comparison) want(t *testing.T, held []gpu.Units, told ...counted) {
 	}
 }
 
-// Handlers are behind the stored pods at one comparison, and a pod is deleted during the next. Both find it
-// missing, and the second must not bring it back.
+// At one comparison, the handlers are behind the stored pods. During the next one, a pod is deleted. Both
+// comparisons miss the pod in the cache, and the second must not add it again.
 func TestADeletedPodIsNotBroughtBack(t *testing.T) {
 	c := newComparison(t)
 	web := pod("web", "1", "GPU-b")
@@ -118,7 +117,7 @@ func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		handled []*v1.Pod
-		happens func(objects) // and no handler hears of it
+		happens func(objects) // a change that no handler receives
 		before  []gpu.Units
 		after   []gpu.Units
 		wrong   counted
@@ -207,7 +206,7 @@ func TestWhatIsNoDrift(t *testing.T) {
 		name    string
 		handled []*v1.Pod
 		before  func(t *testing.T, c *comparison)
-		between func(t *testing.T, c *comparison) // the two comparisons
+		between func(t *testing.T, c *comparison) // runs between the two comparisons
 		held    []gpu.Units
 	}{
 		{
@@ -283,7 +282,7 @@ func TestWhatIsNoDrift(t *testing.T) {
 	}
 }
 
-// With real informers: what the cache has lost behind their back comes back.
+// With real informers, the Comparer restores entries that were removed from the cache directly.
 func TestComparerOfAController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(node(inventory), pod("web", "1", "GPU-a"), pod("db", "2", "GPU-b"))

@@ -25,22 +25,21 @@ type Controller struct {
 	names      api.Names
 	progress   progress
 	pods       informers.SharedInformerFactory
-	others     informers.SharedInformerFactory // nodes, and the budgets of pods
+	others     informers.SharedInformerFactory // nodes and PodDisruptionBudgets
 	podLister  listers.PodLister
 	podIndex   toolscache.Indexer
 	nodeLister listers.NodeLister
 	budgets    policylisters.PodDisruptionBudgetLister
 	podsDone   toolscache.ResourceEventHandlerRegistration
 	nodesDone  toolscache.ResourceEventHandlerRegistration
-	// budgetsDone reports whether the first list of budgets is here: no pod
-	// handles their events.
+	// budgetsDone reports whether the first list of budgets has arrived. Budgets have no event handler.
 	budgetsDone toolscache.InformerSynced
 }
 
-// byNode is the index of pods by the node that they are on.
+// byNode is the name of the index of pods by node.
 const byNode = "node"
 
-// New makes a controller. Nothing is watched until Run.
+// New returns a controller. It watches nothing until Run.
 func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache.Cache) (*Controller, error) {
 	tweak := informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = notTerminal().String() })
 	pods := informers.NewSharedInformerFactoryWithOptions(client, 0, tweak, informers.WithTransform(Trim(names)))
@@ -48,8 +47,8 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 	return follow(log, pods, others, names, c)
 }
 
-// Follow makes a controller that follows the informers of kube-scheduler, which watch the pods that
-// are not terminal. The caller calls it before it starts the informers, and does not call Run.
+// Follow returns a controller that uses the informers of kube-scheduler, whose pod informer omits terminal
+// pods. Call it before the informers start, and do not call Run.
 func Follow(log *zap.Logger, factory informers.SharedInformerFactory, names api.Names, c *cache.Cache) (*Controller, error) {
 	return follow(log, factory, factory, names, c)
 }
@@ -77,7 +76,7 @@ func follow(log *zap.Logger, pods, others informers.SharedInformerFactory, names
 	return ctl, nil
 }
 
-// notTerminal selects the pods that have not ended, on the server's side.
+// notTerminal is a field selector for pods that have not ended.
 func notTerminal() fields.Selector {
 	return fields.AndSelectors(
 		fields.OneTermNotEqualSelector("status.phase", string(v1.PodSucceeded)),
@@ -94,8 +93,7 @@ func (c *Controller) Run(ctx context.Context) {
 	c.others.Shutdown()
 }
 
-// Missing says which list the cache has not seen in full yet; it is empty when
-// it has seen all.
+// Missing returns the first list that is not in the cache yet; empty: all are.
 func (c *Controller) Missing() string {
 	switch {
 	case !c.nodesDone.HasSynced():
@@ -108,22 +106,19 @@ func (c *Controller) Missing() string {
 	return ""
 }
 
-// Shown reports whether the cache has heard of all that was written of pods up to a
-// resource version.
+// Shown reports whether the cache has all changes of pods up to a resource version.
 func (c *Controller) Shown(revision string) bool { return c.progress.past(revision) }
 
-// Pod returns a pod as the watch last showed it, or nil. It is trimmed to what
-// gpumem reads of a pod.
+// Pod returns a pod as the watch last showed it, or nil. The pod is trimmed.
 func (c *Controller) Pod(namespace, name string) *v1.Pod {
 	pod, err := c.podLister.Pods(namespace).Get(name)
 	if err != nil {
-		return nil // a lister's only error: not found
+		return nil // a lister returns no error but NotFound
 	}
 	return pod
 }
 
-// Node returns a node as the watch last saw it, or nil. It is trimmed to what gpumem
-// reads of a node, and not to be changed.
+// Node returns a node as the watch last showed it, or nil. The node is trimmed. Callers must not change it.
 func (c *Controller) Node(name string) *v1.Node {
 	node, err := c.nodeLister.Get(name)
 	if err != nil {
@@ -132,17 +127,16 @@ func (c *Controller) Node(name string) *v1.Node {
 	return node
 }
 
-// Stored returns all objects that the watches have shown, trimmed to what
-// gpumem reads, and whether the first lists are among them. They are not to be
-// changed. The cache may not have heard of the latest yet.
+// Stored returns all objects that the watches have shown, trimmed, and whether the first lists are complete.
+// Callers must not change the objects. The cache may not have the latest changes yet.
 func (c *Controller) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
 	pods, podsErr := c.podLister.List(labels.Everything())
 	nodes, nodesErr := c.nodeLister.List(labels.Everything())
 	return pods, nodes, c.Missing() == "" && podsErr == nil && nodesErr == nil
 }
 
-// nodeOf returns the index of pods by node: those that ask for GPU memory and
-// have none are under the empty name.
+// nodeOf returns the index function for pods by node. Pods that request GPU memory and have no node are under
+// the empty name.
 func nodeOf(names api.Names) toolscache.IndexFunc {
 	return func(obj any) ([]string, error) {
 		if pod, ok := obj.(*v1.Pod); ok && (pod.Spec.NodeName != "" || names.Holds(pod)) {
@@ -152,11 +146,11 @@ func nodeOf(names api.Names) toolscache.IndexFunc {
 	}
 }
 
-// PodsOn returns the pods that are bound to a node and not terminal, trimmed.
+// PodsOn returns the pods that are bound to a node and not terminal. The pods are trimmed.
 func (c *Controller) PodsOn(node string) []*v1.Pod {
 	objects, err := c.podIndex.ByIndex(byNode, node)
 	if err != nil {
-		return nil // an index's only error: there is none of that name
+		return nil // the only error is an unknown index
 	}
 	pods := make([]*v1.Pod, 0, len(objects))
 	for _, obj := range objects {
@@ -167,14 +161,14 @@ func (c *Controller) PodsOn(node string) []*v1.Pod {
 	return pods
 }
 
-// Waiting returns the pods that ask for GPU memory and are on no node, trimmed.
+// Waiting returns the pods that request GPU memory and have no node. The pods are trimmed.
 func (c *Controller) Waiting() []*v1.Pod { return c.PodsOn("") }
 
-// Budgets returns the PodDisruptionBudgets of a namespace, trimmed.
+// Budgets returns the PodDisruptionBudgets of a namespace. They are trimmed.
 func (c *Controller) Budgets(namespace string) []*policyv1.PodDisruptionBudget {
 	budgets, err := c.budgets.PodDisruptionBudgets(namespace).List(labels.Everything())
 	if err != nil {
-		return nil // a lister of a cache has none
+		return nil // a lister of an informer returns no error
 	}
 	return budgets
 }

@@ -52,7 +52,7 @@ func node(annotation string) *v1.Node {
 	}}}
 }
 
-// pod is bound to the node, holds 3 units and is on that GPU.
+// pod returns a pod that is bound to the node and has 3 units of the device.
 func pod(name, uid, device string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -66,7 +66,7 @@ func pod(name, uid, device string) *v1.Pod {
 	}
 }
 
-// requested returns what each device of the node holds, in order of the index.
+// requested returns the allocated units of each device of the node, by index.
 func requested(c *cache.Cache) []gpu.Units {
 	n, _ := c.Node("node")
 	var out []gpu.Units
@@ -146,7 +146,7 @@ func TestBooksOfNominatedPods(t *testing.T) {
 	}}
 	for _, tc := range []struct {
 		name   string
-		events []*v1.Pod // the last one is gone, if it is nil
+		events []*v1.Pod // the states of a pod; nil at the end: the pod is deleted
 		want   []placement.Holding
 	}{
 		{"nominated", []*v1.Pod{nominated()}, waits},
@@ -241,7 +241,7 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 		if diff := cmp.Diff(map[string]int32{"web": 0, "db": 0, "plain": 5}, priorities); diff != "" {
 			t.Errorf("pods on the node (-want +got):\n%s", diff)
 		}
-		budget.ManagedFields, budget.Spec.MaxUnavailable = nil, nil // what nobody reads
+		budget.ManagedFields, budget.Spec.MaxUnavailable = nil, nil // unused fields
 		if diff := cmp.Diff([]*policyv1.PodDisruptionBudget{budget}, ctl.Budgets("team")); diff != "" {
 			t.Errorf("budgets (-want +got):\n%s", diff)
 		}
@@ -253,7 +253,7 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 	})
 }
 
-// Somebody spoils the policy of a pod that has its GPU to itself.
+// The policy of an exclusive pod becomes invalid.
 func TestAPolicyThatCannotBeReadAnyMoreKeepsTheGPUClosed(t *testing.T) {
 	books := &Feeder{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
 	books.NodeHandler().OnAdd(node(inventory), true)
@@ -334,7 +334,7 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
-// kube-scheduler's plugins read all that TrimNode keeps of a node.
+// TrimNode keeps all fields that kube-scheduler's plugins read.
 func TestTrimNode(t *testing.T) {
 	want := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"other.io/key": "x"}},
@@ -357,8 +357,8 @@ func TestTrimNode(t *testing.T) {
 	}
 }
 
-// Of a node with GPU memory, and of a pod that waits for it, is kept where the pod may go, and of
-// others nothing: there are many.
+// Nodes with GPU memory, and pods that wait for it, keep the fields that determine which pods fit which
+// nodes. Other objects keep none of these, because there are many.
 func TestTrimKeepsWhereAPodMayGo(t *testing.T) {
 	n := names(t)
 	trimmed := func(obj any) any {
@@ -473,8 +473,7 @@ func TestClientTellsRefusalFromUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A resource version of 0 would let the API server answer with what it had a while
-// ago.
+// With the resource version 0, the API server could return an outdated state.
 func TestThePodsOfANodeAreReadAsTheyAreNow(t *testing.T) {
 	var asked url.Values
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -482,7 +481,7 @@ func TestThePodsOfANodeAreReadAsTheyAreNow(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(v1.PodList{
 			TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{*pod("web", "1", "GPU-a"), *pod("db", "2", "GPU-b")},
-		}) // a failed write shows as a failed read
+		}) // the client reports a failed write as a failed read
 	}))
 	defer server.Close()
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
@@ -506,8 +505,8 @@ func TestThePodsOfANodeAreReadAsTheyAreNow(t *testing.T) {
 	}
 }
 
-// bindTo returns how a binding goes to which a server gives these answers, one after the
-// other, and how often it was sent. The client may send one request in a thousand seconds.
+// bindTo sends a binding to a server with the given responses, in this order. It returns the error of Bind
+// and the number of requests. The client's rate limit is one request in 1,000 seconds.
 func bindTo(t *testing.T, answers ...http.HandlerFunc) (sent int, err error) {
 	t.Helper()
 	var n atomic.Int32
@@ -524,7 +523,7 @@ func bindTo(t *testing.T, answers ...http.HandlerFunc) (sent int, err error) {
 		t.Fatal(err)
 	}
 	c := NewClient(nil, client, types.NamespacedName{})
-	if _, err := c.ReadPod(t.Context(), "team", "web"); err != nil { // the one that the client may send
+	if _, err := c.ReadPod(t.Context(), "team", "web"); err != nil { // uses up the rate limit
 		t.Fatal(err)
 	}
 	err = c.Bind(t.Context(), &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}})
@@ -536,8 +535,8 @@ func busy(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 	status(w, code, reason)
 }
 
-// Each is sent once. What the API server refuses because it is busy was not written. An
-// error of its own says nothing of whether it was: then the pod is to be read.
+// Each binding is sent once. A binding that the API server rejects because it is busy was not written. After
+// an internal error of the API server, the outcome is unknown, and the binder must read the pod.
 func TestABindingIsSentOnce(t *testing.T) {
 	tooMany := func(w http.ResponseWriter, _ *http.Request) {
 		busy(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
@@ -605,8 +604,7 @@ func TestWhoLeads(t *testing.T) {
 	}
 }
 
-// A pod is woken by an annotation, which is written through its status, and no other that
-// has its name by now.
+// Wake changes an annotation through the pod's status, and does not change another pod of the same name.
 func TestWake(t *testing.T) {
 	client := fake.NewClientset()
 	var patches []clienttesting.PatchActionImpl
@@ -630,7 +628,7 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// A binding for which there was never a connection was not written, whatever kept it back.
+// A binding that never had a connection was not written, whatever the cause.
 func TestABindingThatWasNeverSentIsRefused(t *testing.T) {
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
@@ -668,14 +666,13 @@ func TestABindingThatWasNeverSentIsRefused(t *testing.T) {
 func status(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(int(code))
-	// A failed write shows as a failed Bind.
+	// The client reports a failed write as a failed Bind.
 	_ = json.NewEncoder(w).Encode(metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Code: code, Reason: reason, Message: string(reason),
 	})
 }
 
-// FuzzTrim: of a pod or a node as it may come from the API server, the books
-// are told the same by what is kept as by all of it.
+// FuzzTrim checks that a trimmed pod or node produces the same cache entry as the whole object.
 func FuzzTrim(f *testing.F) {
 	for _, obj := range []any{pod("web", "1", "GPU-a"), node(inventory)} {
 		data, err := json.Marshal(obj)
@@ -731,9 +728,8 @@ func FuzzTrim(f *testing.F) {
 	})
 }
 
-// When the extender starts, the cluster has a node and pods that cannot be read,
-// and a pod on a node that is gone. It becomes ready all the same, counts what
-// it can, and offers the rest.
+// At the start, the cluster has a node and pods that cannot be read, and a pod on a deleted node. The
+// extender becomes ready nevertheless, and counts all readable parts.
 func TestOneBadObjectDoesNotStopTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := node("{")
@@ -769,12 +765,13 @@ func TestOneBadObjectDoesNotStopTheStart(t *testing.T) {
 	})
 }
 
-// Prices learn the request of each pod once, also of a pod that comes as an update of its namesake.
+// The prices learn the request of each pod once, also if the pod arrives as an update of an earlier pod of
+// the same name.
 func TestEachRequestIsLearnedOnce(t *testing.T) {
 	books := cache.New()
 	handler := (&Feeder{Log: zaptest.NewLogger(t), Names: names(t), Cache: books}).PodHandler()
 	books.SetNode("node", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: 10, MemoryMiB: 10240}}})
-	learned := func() bool { // prices are made anew when there is more to be learned
+	learned := func() bool { // prices change only when there are new requests
 		before := books.Prices()
 		books.Reprice()
 		return books.Prices() != before

@@ -1,39 +1,34 @@
-// Package controller keeps the cache in step with the API server, and is the
-// extender's hand there: it reads pods and sends bindings.
+// Package controller keeps the cache in step with the API server, and reads pods and sends bindings for the
+// extender and the plugin.
 //
 // # Invariants
 //
-//   - An event is data, not an instruction. Handlers take the whole state of the
-//     object they are given, may run twice or late, and never fail: what cannot
-//     be read of one object is logged, and the rest goes on.
-//   - Pods are known by UID. A pod made again under its name may reach a handler
-//     as an update of the old one; then the old one is removed first.
-//   - A pod holds its memory until it is terminal or gone, also while it is
-//     being deleted.
+//   - An event is data, not an instruction. A handler uses the whole state of its object, may run
+//     twice or late, and never fails. If a part of an object is unreadable, the handler logs this and
+//     uses the rest.
+//   - The UID identifies a pod. A handler may receive a pod that was created again with the same name
+//     as an update of the old pod. It then removes the old pod first.
+//   - A pod has its memory until it is terminal or gone, also while it is being deleted.
 //
 // # Decisions
 //
-// The pod watch leaves out terminal pods on the server's side, so completion
-// arrives as deletion. Objects are trimmed before they are stored to what the
-// cache needs: a cluster has far more pods than those with GPU memory. Of the
-// containers' CPU only the pod's sum is kept, and equal lists of resources are
-// shared between pods: a map of one entry takes as much memory as one of eight.
-// Of nodes with GPU memory, and of pods that wait for it, is kept what package
-// reach reads, for the page and the metrics: mostly the labels of nodes.
+// The API server filters terminal pods from the pod watch, so a pod that ends appears as deleted. Before
+// objects are stored, they are trimmed to the fields that gpumem reads, because a cluster has far more pods
+// than those with GPU memory. Of the containers' CPU, only the pod's sum is stored. Pods share equal resource
+// lists, because a map of one entry takes as much memory as a map of eight. For nodes with GPU memory and for
+// pods that wait for it, the fields that package reach reads are stored for the page and the metrics. These
+// are mostly labels of nodes.
 //
-// Bindings are not limited by the client: the API server says when it is busy, and a limit
-// here would keep a binding back until its time is over, with its memory reserved.
+// The client does not limit the rate of bindings. The API server signals when it is busy. A limit here would
+// delay a binding until its time is over, while its memory is reserved.
 //
-// Synced means that the handlers have seen the first list, not only that it has
-// arrived.
+// Synced means that the handlers have processed the first list, not only that it has arrived.
 //
-// The Comparer checks the cache at intervals, as kube-scheduler's cache comparer
-// does, against what the watches have stored: that costs no request, and all
-// that has gone wrong between a watch and the cache shows. An event on its way
-// there is not wrong, so a difference counts when it is found a second time and
-// no event has changed the cached entry in between. Then the cache gets the entry of the
-// stored object. An assumed pod is no difference: the watch does not show it yet.
+// The Comparer periodically compares the cache with the objects that the watches have stored, like
+// kube-scheduler's cache comparer. This takes no request, and it finds all faults between a watch and the
+// cache. An event may still be on its way to the cache. So a difference counts only when it is found twice
+// and no event has changed the cached entry in between. Then the Comparer replaces the cached entry. An
+// assumed pod is no difference, because the watch does not show it yet.
 //
-// A watch that has fallen silent is for client-go to find: it pings the
-// connection, and begins each watch again every few minutes.
+// client-go detects a broken watch: it pings the connection, and restarts each watch every few minutes.
 package controller

@@ -13,14 +13,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Feeder enters what the API server says into a cache.
+// Feeder enters objects of the API server into a cache.
 type Feeder struct {
 	Log   *zap.Logger
 	Names api.Names
 	Cache *cache.Cache
 }
 
-// PodHandler enters pods. It must be given every pod that is not terminal.
+// PodHandler returns a handler that enters pods. It must receive every pod that is not terminal.
 func (b *Feeder) PodHandler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { b.learn(obj); b.setPod(obj) },
@@ -36,7 +36,7 @@ func (b *Feeder) PodHandler() toolscache.ResourceEventHandler {
 	}
 }
 
-// NodeHandler enters nodes.
+// NodeHandler returns a handler that enters nodes.
 func (b *Feeder) NodeHandler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    b.setNode,
@@ -49,8 +49,7 @@ func (b *Feeder) NodeHandler() toolscache.ResourceEventHandler {
 	}
 }
 
-// last returns the object itself where a deletion was missed and only its last
-// known state is given.
+// last returns the deleted object. If the watch missed the deletion, this is the last known state.
 func last(obj any) any {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		return gone.Obj
@@ -84,15 +83,14 @@ func (b *Feeder) setPod(obj any) {
 	}
 }
 
-// setOther enters a pod without GPU memory, for the CPU that it takes.
+// setOther enters a pod without GPU memory, because its CPU counts.
 func (b *Feeder) setOther(pod *v1.Pod) {
 	if cpu := api.CPU(pod); pod.Spec.NodeName != "" && cpu > 0 {
 		b.Cache.AddPod(pod.Spec.NodeName, placement.Holding{Pod: api.Ref(pod), Request: placement.Request{CPU: cpu}, Admitted: true})
 	}
 }
 
-// learn enters what a pod asks for that is seen for the first time. After a
-// restart, these are all pods that there are.
+// learn enters the request of a new pod into the statistics of requests. After a restart, all pods are new.
 func (b *Feeder) learn(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok || !b.Names.Holds(pod) || api.Terminal(pod) {
@@ -103,8 +101,7 @@ func (b *Feeder) learn(obj any) {
 	}
 }
 
-// nominate enters where a waiting pod is to come to. One that cannot be read
-// comes nowhere.
+// nominate enters the nomination of a waiting pod. A pod that cannot be read has none.
 func (b *Feeder) nominate(pod *v1.Pod) {
 	req, err := b.Names.Request(pod)
 	node, at, until := api.Nomination(pod, req, time.Now())

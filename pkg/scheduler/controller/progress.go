@@ -8,22 +8,22 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// progress is how far a watch of pods has come.
+// progress tracks the resource version up to which the handler has processed the pod watch.
 //
-// A watch tells in order, so an event of a later version than one means that all up to
-// that one were seen. A list, with which a watch begins and goes on after it was broken,
-// comes in any order. So an event counts that is later than the version up to which
-// the watch had got when one late enough came first: that list is worked off.
+// Events of a watch arrive in order: an event with a later version than v proves that all changes up to v
+// were handled. A list, which starts or resumes a watch, arrives in any order. So past waits until one
+// handled event has at least the version v, takes as a fence the version that the watch has reached by then,
+// and then waits for an event later than the fence: by then, the list has been handled.
 type progress struct {
-	listed func() string // the version that the watch has got to, handled or not
+	listed func() string // the version that the watch has received, handled or not
 
 	mu    sync.Mutex
-	seen  string // the latest version of a pod that was handled
-	asked string // the last version that past was asked about
-	fence string // the version to get past for it; empty: seen has not reached it
+	seen  string // latest version of a handled pod
+	asked string // argument of the last call of past
+	fence string // the version that seen must exceed; empty: seen has not reached asked yet
 }
 
-// follow has the progress known of what a handler gets, once that has taken it in.
+// follow returns a handler that calls h and then records the object's version.
 func (p *progress) follow(h toolscache.ResourceEventHandler) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerDetailedFuncs{
 		AddFunc:    func(obj any, first bool) { h.OnAdd(obj, first); p.tell(obj) },
@@ -35,7 +35,7 @@ func (p *progress) follow(h toolscache.ResourceEventHandler) toolscache.Resource
 func (p *progress) tell(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
-		return // a deletion that was missed: only an older version is known
+		return // a missed deletion has only an older version
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,7 +44,7 @@ func (p *progress) tell(obj any) {
 	}
 }
 
-// past reports whether all up to a version was handled.
+// past reports whether all changes up to a version were handled.
 func (p *progress) past(version string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *progress) past(version string) bool {
 	case p.seen == "" || later(version, p.seen):
 		return false
 	case p.fence == "" && later(p.seen, p.listed()):
-		return false // a list is being handled, whose version the watch has not taken over yet
+		return false // a list is being handled, and the watch does not report its version yet
 	case p.fence == "":
 		p.fence = p.seen
 		if listed := p.listed(); later(listed, p.fence) {
@@ -66,7 +66,7 @@ func (p *progress) past(version string) bool {
 	return later(p.seen, p.fence)
 }
 
-// later reports whether a version is later than another. One that cannot be read is not.
+// later reports whether a is a later version than b. It returns false if either is unreadable.
 func later(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0

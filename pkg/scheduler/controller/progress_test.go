@@ -8,12 +8,12 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// TestProgress: a watch tells in order, and a list in any. Each step is a pod that is
-// told, or a list that arrives, and whether all up to version 100 was told then.
+// A watch reports pods in order, and a list in any order. Each step is a handled pod or an arrived list, with
+// the expected result of past("100") afterwards.
 func TestProgress(t *testing.T) {
 	type step struct {
-		told   string // version of a pod
-		listed string // version that the watch has got to; empty: that of the pod
+		told   string // version of a handled pod
+		listed string // version that the watch has reached; empty: the version of the pod
 		want   bool
 	}
 	for name, steps := range map[string][]step{

@@ -9,8 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/trim"
 )
 
-// Trim returns an informer's transform function that keeps of objects only what
-// gpumem reads.
+// Trim returns a transform function for informers. It removes the fields that gpumem does not read.
 func Trim(names api.Names) toolscache.TransformFunc {
 	t := trim.New(names)
 	return func(obj any) (any, error) {
@@ -27,8 +26,8 @@ func Trim(names api.Names) toolscache.TransformFunc {
 	}
 }
 
-// TrimNode is a transform function for the node informer of kube-scheduler. It removes the fields that
-// no plugin of kube-scheduler reads, nor gpumem.
+// TrimNode is a transform function for kube-scheduler's node informer. It removes the fields that neither
+// kube-scheduler's plugins nor gpumem read.
 func TrimNode(obj any) (any, error) {
 	if node, ok := obj.(*v1.Node); ok {
 		node.ManagedFields = nil

@@ -1,16 +1,16 @@
-// Package measured asks the device plugins how much memory of each GPU is in use, for the page.
+// Package measured reads the used memory of each GPU from the metrics of the device plugins, for the page.
 //
 // # Invariants
 //
-//   - It asks only while somebody looks at the page, and each plugin at most once in Freshness.
-//   - Nothing is decided by what it returns: a GPU that no plugin tells of has no amount.
-//   - The device plugins are the pods with their labels in the process's own namespace: who may
-//     create pods there could replace gpumem itself.
-//   - An answer is read up to a bound.
+//   - It reads only while somebody views the page, and each plugin at most once per Freshness.
+//   - Its results affect no scheduling decision. A GPU that no plugin reports has no amount.
+//   - It identifies the device plugins by their labels in the process's own namespace. A user who may
+//     create pods in this namespace could replace gpumem itself.
+//   - The size of a response is bounded.
 //
 // # Decisions
 //
-// It asks at the pods' addresses, not through the API server: that would take the right to reach
-// every port of every pod of the namespace. Where network policies are enforced, the chart's allow
-// it while the page is on.
+// It connects to the pods' addresses, not through the API server's proxy: the proxy would need access to
+// every port of every pod in the namespace. If the cluster enforces network policies, the chart's policies
+// allow these connections while the page is enabled.
 package measured

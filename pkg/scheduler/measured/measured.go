@@ -19,10 +19,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
-// Freshness is for how long what was measured is taken for what is so.
+// Freshness is the time for which measured values remain valid.
 const Freshness = 15 * time.Second
 
-// patience is with all plugins: the reader of the page waits for it.
+// patience bounds the time for reading all plugins: the viewer of the page waits for it.
 const patience = 2 * time.Second
 
 // Pods lists pods of the process's namespace.
@@ -30,19 +30,19 @@ type Pods interface {
 	PodsBy(ctx context.Context, namespace, selector string) ([]v1.Pod, error)
 }
 
-// Reader asks the device plugins. It is safe for concurrent use.
+// Reader reads the metrics of the device plugins. It is safe for concurrent use.
 type Reader struct {
 	Log       *zap.Logger
 	Pods      Pods
-	Namespace string // that gpumem runs in
+	Namespace string // the namespace of gpumem
 	Now       func() time.Time
 
-	mu   sync.Mutex // kept while plugins are asked: others wait for the same answers
+	mu   sync.Mutex // held during a read: concurrent callers wait for its result
 	at   time.Time
 	used map[gpu.UUID]int64
 }
 
-// Used returns how much memory of each GPU is in use, in MiB, as far as the plugins answer.
+// Used returns the used memory of each GPU in MiB. It omits GPUs whose plugin does not respond.
 func (r *Reader) Used() map[gpu.UUID]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +81,7 @@ func (r *Reader) ask(ctx context.Context) map[gpu.UUID]int64 {
 	return all
 }
 
-// usedOf asks one device plugin.
+// usedOf reads the used memory of each GPU of one device plugin.
 func usedOf(ctx context.Context, pod *v1.Pod) (map[gpu.UUID]int64, error) {
 	port := answers.ProbesPort(pod)
 	if port == 0 || pod.Status.PodIP == "" {

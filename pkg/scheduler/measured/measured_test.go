@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
-// plugins are device plugins, and what it takes to find them.
+// plugins contains fake device plugins and the pods that lead to them.
 type plugins struct {
 	pods   []v1.Pod
 	err    error
@@ -33,7 +33,7 @@ func (p *plugins) PodsBy(_ context.Context, namespace, selector string) ([]v1.Po
 	return p.pods, p.err
 }
 
-// answers starts a plugin that answers so.
+// answers starts a plugin with the given response.
 func (p *plugins) answers(t *testing.T, name string, status int, text string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -75,7 +75,7 @@ func TestUsed(t *testing.T) {
 	now := time.Unix(1000, 0)
 	r := &Reader{Log: zaptest.NewLogger(t), Pods: all, Namespace: "gpumem-system", Now: func() time.Time { return now }}
 	want := map[gpu.UUID]int64{"GPU-a": 3 << 10, "GPU-b": 0, "GPU-c": 512}
-	for range 2 { // the second answer is that of the first
+	for range 2 { // the second call returns the cached result
 		if diff := cmp.Diff(want, r.Used()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// Flags are those that both processes have.
+// Flags are the flags that both processes have.
 type Flags struct {
 	ProbeListen string
 	ReadListen  string
@@ -32,7 +32,7 @@ type Flags struct {
 	LabelPods   bool
 }
 
-// DefaultFlags returns the flags when none is given.
+// DefaultFlags returns the default values of the flags.
 func DefaultFlags() Flags {
 	return Flags{
 		ProbeListen: ":8011",
@@ -46,7 +46,7 @@ func DefaultFlags() Flags {
 	}
 }
 
-// AddFlags adds them to those of a command.
+// AddFlags adds the flags to a flag set.
 func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ProbeListen, "probe-listen", c.ProbeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&c.ReadListen, "read-listen", c.ReadListen, "`address` of what people read: the last decisions, and the page; loopback only, to be reached by kubectl port-forward")
@@ -63,14 +63,14 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.Decisions, "decisions", c.Decisions, "`number` of pods whose last decisions are kept, with what was considered, for kubectl inspect gpumem explain; 0: none")
 }
 
-// Config is what the flags say, read once.
+// Config is the parsed form of the flags.
 type Config struct {
 	Flags
 	Names    api.Names
-	Policies ranking.Policies // of pods that name none
+	Policies ranking.Policies // for pods that name none
 }
 
-// Complete reads the flags, and reports all mistakes at once.
+// Complete parses the flags, and returns all errors at once.
 func (c *Flags) Complete() (Config, error) {
 	conf := Config{Flags: *c}
 	var domain, policies error
@@ -82,7 +82,7 @@ func (c *Flags) Complete() (Config, error) {
 	return conf, errors.Join(c.validateAddresses(), domain, policies, c.validateTimes())
 }
 
-// validateAddresses says what is wrong with where probes and people are answered.
+// validateAddresses checks the addresses of the probes and of the page.
 func (c *Flags) validateAddresses() error {
 	var errs []error
 	if _, _, err := net.SplitHostPort(c.ProbeListen); err != nil {
@@ -94,7 +94,7 @@ func (c *Flags) validateAddresses() error {
 	return errors.Join(errs...)
 }
 
-// validateTimes says what is wrong with times and numbers.
+// validateTimes checks durations and numbers.
 func (c *Flags) validateTimes() error {
 	var errs []error
 	if least := 2 * controller.BindDeadline; c.AssumeLimit < least {
@@ -112,7 +112,7 @@ func (c *Flags) validateTimes() error {
 	return errors.Join(errs...)
 }
 
-// policies reads what the flags say of pods that name no policy.
+// policies returns the policies for pods that name none.
 func (c *Flags) policies() (ranking.Policies, error) {
 	gpus, err := readPolicy("policy", c.Policy)
 	if c.NodePolicy == "" {
@@ -130,7 +130,7 @@ func readPolicy(flag, value string) (placement.Policy, error) {
 	return policy, nil
 }
 
-// isLoopback reports whether an address to listen on is of the loopback.
+// isLoopback reports whether a listen address is a loopback address.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)

@@ -28,21 +28,21 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/measured"
 )
 
-// reviewInterval is how often assumptions are looked at for their age.
+// reviewInterval is the time between two reviews of assumed pods.
 const reviewInterval = 5 * time.Second
 
-// repriceInterval is how often prices follow the nodes. They are not made while a
-// pod is asked about: kube-scheduler asks about one at a time, and the others
-// would wait until all nodes have been looked at.
+// repriceInterval is the time between two updates of the prices. They are not updated during requests:
+// kube-scheduler sends one request at a time, and the next pods would wait until all nodes have been
+// evaluated.
 const repriceInterval = time.Second
 
-// wakeInterval is how often waiting pods are looked at that may have begun to fit.
+// wakeInterval is the time between two checks for waiting pods that fit now.
 const wakeInterval = time.Second
 
-// Service is what a process is made of but what answers kube-scheduler.
+// Service is a process without the part that serves kube-scheduler.
 type Service struct {
 	Config
-	Self     string // the name of the program
+	Self     string // program name
 	Version  string
 	Log      *zap.Logger
 	Cache    *cache.Cache
@@ -56,8 +56,8 @@ type Service struct {
 	on       struct{ probes, reads net.Listener }
 }
 
-// New makes a service that reads and compares by the client. It is ready when the cache is, and
-// the checks miss nothing.
+// New returns a service that uses the client. It is ready when the cache is complete and no check reports
+// anything missing.
 func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache, client *controller.Client, checks ...serve.Check) *Service {
 	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: client.Controller, decided: decisions.NewLog(conf.Decisions)}
 	registry := metrics.NewRegistry(version)
@@ -69,7 +69,7 @@ func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache,
 	return s
 }
 
-// Binder returns what binds for the process.
+// Binder returns the process's binder.
 func (s *Service) Binder(log *zap.Logger, cluster binder.Cluster, missing func() string) *binder.Binder {
 	return &binder.Binder{
 		Self: s.Self, Log: log, Names: s.Names, Cache: s.Cache, Cluster: cluster, Reads: new(singleflight.Group),
@@ -82,10 +82,10 @@ func (s *Service) decide(pod placement.PodRef, d decisions.Decision) {
 	s.Measured.Decided(d)
 }
 
-// alive returns unless the lock of the cache can be had no more.
+// alive returns only if the lock of the cache is available.
 func (s *Service) alive() { s.Cache.PodNode("") }
 
-// fleet is what the metrics tell of nodes and pods.
+// fleet returns the sources of the metrics about nodes and pods.
 func (s *Service) fleet() metrics.Fleet {
 	return metrics.Fleet{
 		Nodes: s.Cache.Nodes,
@@ -93,7 +93,7 @@ func (s *Service) fleet() metrics.Fleet {
 		Facts: func(n placement.Node) inspect.NodeFacts {
 			node := s.Watch.Node(n.Name)
 			if node == nil {
-				return inspect.NodeFacts{} // gone since
+				return inspect.NodeFacts{} // the node was deleted meanwhile
 			}
 			return reach.NodeFacts(s.Names, node, reach.Advertises(s.Names, n))
 		},
@@ -107,16 +107,16 @@ func (s *Service) fleet() metrics.Fleet {
 	}
 }
 
-// namespaceFile has the namespace that a pod runs in.
+// namespaceFile contains the namespace of the process's pod.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// source is what the page shows; nil where there is none.
+// source returns the data of the page; nil if the page is disabled.
 func (s *Service) source(client *controller.Client) *page.Source {
 	if !s.Page {
 		return nil
 	}
 	used := func() map[gpu.UUID]int64 { return nil }
-	if namespace, err := os.ReadFile(namespaceFile); err == nil { // outside of a pod, the plugins cannot be reached
+	if namespace, err := os.ReadFile(namespaceFile); err == nil { // outside a pod, the device plugins are unreachable
 		used = (&measured.Reader{Log: s.Log.Named("measured"), Pods: client, Namespace: string(namespace), Now: time.Now}).Used
 	}
 	return &page.Source{
@@ -131,8 +131,8 @@ func (s *Service) source(client *controller.Client) *page.Source {
 	}
 }
 
-// Listen opens the ports of probes and of what people read, and logs which. More are other
-// ports that the process listens on.
+// Listen opens the ports for probes and for readers, and logs their addresses. more contains the other
+// addresses of the process.
 func (s *Service) Listen(more ...zap.Field) (err error) {
 	if s.on.probes, err = net.Listen("tcp", s.ProbeListen); err != nil {
 		return fmt.Errorf("listen for probes: %w", err)
@@ -144,8 +144,8 @@ func (s *Service) Listen(more ...zap.Field) (err error) {
 	return nil
 }
 
-// Run serves the ports, looks from time to time at what was assumed and whether the cache is
-// right, and has waiting pods woken, until the context is done.
+// Run serves the ports, reviews assumed pods, compares the cache, updates the prices, and wakes waiting pods,
+// until the context is done.
 func (s *Service) Run(ctx context.Context, b *binder.Binder, wake func(context.Context)) error {
 	group, ctx := errgroup.WithContext(ctx)
 	every := func(interval time.Duration, do func(context.Context)) {

@@ -20,8 +20,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// What is free on nodes to which kube-scheduler sends no pods is free neither to the metrics nor
-// to the page, and both name these nodes.
+// Free memory on nodes to which kube-scheduler sends no pods does not count as free, in the metrics or on the
+// page. Both list these nodes.
 func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	names := kubetest.Names(t)
 	node := func(name string, gib int, changes ...func(*v1.Node)) *v1.Node {
@@ -44,7 +44,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 		node("stopped", 24, stop), node("team", 16, taint("team", v1.TaintEffectNoSchedule)),
 	)
 
-	got := make(map[string]float64) // in GiB, and of each node
+	got := make(map[string]float64) // GiB by node
 	var fleet page.Fleet
 	synctest.Test(t, func(t *testing.T) {
 		flags := DefaultFlags()
