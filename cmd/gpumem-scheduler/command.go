@@ -26,7 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
-// command is what the flags say: kube-scheduler's, those of the service, and those of its log.
+// command has the flags: for kube-scheduler, for the service, and for gpumem's log.
 type command struct {
 	kube  *options.Options
 	flags service.Flags

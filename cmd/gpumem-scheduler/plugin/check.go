@@ -9,13 +9,13 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
 
-// Check says what is wrong with the plugins of a profile: one that lacks a point of GPUMemory, or
-// in which another would bind a pod or evict for it first, would bind pods without a GPU.
+// Check rejects a profile that lacks an extension point of GPUMemory, or in which another plugin binds or
+// evicts first. Such a profile would bind pods without a GPU.
 func Check(profile string, plugins *config.Plugins) error {
 	points := []struct {
 		name   string
 		set    config.PluginSet
-		before string // must come after GPUMemory
+		before string // plugin that must come after GPUMemory
 	}{
 		{"preEnqueue", plugins.PreEnqueue, ""},
 		{"preFilter", plugins.PreFilter, ""},
@@ -42,8 +42,8 @@ func Check(profile string, plugins *config.Plugins) error {
 	return errors.Join(errs...)
 }
 
-// CheckExtenders says which extenders would bind pods with GPU memory: kube-scheduler has these bind before
-// any plugin.
+// CheckExtenders rejects extenders that would bind pods with GPU memory, because kube-scheduler calls their
+// bind before any plugin.
 func (s *State) CheckExtenders(extenders []config.Extender) error {
 	ours := func(r config.ExtenderManagedResource) bool {
 		return r.Name == string(s.conf.Names.GPUMem()) || r.Name == string(s.conf.Names.GPUShares())

@@ -9,7 +9,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
-// An extender that binds pods with GPU memory binds them before the plugin, without a GPU.
+// kube-scheduler calls the bind of an extender before the plugin, so the extender would bind pods without a
+// GPU.
 func TestExtendersThatBindAreRefused(t *testing.T) {
 	flags := service.DefaultFlags()
 	conf, err := flags.Complete()

@@ -15,18 +15,18 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
-// claimsKey is that of claimScores in the state of a cycle.
+// claimsKey is the key of claimScores in the state of a cycle.
 const claimsKey = Name + "/claims"
 
-// claimScores are the ranks of nodes for a pod with a claim, by name.
+// claimScores contains the scores of nodes for a pod with a claim, by node name.
 type claimScores map[string]int64
 
-// Clone returns the same: it is not changed.
+// Clone returns s itself, because s does not change.
 func (s claimScores) Clone() fwk.StateData { return s }
 
-// rankClaims ranks nodes for the first claim of a pod that is of our class and is not allocated yet,
-// as for a pod with the extended resource. Which GPUs it gets on its node, kube-scheduler's own plugin
-// decides. A claim to whole GPUs, which names no amount, is not ranked.
+// rankClaims ranks nodes for the first unallocated claim of a pod that has gpumem's device class. The ranking
+// is the same as for a pod with the extended resource. kube-scheduler's own plugin chooses the GPUs on the
+// node. rankClaims skips claims for whole GPUs, which request no amount.
 func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) *fwk.Status {
 	claim := p.claimOf(pod)
 	if claim == nil {
@@ -34,7 +34,7 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 	}
 	allocated, err := p.handle.SharedDRAManager().ResourceClaims().GatherAllocatedState()
 	if err != nil {
-		return fwk.NewStatus(fwk.Skip) // it is being changed: other scores decide
+		return fwk.NewStatus(fwk.Skip) // allocations are changing, so only other scores count
 	}
 	nodes := make([]*placement.Node, len(infos))
 	var unitMiB int64
@@ -55,8 +55,9 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 	return nil
 }
 
-// firstFit leaves those of a node's GPUs open that kube-scheduler's own plugin takes for a request: the
-// first that fit, in the order in which they are published. So a node is ranked by what comes of it.
+// firstFit marks all GPUs of a node as cordoned, except those that kube-scheduler's own plugin will choose
+// for the request: the first GPUs that fit, in the published order. So the rank of a node reflects the actual
+// allocation.
 func firstFit(n *placement.Node, request placement.Request) {
 	units, cores := request.Share()
 	left := request.GPUs()
@@ -72,7 +73,7 @@ func firstFit(n *placement.Node, request placement.Request) {
 	}
 }
 
-// claimScore returns the rank of a node for a pod with a claim.
+// claimScore returns the score of a node for a pod with a claim.
 func claimScore(state fwk.CycleState, node string) int64 {
 	kept, err := state.Read(claimsKey)
 	if err != nil {
@@ -82,8 +83,7 @@ func claimScore(state fwk.CycleState, node string) int64 {
 	return scores[node] * (maxScore / ranking.MaxScore)
 }
 
-// claimOf returns the request of a pod's claim that is to be allocated; nil: there is none that can be
-// ranked.
+// claimOf returns the request of the pod's claim that is to be ranked; nil: there is none.
 func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
@@ -107,7 +107,7 @@ func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
 	return nil
 }
 
-// requestOf returns what a claim asks for, in units.
+// requestOf converts the request of a claim to units.
 func requestOf(asks *resourceapi.ExactDeviceRequest, unitMiB int64) placement.Request {
 	memory, cores := asks.Capacity.Requests[published.CapacityMemory], asks.Capacity.Requests[published.CapacityCores]
 	gpus := max(1, asks.Count)
@@ -122,14 +122,14 @@ func requestOf(asks *resourceapi.ExactDeviceRequest, unitMiB int64) placement.Re
 	}
 }
 
-// unitsOf returns how many units so many bytes are, rounded up, as kube-scheduler rounds up requests.
+// unitsOf converts bytes to units, rounded up as kube-scheduler rounds up requests.
 func unitsOf(bytes, unitMiB int64) gpu.Units {
 	unit := max(1, unitMiB) << 20
 	return gpu.Units((bytes-1)/unit + 1)
 }
 
-// nodeByClaims returns a node's GPUs that are handed out by claims, with what is allocated of them:
-// more than is prepared, which is what the cache has.
+// nodeByClaims returns a node with only those GPUs that are allocated by claims, and with the allocated
+// amounts. The cache has only the amounts of prepared claims, which are lower.
 func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState) *placement.Node {
 	known := p.decider.Binder.Cache.Look(name)
 	if known == nil {

@@ -1,30 +1,30 @@
-// Package plugin is GPUMemory, a plugin of kube-scheduler's framework. It places pods that request
-// GPU memory within kube-scheduler's own process: package decider decides at each point, as it does
-// for the extender.
+// Package plugin contains GPUMemory, a plugin of kube-scheduler's framework. It schedules pods that request
+// GPU memory within kube-scheduler's own process. Package decider makes the decisions at each extension
+// point, as it does for the extender.
 //
 // # Invariants
 //
 //   - One State serves the plugins of all profiles.
-//   - A configuration in which another plugin binds or evicts before this one, or in which a
-//     point of it is missing, is refused (Check).
-//   - Nothing is bound after Drain has returned: the Lease is given back then.
-//   - Nothing is sent that could land when another leads: see package lease.
+//   - Check rejects a configuration in which another plugin binds or evicts before GPUMemory, or in
+//     which GPUMemory lacks an extension point.
+//   - The process binds nothing after Drain has returned, because it releases the Lease then.
+//   - The process sends no binding that could land when another process leads: see package lease.
 //
 // # Decisions
 //
-// Whom to evict: kube-scheduler's own preemption lets pods stay one after the other, the more
-// important first and of one priority the older, so four young pods go rather than one old one.
-// The order of both modes is that of preemption.Cheaper: budgets violated, the highest priority,
-// the sum of priorities, which is first of all the number of pods, and then the memory that they
-// hold. So DefaultPreemption is wrapped: where the core's choice costs less, and all filters
-// pass without those pods, they are the victims.
+// Victims of preemption: kube-scheduler's own preemption tries to spare each pod in turn, pods of higher
+// priority first, and older pods first among equals. So it may evict four young pods instead of one old one.
+// gpumem orders sets of victims by preemption.Cheaper, in both modes: the number of violated budgets, the
+// highest priority, the sum of priorities, which mainly counts the pods, and the memory of the pods. The
+// plugin wraps DefaultPreemption. If the core's victims cost less, and all filters pass without them, they
+// replace kube-scheduler's victims.
 //
-// Pods with claims: kube-scheduler's own plugin filters nodes, and allocates on its node the first
-// devices that fit. This one ranks the nodes (rankClaims), by the core, by the devices that will be
-// the first to fit, and with all that is allocated, also what is being written. To choose the devices as
-// well, that plugin would have to be replaced: its choice is made in Filter, before a plugin could write
-// another.
+// Pods with resource claims: kube-scheduler's own plugin filters the nodes, and allocates the first devices
+// of the chosen node that fit. GPUMemory only ranks the nodes (rankClaims). The core computes the ranks from
+// the devices that will be the first to fit, and counts all allocations, also those that are still being
+// written. GPUMemory does not choose the devices, because it would have to replace that plugin: the choice is
+// made in Filter, before another plugin could write a different one.
 //
-// The plugin reads its settings from flags, not from the configuration's arguments: these are
-// given for each profile, and the State is one.
+// Settings are flags, not arguments of the plugin in the configuration. Arguments belong to one profile, and
+// all profiles share one State.
 package plugin

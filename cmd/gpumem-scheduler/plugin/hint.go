@@ -17,15 +17,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// hinting is the framework of one profile, which names the best of all nodes for each pod with GPU
-// memory. kube-scheduler has the hint for its own opportunistic batching (KEP-5598): it filters
-// that node alone, and evaluates all nodes in the same cycle if the node does not pass.
+// hinting is the framework of one profile. It returns the best node for each pod with GPU memory as a hint.
+// kube-scheduler has hints for its opportunistic batching (KEP-5598): it filters only the hinted node, and
+// evaluates all nodes in the same cycle if that node does not pass.
 type hinting struct {
 	framework.Framework
 	decider *decider.Decider
 }
 
-// Hint has all profiles give hints. Without the feature gate kube-scheduler does not ask for them.
+// Hint enables hints in all profiles. kube-scheduler requests hints only if its feature gate is on.
 func (s *State) Hint(profiles profile.Map) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.OpportunisticBatching) {
 		s.log.Warn("the feature gate OpportunisticBatching of kube-scheduler is off: kube-scheduler filters and scores a sample of the nodes for each pod, which takes several times the processor time")
@@ -35,8 +35,8 @@ func (s *State) Hint(profiles profile.Map) {
 	}
 }
 
-// RunPreFilterPlugins records whether the pod can go to some nodes alone, by their names or by its
-// volumes. kube-scheduler evaluates these few faster than a hint is found.
+// RunPreFilterPlugins records whether the node names or volumes of the pod restrict it to some nodes.
+// kube-scheduler evaluates these few nodes faster than Best finds a hint.
 func (h *hinting) RunPreFilterPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string]) {
 	result, status, unschedulable := h.Framework.RunPreFilterPlugins(ctx, state, pod)
 	if d := dataOf(state); d != nil {
@@ -45,9 +45,9 @@ func (h *hinting) RunPreFilterPlugins(ctx context.Context, state fwk.CycleState,
 	return result, status, unschedulable
 }
 
-// hint returns the best node that passes all filters; empty: kube-scheduler has to evaluate all
-// nodes. A pod that is nominated to a node, or that prefers some nodes, is not for the hint: the
-// first goes to its node, and for the second kube-scheduler has to score nodes.
+// hint returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes. There is
+// no hint for a nominated pod, which goes to its own node, or for a pod that prefers some nodes, for which
+// kube-scheduler must score all nodes.
 func (h *hinting) hint(ctx context.Context, state fwk.CycleState, pod *v1.Pod) string {
 	d := dataOf(state)
 	if d.few || pod.Status.NominatedNodeName != "" || grouped(pod) || len(api.Preferences(pod)) > 0 {
@@ -55,13 +55,13 @@ func (h *hinting) hint(ctx context.Context, state fwk.CycleState, pod *v1.Pod) s
 	}
 	infos := h.SnapshotSharedLister().NodeInfos()
 	passes := func(node string) bool {
-		info, err := infos.Get(node) // kube-scheduler may not know a node of the cache
+		info, err := infos.Get(node) // kube-scheduler may not have a node that the cache has
 		return err == nil && h.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess()
 	}
 	return h.decider.Best(d.Cycle, passes, func(nodes []string) string { return h.favourite(ctx, state, pod, nodes) })
 }
 
-// favourite returns the node that kube-scheduler's scores put first.
+// favourite returns the node with kube-scheduler's highest score.
 func (h *hinting) favourite(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []string) string {
 	var infos []fwk.NodeInfo
 	for _, name := range nodes {
@@ -81,11 +81,11 @@ func (h *hinting) favourite(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return slices.MaxFunc(scores, func(a, b fwk.NodePluginScores) int { return cmp.Compare(a.TotalScore, b.TotalScore) }).Name
 }
 
-// preferenceWeight is more than all scores of a node together.
+// preferenceWeight exceeds the sum of all scores of a node.
 const preferenceWeight = 1 << 24
 
-// RunScorePlugins puts the pod's own preferences before the cluster's policy for GPUs, which decides
-// between nodes that the pod likes equally.
+// RunScorePlugins makes the pod's own preferences outrank the cluster's policy for GPUs. The policy only
+// decides between nodes that the pod prefers equally.
 func (h *hinting) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
 	nodes, status := h.Framework.RunScorePlugins(ctx, state, pod, infos)
 	if read(state) == nil || !status.IsSuccess() {

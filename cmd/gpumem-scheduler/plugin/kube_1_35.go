@@ -14,12 +14,12 @@ import (
 // maxScore is the highest score of a plugin in Kubernetes 1.35.
 const maxScore = fwk.MaxNodeScore
 
-// newEvaluator is as Kubernetes 1.35 makes one.
+// newEvaluator returns an evaluator for Kubernetes 1.35.
 func newEvaluator(h fwk.Handle, e *evictor, features feature.Features) *preemption.Evaluator {
 	return preemption.NewEvaluator(Name, h, e, features.EnableAsyncPreemption)
 }
 
-// GetNodeHint returns no signature: then nothing is stored for the next pod.
+// GetNodeHint returns a hint without a signature, so that kube-scheduler stores nothing for the next pod.
 func (h *hinting) GetNodeHint(ctx context.Context, pod *v1.Pod, state fwk.CycleState, cycle int64) (string, fwk.PodSignature) {
 	if dataOf(state) == nil {
 		return h.Framework.GetNodeHint(ctx, pod, state, cycle)
@@ -27,5 +27,5 @@ func (h *hinting) GetNodeHint(ctx context.Context, pod *v1.Pod, state fwk.CycleS
 	return h.hint(ctx, state, pod), nil
 }
 
-// grouped reports whether a pod is scheduled with others of a group.
+// grouped reports whether kube-scheduler schedules the pod as part of a group.
 func grouped(pod *v1.Pod) bool { return pod.Spec.WorkloadRef != nil }

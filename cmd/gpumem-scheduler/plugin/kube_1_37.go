@@ -12,8 +12,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// SelectVictimsOnNode is what kube-scheduler's preemption asks of each node. Where pods are to go
-// in groups, which may be on other nodes too, it decides alone.
+// SelectVictimsOnNode returns the victims of one node for kube-scheduler's preemption. If pods are evicted in
+// groups, which may span several nodes, kube-scheduler's own selection applies.
 func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, possible []*preemption.DomainVictim, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
 	if slices.ContainsFunc(possible, func(v *preemption.DomainVictim) bool { return len(v.Pods()) > 1 }) {
 		return e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)

@@ -11,15 +11,15 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// maxScore is the highest score of a plugin from Kubernetes 1.36 on.
+// maxScore is the highest score of a plugin since Kubernetes 1.36.
 const maxScore = fwk.MaxScore
 
-// newEvaluator is as Kubernetes makes one from 1.36 on.
+// newEvaluator returns an evaluator for Kubernetes 1.36 and later.
 func newEvaluator(h fwk.Handle, e *evictor, _ feature.Features) *preemption.Evaluator {
 	return preemption.NewEvaluator(Name, h, e, e.Executor)
 }
 
-// GetNodeHint is where kube-scheduler asks for a hint, after all PreFilter plugins.
+// GetNodeHint returns a hint. kube-scheduler calls it after all PreFilter plugins.
 func (h *hinting) GetNodeHint(ctx context.Context, pod *v1.Pod, signature fwk.PodSignature, state fwk.CycleState, cycle int64) string {
 	if dataOf(state) == nil {
 		return h.Framework.GetNodeHint(ctx, pod, signature, state, cycle)
@@ -27,5 +27,5 @@ func (h *hinting) GetNodeHint(ctx context.Context, pod *v1.Pod, signature fwk.Po
 	return h.hint(ctx, state, pod)
 }
 
-// grouped reports whether a pod is scheduled with others of a group, perhaps on some nodes alone.
+// grouped reports whether kube-scheduler schedules the pod as part of a group, perhaps only on some nodes.
 func grouped(pod *v1.Pod) bool { return pod.Spec.SchedulingGroup != nil }

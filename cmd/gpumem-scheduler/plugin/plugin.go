@@ -18,14 +18,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// Name is the plugin's in a configuration.
+// Name is the plugin's name in kube-scheduler's configuration.
 const Name = "GPUMemory"
 
-// Plugin places pods with GPU memory in one profile.
+// Plugin schedules pods with GPU memory in one profile.
 type Plugin struct {
 	names   api.Names
-	decider *decider.Decider // of all profiles
-	handle  fwk.Handle       // of the profile
+	decider *decider.Decider // shared by all profiles
+	handle  fwk.Handle       // of this profile
 	evictor *evictor
 }
 
@@ -52,16 +52,16 @@ func newPlugin(ctx context.Context, names api.Names, decider *decider.Decider, h
 // Name returns the plugin's name.
 func (p *Plugin) Name() string { return Name }
 
-// data is what the plugin keeps of a pod through its cycle.
+// data is the plugin's state of one scheduling cycle.
 type data struct {
 	*decider.Cycle
-	few bool // a PreFilter plugin allows some nodes alone
+	few bool // a PreFilter plugin restricts the pod to some nodes
 }
 
-// Clone returns the same: which pods preemption takes away is in NodeInfo.
+// Clone returns d itself, because preemption removes pods only from the copied NodeInfo.
 func (d *data) Clone() fwk.StateData { return d }
 
-// dataOf returns the data of a cycle, which PreFilter writes; nil: the pod requests no GPU memory.
+// dataOf returns the data that PreFilter stored in the cycle's state; nil: the pod requests no GPU memory.
 func dataOf(state fwk.CycleState) *data {
 	kept, err := state.Read(Name)
 	if err != nil {
@@ -71,7 +71,7 @@ func dataOf(state fwk.CycleState) *data {
 	return d
 }
 
-// read returns the cycle of a pod; nil: the pod requests no GPU memory.
+// read returns the decider's cycle of a pod; nil: the pod requests no GPU memory.
 func read(state fwk.CycleState) *decider.Cycle {
 	if d := dataOf(state); d != nil {
 		return d.Cycle
@@ -79,7 +79,7 @@ func read(state fwk.CycleState) *decider.Cycle {
 	return nil
 }
 
-// nodeOf is a node as kube-scheduler has it.
+// nodeOf converts kube-scheduler's view of a node.
 func nodeOf(info fwk.NodeInfo) decider.Node {
 	return decider.Node{Name: info.Node().Name, Generation: info.GetGeneration(), Pods: func(yield func(*v1.Pod) bool) {
 		for _, i := range info.GetPods() {
@@ -90,8 +90,8 @@ func nodeOf(info fwk.NodeInfo) decider.Node {
 	}}
 }
 
-// PreFilter reads what the pod asks for. A pod whose binding may have landed can go to that
-// node alone.
+// PreFilter reads the pod's request. If the pod's binding may have landed on a node, PreFilter allows only
+// that node.
 func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	c, refusal, err := p.decider.Begin(decisions.Filter, pod, len(nodes))
 	switch {
@@ -109,10 +109,10 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	return &fwk.PreFilterResult{NodeNames: sets.New(c.On())}, nil
 }
 
-// PreFilterExtensions are none: Filter sees in NodeInfo which pods are taken away.
+// PreFilterExtensions returns nil, because Filter reads from NodeInfo which pods preemption has removed.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter says whether the pod fits on the node's GPUs.
+// Filter returns whether the pod fits the node's GPUs.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
 	c := read(state)
 	if c == nil {
@@ -124,7 +124,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info
 	return nil
 }
 
-// refused is the status of a refusal.
+// refused converts a refusal into a status.
 func refused(refusal *decide.Refusal, why string) *fwk.Status {
 	code := fwk.Unschedulable
 	if refusal.Unresolvable {
@@ -151,7 +151,7 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 	return nil
 }
 
-// Score returns the node's rank.
+// Score returns the node's score.
 func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	c := read(state)
 	if c == nil {
@@ -160,10 +160,10 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, info 
 	return c.Score(info.Node().Name) * (maxScore / ranking.MaxScore), nil
 }
 
-// ScoreExtensions are none: the ranks are scores already.
+// ScoreExtensions returns nil, because the scores need no normalization.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
-// Reserve chooses the pod's GPUs and reserves them.
+// Reserve picks the pod's GPUs and reserves them.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, node string) *fwk.Status {
 	c := read(state)
 	if c == nil {
@@ -179,14 +179,14 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, nod
 	return nil
 }
 
-// Unreserve takes the reservation back, unless a binding may still land.
+// Unreserve releases the reservation, unless a binding may still land.
 func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) {
 	if c := read(state); c != nil {
 		p.decider.Unreserve(c)
 	}
 }
 
-// Bind writes the binding and with it the assignment.
+// Bind sends the binding with the assignment.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, node string) *fwk.Status {
 	c := read(state)
 	if c == nil {
@@ -198,10 +198,10 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, node
 	return nil
 }
 
-// failed is the status of an error, in words where the core has refused the pod.
+// failed converts an error into a status. A refusal by the core gets its full message.
 func failed(err error) *fwk.Status { return fwk.AsStatus(errors.New(reasons.Error(err))) }
 
-// SignPod tells pods apart by what they ask for.
+// SignPod returns a signature of the pod's request: pods with different requests need different decisions.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if !p.names.Holds(pod) {
 		return nil, nil
@@ -213,17 +213,17 @@ func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *f
 	return []fwk.SignFragment{{Key: Name + ".Request", Value: signatureOf(req)}}, nil
 }
 
-// signature is all of a request, as JSON: so signatures are compared. The priority is in it too,
-// for it decides which nominated pods go first.
+// signature contains the whole request, because signatures are compared as JSON. This includes the priority,
+// which decides which nominated pods precede the pod.
 type signature struct {
 	placement.Request
-	Containers []placement.Container // in the place of the request's, which have no JSON
+	Containers []placement.Container // replaces the request's containers, which have no JSON form
 }
 
 func signatureOf(r placement.Request) signature { return signature{r, r.Containers.All()} }
 
-// EventsToRegister says what may free GPUs for a pod that was refused. An event whose objects
-// are not what they should be wakes the pod.
+// EventsToRegister returns the events that may free GPU memory for a refused pod. An event with objects of
+// unexpected types requeues the pod.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	hint := func(helps func(waiting *v1.Pod, before, after any) (helps, known bool)) fwk.QueueingHintFn {
 		return func(_ klog.Logger, waiting *v1.Pod, before, after any) (fwk.QueueingHint, error) {

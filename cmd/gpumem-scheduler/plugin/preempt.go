@@ -20,13 +20,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// evictor is kube-scheduler's own, but for whom it evicts from a node.
+// evictor is kube-scheduler's DefaultPreemption with cheaper victims (onNode).
 type evictor struct {
 	*defaultpreemption.DefaultPreemption
 	plugin *Plugin
 }
 
-// What kube-scheduler has by default: it looks at a tenth of the nodes, and at 100 at least.
+// kube-scheduler's defaults: preemption evaluates a tenth of the nodes, but at least 100.
 const (
 	leastCandidates        = 100
 	leastCandidatesPercent = 10
@@ -44,13 +44,13 @@ func newEvictor(ctx context.Context, p *Plugin) (*evictor, error) {
 	return e, nil
 }
 
-// PreEnqueue keeps a pod out of the queue while others are being evicted for it.
+// PreEnqueue keeps a pod out of the queue while its victims are being evicted.
 func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return p.evictor.PreEnqueue(ctx, pod)
 }
 
-// PostFilter takes note of why a pod with GPU memory fits nowhere, and has others evicted for
-// it. Of other pods it leaves that to kube-scheduler's own plugin.
+// PostFilter records why a pod with GPU memory fits no node, and evicts other pods for it. For pods without
+// GPU memory, kube-scheduler's own plugin does this.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	c := read(state)
 	if c == nil {
@@ -67,7 +67,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		p.decider.Evicts(c, 0, 0, "", status.Message())
 	}
 	if status.Code() == fwk.Unschedulable {
-		// This ends it: kube-scheduler's own plugin would come to the same.
+		// This status ends PostFilter: kube-scheduler's own plugin would return the same result.
 		said := status.Reasons()
 		if len(nodes) > 0 {
 			said = append(slices.Clip(said), "Closest: "+strings.Join(nodes, "; "))
@@ -77,11 +77,11 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return result, status
 }
 
-// mostDescribed is how many of many nodes kube-scheduler's message describes.
+// mostDescribed is the number of nodes that kube-scheduler's message describes in a large cluster.
 const mostDescribed = 3
 
-// unfit has the decider record the nodes that nothing else keeps the pod away from. Of many
-// it describes the closest.
+// unfit passes to the decider the nodes that only this plugin has refused. In a large cluster, it returns
+// descriptions of the closest nodes.
 func (p *Plugin) unfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
 	infos, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *Plugin) unfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (close
 	}
 	var refused []decider.RefusedNode
 	for _, info := range infos {
-		// A node that PreFilter has left out has a status of no plugin. It counts where this one has left it out.
+		// A node that PreFilter excluded has a status without a plugin. It counts if this plugin excluded it.
 		if by := statuses.Get(info.Node().Name).Plugin(); by == Name || by == "" && c.On() != "" {
 			refused = append(refused, decider.RefusedNode{Name: info.Node().Name, Refusal: p.decider.Refuse(c, nodeOf(info))})
 		}
@@ -103,17 +103,17 @@ func (p *Plugin) unfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (close
 	return closest
 }
 
-// selected is what kube-scheduler's own preemption says of a node: whom to evict, and how many
-// of them against their budgets.
+// selected is the result of kube-scheduler's preemption for one node: the victims, and the number of victims
+// whose eviction violates a budget.
 type selected struct {
 	victims    []*v1.Pod
 	violations int
 	status     *fwk.Status
 }
 
-// onNode says whom to evict from a node. kube-scheduler lets the more important pods keep their
-// place, one after the other, and so may evict many small pods where one is enough. Whom the core
-// chooses on one GPU is evicted where that costs less, and all filters pass without them.
+// onNode returns the victims of a node. own runs kube-scheduler's own selection, which spares the more
+// important pods one after the other, and so may evict many small pods although one is enough. If the core's
+// victims on one GPU cost less, and all filters pass without them, onNode returns these instead.
 func (e *evictor) onNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget, own func() selected) selected {
 	whole, before := info.Snapshot(), state.Clone()
 	s := own()
@@ -125,13 +125,13 @@ func (e *evictor) onNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	if !ok || !e.passes(ctx, before, pod, whole, cheaper) {
 		return s
 	}
-	slices.SortFunc(cheaper, func(a, b *v1.Pod) int { // the most important first: by it nodes are compared
+	slices.SortFunc(cheaper, func(a, b *v1.Pod) int { // the most important first: kube-scheduler compares nodes by the first victim
 		return placement.CompareBool(util.MoreImportantPod(b, a), util.MoreImportantPod(a, b))
 	})
 	return selected{cheaper, n, s.status}
 }
 
-// passes reports whether all filters let the pod go to a node that some pods have left.
+// passes reports whether the pod passes all filters on a node after some pods have left it.
 func (e *evictor) passes(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, gone []*v1.Pod) bool {
 	h := e.plugin.handle
 	for _, i := range slices.Clone(info.GetPods()) {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// asking returns a request that differs from another in one field.
+// asking returns a request that differs from other in one field.
 func asking(t *testing.T, field int, other placement.Request) placement.Request {
 	t.Helper()
 	switch value := reflect.ValueOf(&other).Elem().Field(field); value.Interface().(type) {
@@ -33,8 +33,8 @@ func asking(t *testing.T, field int, other placement.Request) placement.Request 
 	return other
 }
 
-// kube-scheduler places a pod by what it has found for the one before, where both have the same
-// signature, as JSON.
+// kube-scheduler reuses the result of the previous pod if both pods have the same signature, compared as
+// JSON.
 func TestASignatureHasAllThatIsAskedFor(t *testing.T) {
 	signed := func(r placement.Request) string {
 		text, err := json.Marshal(signatureOf(r))

@@ -24,28 +24,27 @@ import (
 // Self is the name of the program.
 const Self = "gpumem-scheduler"
 
-// State is what the plugins of all profiles have in common. Two caches would give one GPU away
-// twice.
+// State is shared by the plugins of all profiles. Two caches would allocate one GPU twice.
 type State struct {
 	conf    service.Config
 	version string
 	log     *zap.Logger
 
-	Cache *cache.Cache           // who holds what
-	Watch *controller.Controller // feeds it; nil: no profile has the plugin
+	Cache *cache.Cache           // GPU memory by pod
+	Watch *controller.Controller // feeds Cache; nil: no profile has the plugin
 
 	client  kubernetes.Interface
-	handle  fwk.Handle // of one profile: the queue that it wakes pods in is that of all
+	handle  fwk.Handle // of the first profile: all profiles share one queue
 	decider *decider.Decider
 	service *service.Service
 }
 
-// NewState makes the state of a process.
+// NewState returns the state of a process.
 func NewState(log *zap.Logger, version string, conf service.Config) *State {
 	return &State{conf: conf, version: version, log: log, Cache: cache.New(), decider: new(decider.Decider)}
 }
 
-// New makes the plugin of one profile. The first has the cache follow the informers of
+// New returns the plugin of one profile. The first call connects the cache to the informers of
 // kube-scheduler.
 func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	if args != nil {
@@ -67,13 +66,13 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 	return newPlugin(ctx, s.conf.Names, s.decider, handle)
 }
 
-// Start makes ready what the plugins need beyond the cache. It is to be called once all profiles
-// are made and before kube-scheduler runs. Leads is that of binder.Binder.
+// Start sets up the binder and the service. Call it after all profiles have been created and before
+// kube-scheduler runs. leads is binder.Binder.Leads.
 func (s *State) Start(leads func() (since time.Time, alone bool)) error {
 	if s.Watch == nil {
 		return fmt.Errorf("no profile of the configuration has the plugin %s", Name)
 	}
-	hand := controller.NewClient(s.Watch, s.client, types.NamespacedName{}) // the process knows when it leads
+	hand := controller.NewClient(s.Watch, s.client, types.NamespacedName{}) // no Lease: the process itself knows when it leads
 	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, hand)
 	b := s.service.Binder(s.log.Named("scheduler"), hand, s.Watch.Missing)
 	b.Leads = leads
@@ -81,8 +80,7 @@ func (s *State) Start(leads func() (since time.Time, alone bool)) error {
 	return nil
 }
 
-// Run serves probes and readers, and does what is to be done from time to time, until the
-// context is done. Start comes before it.
+// Run serves HTTP and runs the periodic tasks until the context is done. Call Start before.
 func (s *State) Run(ctx context.Context) error {
 	if err := s.service.Listen(); err != nil {
 		return err
@@ -90,14 +88,14 @@ func (s *State) Run(ctx context.Context) error {
 	return s.service.Run(ctx, s.decider.Binder, s.Wake)
 }
 
-// Wake has kube-scheduler try those waiting pods again that fit by now.
+// Wake requeues the waiting pods that fit now.
 func (s *State) Wake(ctx context.Context) { s.decider.Wake(ctx, queue{s}) }
 
-// Drain has nothing more bound, and returns when all that was sent is answered: then another
-// process may decide.
+// Drain rejects new Binds. It returns when all sent bindings have been answered or cannot land any more. Then
+// another process may decide.
 func (s *State) Drain() { s.decider.Binder.Drain() }
 
-// queue is kube-scheduler's.
+// queue is kube-scheduler's queue.
 type queue struct{ *State }
 
 func (q queue) Waiting() []*v1.Pod { return q.Watch.Waiting() }
