@@ -22,8 +22,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
-// runCleanup is the command that removes gpumem's annotations, conditions and Leases after it
-// was uninstalled.
+// runCleanup implements "gpumem-extender cleanup", which removes gpumem's annotations, conditions and Leases
+// after gpumem was uninstalled.
 func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	opts := defaultOptions()
 	var leases []string
@@ -58,8 +58,8 @@ Usage: gpumem-extender cleanup [flags]`, args, stdout); {
 	return cleanup(ctx, log, client, names, leases)
 }
 
-// cleanup removes all that it can, and then reports the objects that it could not change. Pods keep
-// their assignment: running pods still use the memory.
+// cleanup removes as much as possible, and then returns an error that names the objects that it could not
+// change. Pods keep their assignments, because running pods still use the memory.
 func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, names api.Names, leases []string) error {
 	var errs []error
 	record := func(object string, err error) {

@@ -26,8 +26,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 )
 
-// A process answers no request while another one leads. When it ends, it releases the Lease once no binding
-// of unknown outcome can land any more. The test runs in real time, for the process listens on ports.
+// A process serves no request while another one leads. When it exits, it releases the Lease once no binding
+// of unknown outcome can land any more. The test runs in real time, because the process listens on ports.
 func TestAProcessTakesPartInTheElection(t *testing.T) {
 	t.Parallel()
 	const namespace, name = "gpumem-system", "gpumem-extender"
@@ -139,7 +139,8 @@ func TestAProcessTakesPartInTheElection(t *testing.T) {
 	}
 }
 
-// binding is a fake client whose bindings go over another client: the fake one cannot send them.
+// binding is a fake client that sends bindings through another client, because the fake client cannot send
+// them.
 type binding struct {
 	*fake.Clientset
 	client rest.Interface

@@ -15,24 +15,24 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
-// The times of the election are Kubernetes' own defaults.
+// The durations of the election are Kubernetes' defaults.
 const retryPeriod = 2 * time.Second
 
-// errLostLease ends a replica that has led: another may lead already, and the replica
-// starts again with a new cache.
+// errLostLease ends a replica that has lost the Lease. Another replica may lead already, and this one
+// restarts with a new cache.
 var errLostLease = errors.New("the Lease is lost: another replica leads now")
 
-// election chooses the one replica that answers kube-scheduler. Two that answer would each
-// allocate memory that the other has allocated and the watch has not shown yet.
+// election chooses the one replica that serves kube-scheduler. Two replicas would each allocate memory that
+// the other has allocated and the watch has not shown yet.
 type election struct {
 	*lease.Lock
 	elector *leaderelection.LeaderElector
 }
 
-// newElection returns the election of a replica. The replica releases the Lease when drain has returned.
+// newElection returns the election of a replica. The replica calls drain before it releases the Lease.
 func newElection(client kubernetes.Interface, o options, log *zap.Logger, drain func()) (e *election, err error) {
-	// A container that restarts has the old name. Its predecessor's bindings may still land, so it must
-	// wait for the Lease like any other replica.
+	// A restarted container has the same pod name. Bindings of the previous process may still land, so the
+	// new process must wait for the Lease like any other replica.
 	identity := o.identity + "_" + string(uuid.NewUUID())
 	config := leaderelection.LeaderElectionConfig{
 		Name: o.leaseName,
@@ -58,7 +58,7 @@ func newElection(client kubernetes.Interface, o options, log *zap.Logger, drain 
 	return e, err
 }
 
-// Missing names the leader, unless this replica leads.
+// Missing returns a message with the leader, unless this replica leads.
 func (e *election) Missing() string {
 	if _, alone := e.Leads(); alone {
 		return ""
@@ -69,8 +69,8 @@ func (e *election) Missing() string {
 	return "no replica leads yet"
 }
 
-// Run takes part until the context is done, and then releases the Lease. It returns an error
-// when the Lease is lost before.
+// Run takes part in the election until the context is done, and then releases the Lease. It returns an error
+// if the replica loses the Lease earlier.
 func (e *election) Run(ctx context.Context) error {
 	e.elector.Run(ctx)
 	if ctx.Err() == nil {

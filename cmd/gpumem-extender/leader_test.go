@@ -27,7 +27,7 @@ func elect(t *testing.T, client kubernetes.Interface, identity string, drain fun
 	return e
 }
 
-// One replica leads and the others name it; it goes and another leads, at once.
+// One replica leads, and the others name it. When it exits, another replica leads at once.
 func TestOneReplicaLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -49,7 +49,7 @@ func TestOneReplicaLeads(t *testing.T) {
 		if err := <-doneA; err != nil {
 			t.Errorf("a ends with %v", err)
 		}
-		time.Sleep(3 * retryPeriod) // a try comes after 2.2 at most; and not leaseDuration: it was given back
+		time.Sleep(3 * retryPeriod) // replicas retry within 2.2 retry periods; the Lease was released, so they need not wait for leaseDuration
 		synctest.Wait()
 		if a.Missing() == "" || b.Missing() != "" {
 			t.Errorf("a: %q, b: %q", a.Missing(), b.Missing())
@@ -61,7 +61,7 @@ func TestOneReplicaLeads(t *testing.T) {
 	})
 }
 
-// A replica that cannot renew its Lease ends: another may lead already.
+// A replica that cannot renew its Lease exits, because another replica may lead already.
 func TestAReplicaThatLosesItsLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var away atomic.Bool
@@ -94,7 +94,7 @@ func TestAReplicaThatLosesItsLeaseEnds(t *testing.T) {
 	})
 }
 
-// A container is killed and starts again in its pod, under the same name. A binding that the killed process
+// A container is killed and restarts in its pod, with the same pod name. A binding that the killed process
 // sent may still land, so the new process waits until the Lease has expired.
 func TestARestartedReplicaWaitsForTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Command gpumem-extender answers kube-scheduler's questions about GPU memory:
-// where a pod fits, which node is best, and which GPU it gets.
+// Command gpumem-extender is a scheduler extender for GPU memory. It reports to kube-scheduler which nodes a pod
+// fits and which of them is best, and binds pods to GPUs.
 package main
 
 import (
@@ -29,7 +29,7 @@ var version = "dev"
 
 func main() { os.Exit(daemon.Main("gpumem-extender", run)) }
 
-// run is main with its surroundings passed in.
+// run is main with its environment as parameters.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "cleanup" {
 		return runCleanup(ctx, args[1:], stdout, stderr)
@@ -70,7 +70,7 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 		return err
 	}
 	ext := &extender.Extender{Neighbours: watch, Alone: conf.chooseNode}
-	var leads *election // nil where all replicas answer
+	var leads *election // nil: all replicas serve kube-scheduler
 	missing := watch.Missing
 	var checks []serve.Check
 	if conf.leaderElect {
@@ -98,7 +98,7 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 	group.Go(func() error {
 		return parts.Run(ctx, ext.Binder, func(ctx context.Context) { ext.Wake(ctx, hand) })
 	})
-	// The replica keeps the Lease until the last Bind has been answered.
+	// The replica keeps the Lease until it has responded to the last Bind.
 	leading, resign := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer resign()
@@ -110,7 +110,7 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 	return group.Wait()
 }
 
-// listenForVerbs listens for kube-scheduler, by mutual TLS if the flags name its files.
+// listenForVerbs opens the port for kube-scheduler. It uses mutual TLS if the flags name certificate files.
 func listenForVerbs(log *zap.Logger, conf config) (net.Listener, error) {
 	listener, err := net.Listen("tcp", conf.listen)
 	if err != nil || !conf.withTLS() {

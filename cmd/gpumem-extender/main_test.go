@@ -92,8 +92,8 @@ func TestVersionAndHelp(t *testing.T) {
 	}
 }
 
-// TestWithNothingAround runs the whole process where there is no API server: it
-// keeps running, says what is missing, and ends when asked to.
+// TestWithNothingAround runs the whole process without an API server. The process keeps running, reports the
+// missing data, and exits on request.
 func TestWithNothingAround(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
@@ -170,8 +170,7 @@ func get(ctx context.Context, t *testing.T, url string, want int) string {
 	return string(body)
 }
 
-// FuzzOptions gives any arguments: they are refused with words, or they are safe
-// to run with.
+// FuzzOptions passes arbitrary arguments. Each set is rejected with a message or is safe to run with.
 func FuzzOptions(f *testing.F) {
 	f.Add("--listen=127.0.0.1:0 --policy=spread --node-policy=binpack")
 	f.Add("--self-check-interval 0 --assume-limit=1h --kube-api-qps=NaN")
@@ -197,8 +196,8 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// A client that reaches bind can bind any pod to any node. So the verbs are served to
-// this machine alone, or to who shows a certificate.
+// A client that reaches bind can bind any pod to any node. So the verbs are served only to this machine, or
+// to clients with a certificate.
 func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1:8010": true, "127.0.0.2:8010": true, "localhost:8010": true, "[::1]:8010": true,

@@ -75,14 +75,14 @@ Usage: gpumem-extender [flags]
        gpumem-extender cleanup [flags]   take away what it has written, after it was uninstalled`, args, stdout)
 }
 
-// config is what the flags say, read once.
+// config is the parsed form of the flags.
 type config struct {
 	options
 	service service.Config
-	lease   types.NamespacedName // of the kube-schedulers
+	lease   types.NamespacedName // Lease of the kube-schedulers
 }
 
-// complete reads the flags, and reports all mistakes at once.
+// complete parses the flags, and returns all errors at once.
 func (o *options) complete() (config, error) {
 	c := config{options: *o}
 	c.lease.Namespace, c.lease.Name, _ = strings.Cut(o.schedulerLease, "/")
@@ -106,7 +106,7 @@ func (o *options) complete() (config, error) {
 	return c, errors.Join(append(errs, err, o.kube.Validate(), o.log.Validate())...)
 }
 
-// withTLS reports whether clients must show a certificate.
+// withTLS reports whether the flags name certificate files. Clients must present a certificate then.
 func (o *options) withTLS() bool {
 	return o.tls.CertFile != "" || o.tls.KeyFile != "" || o.tls.ClientCAFile != ""
 }
