@@ -49,7 +49,7 @@ func TestOneReplicaLeads(t *testing.T) {
 		if err := <-doneA; err != nil {
 			t.Errorf("a ends with %v", err)
 		}
-		time.Sleep(3 * retryPeriod) // replicas retry within 2.2 retry periods; the Lease was released, so they need not wait for leaseDuration
+		time.Sleep(3 * retryPeriod) // replicas retry within 2.2 periods, and need not wait for a released Lease
 		synctest.Wait()
 		if a.Missing() == "" || b.Missing() != "" {
 			t.Errorf("a: %q, b: %q", a.Missing(), b.Missing())

@@ -85,7 +85,7 @@ const mostDescribed = 3
 func (p *Plugin) unfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
 	infos, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
-		return nil // a snapshot's lister has none
+		return nil // a snapshot's lister returns no error
 	}
 	var refused []decider.RefusedNode
 	for _, info := range infos {

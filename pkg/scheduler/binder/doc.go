@@ -26,9 +26,9 @@
 // be behind when the leader changes: client-go waits up to a minute before it retries an API server that was
 // unavailable. So a lead begins with a read of the API server's resource version. Until the watch has shown
 // all changes up to this version, the first Bind to each node reads the node's pods. Concurrent Binds share
-// one read: on a loaded API server, hundreds of separate reads exceeded their time limits. There are two
-// alternatives. A process that refuses all pods until the watch has caught up would delay them for a minute.
-// A list of the pods of all nodes is too large in a large cluster.
+// one read: on a loaded API server, hundreds of separate reads exceeded their time limits. Both
+// alternatives are worse: a process that refuses all pods until the watch has caught up delays them for a
+// minute, and a list of all pods is too large in a large cluster.
 //
 // If this process itself takes part in the leader election, it knows since when it leads. It sends no binding
 // that could land when another process leads (Leads, package lease). So these reads show all bindings of

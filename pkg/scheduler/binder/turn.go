@@ -33,7 +33,7 @@ type turn struct {
 // lead is a period in which one kube-scheduler leads, as this process has observed it.
 type lead struct {
 	leader string    // name from Cluster.Leader; empty: unknown
-	begun  time.Time // start of the lead; with Cluster.Leader, the time of the first read that showed it
+	begun  time.Time // start of the lead, or the first read that showed it
 	from   string    // the API server's resource version at that time
 
 	mu    sync.Mutex
@@ -45,7 +45,7 @@ type lead struct {
 func (t *turn) ask(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if lease.Passed(t.asked, now) > Silence { // Passed also covers a pause of both machines, during which another process may have led
+	if lease.Passed(t.asked, now) > Silence { // or both machines were paused, and another process may have led
 		t.silences++
 	}
 	t.asked = now

@@ -122,7 +122,7 @@ func (c *Controller) Pod(namespace, name string) *v1.Pod {
 func (c *Controller) Node(name string) *v1.Node {
 	node, err := c.nodeLister.Get(name)
 	if err != nil {
-		return nil // a lister's only error: not found
+		return nil // a lister returns no error but NotFound
 	}
 	return node
 }

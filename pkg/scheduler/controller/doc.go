@@ -1,5 +1,5 @@
-// Package controller keeps the cache in step with the API server, and reads pods and sends bindings for the
-// extender and the plugin.
+// Package controller keeps the cache in step with the API server. It also reads pods and sends bindings for
+// the extender and the plugin.
 //
 // # Invariants
 //
@@ -22,7 +22,7 @@
 // The client does not limit the rate of bindings. The API server signals when it is busy. A limit here would
 // delay a binding until its time is over, while its memory is reserved.
 //
-// Synced means that the handlers have processed the first list, not only that it has arrived.
+// Controller.Missing reports a list until the handlers have processed it, not only until it has arrived.
 //
 // The Comparer periodically compares the cache with the objects that the watches have stored, like
 // kube-scheduler's cache comparer. This takes no request, and it finds all faults between a watch and the

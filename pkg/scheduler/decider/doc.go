@@ -47,8 +47,8 @@
 //   - Reserve, and Bind in the extender, pick and reserve the GPUs in one critical section. After
 //     Unreserve, the reservation remains while a binding may still succeed.
 //   - Refuse evaluates the pods that kube-scheduler has on the node, because preemption removes and
-//     restores pods there. It adds the pods whose bindings the watch has not shown. It removes a pod
-//     from the cache only if the watch has stored that the pod is gone.
+//     restores pods there. It adds the pods whose bindings the watch has not shown. Reserve and
+//     GoneHelps remove a pod from the cache, but only if the watch has stored that the pod is gone.
 //   - No pod is evicted for a pod that a node refuses only temporarily (MayEvict). A pod that such
 //     refusals have kept waiting precedes the pods that caused them. Both rules end after a minute.
 //   - A pod that fits now is tried again. Either a queueing hint requeues it (GoneHelps, ChangeHelps,

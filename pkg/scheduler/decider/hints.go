@@ -75,7 +75,7 @@ func onlyHeard(known *placement.Node) []placement.Holding {
 	return holdings
 }
 
-// fits evaluates on for the waiting pod's own request.
+// fits calls on with the waiting pod's request, and returns the result.
 func (d *Decider) fits(waiting *v1.Pod, on func(cache.Question) bool) bool {
 	req, err := d.Binder.Names.Request(waiting)
 	if err != nil {

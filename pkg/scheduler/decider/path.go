@@ -36,19 +36,23 @@ type Decider struct {
 // Node is a node as kube-scheduler sees it.
 type Node struct {
 	Name       string
-	Generation int64             // changes with the node's pods; 0 means unknown
-	Pods       iter.Seq[*v1.Pod] // the bound, reserved and nominated pods, in preemption without the victims; nil: the cached pods
+	Generation int64 // changes with the node's pods; 0 means unknown
+	// Pods yields the node's bound, reserved and nominated pods, in preemption without the victims. If it is
+	// nil, the cached pods count.
+	Pods iter.Seq[*v1.Pod]
 }
 
 // Cycle is one scheduling attempt of kube-scheduler for a pod, or one HTTP request about it.
 type Cycle struct {
 	cache.Question
-	Sampled   bool                // kube-scheduler asked about a sample of the nodes
-	Templates map[string]*v1.Node // node objects by name; used for nodes that the cache lacks, because they may not exist yet
+	Sampled bool // kube-scheduler asked about a sample of the nodes
+	// Templates has node objects by name. They count for nodes that the cache lacks: these may not exist yet.
+	Templates map[string]*v1.Node
 
-	asked       int             // number of nodes
-	changes     uint64          // number of the cache's last change before the first decision
-	elsewhere   *decide.Refusal // the refusal by all nodes except the one to which the pod is, or may be, bound; nil: none
+	asked   int    // number of nodes
+	changes uint64 // number of the cache's last change before the first decision
+	// elsewhere is the refusal by all other nodes if the pod is, or may be, bound to a node.
+	elsewhere   *decide.Refusal
 	refused     atomic.Int64
 	brief       sync.Map         // short messages by placement.Reason
 	scores      map[string]int64 // by node name
@@ -135,7 +139,7 @@ func (d *Decider) refuse(c *Cycle, node Node) *decide.Refusal {
 	return refusal
 }
 
-// template returns the GPUs of a node that may not exist yet.
+// template returns the state of a node that the cache lacks, from its object.
 func (d *Decider) template(object *v1.Node) (*placement.Node, error) {
 	inv, err := template.Inventory(d.Names, object)
 	if err != nil {

@@ -19,7 +19,7 @@ type RefusedNode struct {
 // sorting costs time.
 const fewRefused = 2
 
-// Fits records the number of feasible nodes, of the nodes in the request.
+// Fits records how many of the asked nodes are feasible.
 func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	c.fitRecorded = true
 	d.waiters.remove(c.Pod.UID)
@@ -29,8 +29,8 @@ func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	})
 }
 
-// Unfit records that the pod fits none of the nodes, and that Wake must requeue the pod when it fits one of
-// them. It returns the nodes that are closest to a fit.
+// Unfit records that the pod fits no node, and adds it to the waiting pods, which Wake requeues when they fit
+// one of the refused nodes. It returns the nodes that are closest to a fit.
 func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
 	decision := decisions.Decision{
 		Verb: decisions.Filter, Result: decisions.Unfit, Asked: c.asked, Sampled: c.Sampled, Nodes: describe(refused),

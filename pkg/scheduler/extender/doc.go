@@ -19,10 +19,11 @@
 //     later pods counts that pod, but no pod is refused on all nodes because of it. Without this, one
 //     Bind in eight was refused in a burst of 2,000 pods, because kube-scheduler sends requests for
 //     the next pod while a Bind is in progress.
-//   - Every request gets a response that names the problem. Failures are HTTP 200 with the field
-//     Error, because kube-scheduler discards the body of any other status. Only a malformed request
-//     gets a 4xx status. A pod that cannot be read fails on every node as unresolvable, so the reason
-//     appears in the pod's events.
+//   - Filter and Bind report each failure as HTTP 200 with the field Error, because kube-scheduler
+//     discards the body of any other status. The responses of Prioritize and Preempt have no such
+//     field: on failure, all nodes have the score 0, and no pod is evicted. Only a malformed request gets a 4xx status. A
+//     pod that cannot be read fails on every node as unresolvable, so the reason appears in the pod's
+//     events.
 //
 // # Decisions
 //

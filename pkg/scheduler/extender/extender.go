@@ -19,8 +19,8 @@ type Extender struct {
 	// kube-scheduler adds its own scores.
 	Alone bool
 
-	// NodesToFind returns the number of nodes that kube-scheduler searches for when it samples a cluster of
-	// all nodes; nil: kube-scheduler's default.
+	// NodesToFind returns how many feasible nodes kube-scheduler searches for before it sends a request. Its
+	// argument is the number of nodes in the cluster. If it is nil, kube-scheduler's default applies.
 	NodesToFind func(all int) int
 
 	Neighbours Neighbours // the pods that may be evicted

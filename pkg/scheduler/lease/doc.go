@@ -1,6 +1,6 @@
-// Package lease decides whether a process may send bindings because it leads, and no other process can lead
-// before they land. Both kube-scheduler with the plugin, and the extender of a cluster's own
-// kube-scheduler, use it: they run in several replicas.
+// Package lease wraps the lock of a leader election. It reports whether this process leads, and whether the
+// bindings that it sends now land before another process can lead. Both kube-scheduler with the plugin and
+// the extender of a cluster's own kube-scheduler use it, because they run in several replicas.
 //
 // # Invariants
 //

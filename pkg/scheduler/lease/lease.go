@@ -28,7 +28,7 @@ type Lock struct {
 	since, renewed time.Time // start of the lead and last renewal; zero while this process does not hold the Lease
 	turns          int       // the Lease's number of transitions at the last renewal
 	other          bool      // another process held the Lease at the last read
-	from           time.Time // sending is not allowed before
+	from           time.Time // sending is allowed from this time on
 }
 
 // Watch replaces the lock of the configuration with a Lock. The Lock calls drain before it releases the
