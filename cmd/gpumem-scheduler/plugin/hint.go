@@ -45,9 +45,9 @@ func (h *hinting) RunPreFilterPlugins(ctx context.Context, state fwk.CycleState,
 	return result, status, unschedulable
 }
 
-// hint returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes. There is
-// no hint for a nominated pod, which goes to its own node, or for a pod that prefers some nodes, for which
-// kube-scheduler must score all nodes.
+// hint returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes. A
+// nominated pod gets no hint, because it goes to its own node. A pod that prefers some nodes gets none
+// either, because kube-scheduler must score all nodes, and neither does a pod of a group.
 func (h *hinting) hint(ctx context.Context, state fwk.CycleState, pod *v1.Pod) string {
 	d := dataOf(state)
 	if d.few || pod.Status.NominatedNodeName != "" || grouped(pod) || len(api.Preferences(pod)) > 0 {

@@ -213,8 +213,8 @@ func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *f
 	return []fwk.SignFragment{{Key: Name + ".Request", Value: signatureOf(req)}}, nil
 }
 
-// signature contains the whole request, because signatures are compared as JSON. This includes the priority,
-// which decides which nominated pods precede the pod.
+// signature contains all fields of a request, in a form that has a JSON encoding: kube-scheduler compares
+// signatures as JSON. The priority is included, because it decides which nominated pods precede the pod.
 type signature struct {
 	placement.Request
 	Containers []placement.Container // replaces the request's containers, which have no JSON form

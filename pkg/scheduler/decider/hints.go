@@ -11,9 +11,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// GoneHelps reports whether a waiting pod may fit a node after another pod was deleted there, released its
-// reservation, or lost its nomination. It removes a deleted pod from the cache first: so a pod that needs the
-// memory of two deleted pods is requeued after the second deletion.
+// GoneHelps reports whether a waiting pod may fit now that another pod has left its node: that pod was
+// deleted, its reservation was released, or its nomination has ended. GoneHelps removes a deleted pod from
+// the cache first. So a pod that needs the memory of two deleted pods is requeued after the second deletion.
 func (d *Decider) GoneHelps(waiting, gone *v1.Pod) bool {
 	if !d.Binder.Names.Holds(gone) {
 		return false
@@ -25,10 +25,10 @@ func (d *Decider) GoneHelps(waiting, gone *v1.Pod) bool {
 	return d.fits(waiting, func(q cache.Question) bool { return d.Binder.Cache.Refused(gone.Spec.NodeName, q) == nil })
 }
 
-// ChangeHelps reports whether a waiting pod may fit after the update of a pod. This is so if its own request
-// has changed. It is also so if the kubelet has admitted another pod, the device plugin has corrected that
-// pod's assignment, or that pod's request has changed: for example, a pod that was exclusive may share its
-// GPU now.
+// ChangeHelps reports whether a waiting pod may fit after a pod was updated. It returns true if the waiting
+// pod's own request has changed and is readable, if the kubelet has admitted another pod with GPU memory, or
+// if the request or the assignment of another pod has changed. For example, a pod that was exclusive may
+// share its GPU now.
 func (d *Decider) ChangeHelps(waiting, was, is *v1.Pod) bool {
 	names := d.Binder.Names
 	asks := func() (other, readable bool) {

@@ -40,9 +40,10 @@ func (a *agreements) add(name string, generation int64, known *placement.Node, n
 	}
 }
 
-// differing returns the cached node, known, with kube-scheduler's pods, and whether these differ from the
-// cached pods. They differ in preemption, which asks about a node without some pods, and when one of the two
-// event handlers is behind the other. While neither side changes, differing compares them once.
+// differing reports whether kube-scheduler's pods of a node differ from the cached pods, and returns the node
+// with kube-scheduler's pods if they do. known is the cached node. The pods differ in preemption, which asks
+// about a node without some pods, and when one of the two event handlers is behind the other. While neither
+// side changes, differing compares them once.
 func (d *Decider) differing(node Node, known *placement.Node) (placement.Node, bool) {
 	if known == nil || d.agreed.on(node.Name, node.Generation, known) {
 		return placement.Node{}, false
