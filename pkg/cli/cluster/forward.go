@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +12,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 
@@ -59,8 +59,8 @@ func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err er
 		return 0, err
 	}
 	forward := r.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
-	checked := &forbidding{Upgrader: upgrader, pod: pod.Name}
-	dialer := spdy.NewDialer(checked, &http.Client{Transport: transport}, http.MethodPost, forward)
+	checked := &forbidding{RoundTripper: transport, pod: pod.Name}
+	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: checked}, http.MethodPost, forward)
 	ready := make(chan struct{})
 	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", extenderPort)}, ctx.Done(), ready, io.Discard, io.Discard)
 	if err != nil {
@@ -82,19 +82,19 @@ func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err er
 	return ports[0].Local, nil
 }
 
-// forbidding is an Upgrader that records a Forbidden error if the API server refuses to forward ports.
+// forbidding is a transport that records a Forbidden error if the API server refuses to forward ports.
 // The forwarder's own error has only the text.
 type forbidding struct {
-	spdy.Upgrader
+	http.RoundTripper
 	pod string
 	err error
 }
 
-// NewConnection implements spdy.Upgrader.
-func (f *forbidding) NewConnection(answer *http.Response) (httpstream.Connection, error) {
-	connection, err := f.Upgrader.NewConnection(answer)
-	if err != nil && answer.StatusCode == http.StatusForbidden {
-		f.err = apierrors.NewForbidden(v1.Resource("pods/portforward"), f.pod, err)
+// RoundTrip implements http.RoundTripper.
+func (f *forbidding) RoundTrip(request *http.Request) (*http.Response, error) {
+	answer, err := f.RoundTripper.RoundTrip(request)
+	if err == nil && answer.StatusCode == http.StatusForbidden {
+		f.err = apierrors.NewForbidden(v1.Resource("pods/portforward"), f.pod, errors.New(answer.Status))
 	}
-	return connection, err
+	return answer, err
 }
