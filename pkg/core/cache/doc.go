@@ -28,15 +28,16 @@
 // A reserved pod (Pod.Assumed) has its GPUs. Its binding is yet to be sent (HoldPod), in progress, or of
 // unknown outcome, or a read has shown the pod before the watch. RefusePod ends the reservation of one
 // binding. AssumedBefore returns old reservations to the caller, which reads the pods and calls
-// Read.Enter or ExpirePod. The watch has shown a bound pod. AddPod corrects it, and RemovePod ends each
-// state.
+// Read.Enter or ExpirePod. A pod is bound once the watch has shown it on its node: AddPod then replaces its
+// record. RemovePod ends every state.
 //
 // The cache does not contain kube-scheduler's own assumed pods: package decider compares them with the
 // cache.
 //
 // cache.go has the methods for pods and nodes, expect.go Expect, and read.go the reads next to the watch.
-// state.go has the records under the lock. nodes.go, answers.go and changed.go serve readers of nodes
-// without the lock. compare.go finds and repairs differences. The prices of nodes are in ranking.Market.
+// state.go has the records under the lock. nodes.go and answers.go serve readers of nodes without the lock.
+// changed.go returns the changed nodes; there, Since and Changes take the lock. compare.go finds and
+// repairs differences. The prices of nodes are in ranking.Market.
 //
 // # Invariants
 //

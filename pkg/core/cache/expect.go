@@ -7,8 +7,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// ExpectationTTL is the lifetime of an expectation: kube-scheduler binds soon after its requests, or not at
-// all.
+// ExpectationTTL is the lifetime of an expectation. kube-scheduler binds a pod soon after its requests about the
+// pod, or not at all.
 const ExpectationTTL = 3 * time.Second
 
 // Expect records that kube-scheduler is about to bind a pod to a node, with the GPUs that the pod would get
@@ -37,9 +37,9 @@ func (c *Cache) Unexpect(uid string) (others bool) {
 	return len(c.pods[expected]) > 0
 }
 
-// decide picks GPUs for a pod, if possible beside the GPUs of the expected pods. If another pod is nominated
-// to the node, it ignores expected pods: free memory may be reserved for the nominated pod, which would get
-// other GPUs beside the expected pods.
+// decide picks GPUs for a pod. If possible, it leaves the expected pods their GPUs. It ignores expected pods
+// while any pod is nominated to the node: beside the expected pods, decide.Reserved could reserve other GPUs
+// for the nominated pod, and the GPUs that the nominated pod needs would seem free.
 func (n *node) decide(ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *decide.Refusal) {
 	state := *n.state.Load()
 	if len(state.Expected) > 0 && len(state.Nominated) == 0 {

@@ -10,8 +10,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// nodes are the cache's nodes by name, ghosts included. Its exported methods are for readers. They take no
-// lock, except the first call after a node was added or removed, and their results are immutable.
+// nodes are the cache's nodes by name, ghosts included. Its exported methods are for readers, never take
+// Cache.mu, and return immutable results. Only Set, and the first call after a node was added or removed, take
+// the field lock.
 type nodes struct {
 	known atomic.Pointer[map[string]*node] // the readers' map, immutable; nil: a node was added or removed since
 

@@ -15,11 +15,11 @@ type state struct {
 	pods    pods
 	reads   map[*Read]bool // in progress
 	changes uint64         // number of changes of nodes
-	offered int            // number of nodes without ghosts
+	offered int            // number of nodes that are not ghosts
 	changed chan struct{}  // closed at the next change
-	ends    time.Time      // end of the first nomination to end; zero: none ends
+	ends    time.Time      // earliest end of a nomination; zero: no nomination ends
 
-	recent [maxRecent]string // names of the changed nodes, by change number
+	recent [maxRecent]string // names of changed nodes: change i is at i%maxRecent
 }
 
 // pods are the records of pods in each role, by UID.
@@ -46,7 +46,7 @@ func newPods() (p pods) {
 type node struct {
 	state   atomic.Pointer[placement.Node] // the readers' state; nil: a ghost
 	answers atomic.Pointer[answers]        // decisions for that state
-	id      atomic.Int64                   // number of nodes added before this one; -1: a ghost. Pods may name nodes that were never added
+	id      atomic.Int64                   // number of nodes added before this one; -1: a ghost, which is a deleted node, or a name that only pods have
 
 	name      string
 	inventory *gpu.Inventory // replaced by each SetNode; nil: a ghost
@@ -132,7 +132,7 @@ func (s *state) set(as role, uid string, p *Pod) {
 		}
 	}
 	if c, ok := s.pods[coming][uid]; ok && as == on && (p == nil || p.Node != c.Node) {
-		s.publish(s.node(c.Node)) // the nomination does not count while the pod is on a node
+		s.publish(s.node(c.Node)) // a nomination counts only while its pod is on no node
 	}
 }
 

@@ -32,9 +32,10 @@ type Assignment struct {
 	// the request, which may have changed since.
 	Allocated bool
 
-	// Leaving lists further devices that are charged with the same share. When pods exchange devices, they
-	// are corrected one by one. Each is charged on both sides until all are in place, so that no pod can
-	// take the memory in between.
+	// Leaving lists the pod's former devices if it has exchanged devices with other pods. They are charged
+	// with the same share. The node corrects the annotations of these pods one after the other. Until all
+	// are correct, each pod counts on its former and on its present devices, so that no further pod gets
+	// memory that only seems free.
 	Leaving []gpu.UUID
 }
 
@@ -89,7 +90,7 @@ type Holding struct {
 	Started     time.Time // when the kubelet admitted the pod; zero before
 	Terminating bool      // the pod is being deleted; its memory is allocated until it ends
 	Nominated   bool      // the pod is not on the node yet: other pods leave for it
-	Waits       time.Time // start of a nominated pod's wait until the kubelet admits other pods; zero: it waits for evictions
+	Waits       time.Time // for a nominated pod: since when it waits until the node admits or places other pods; zero: it waits for evictions
 }
 
 // On returns the pod's charge on a device of its node: for memory and for cores, the larger of the

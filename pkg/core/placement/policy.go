@@ -130,7 +130,8 @@ func compareEmptiest(a, b *Device) int {
 func preferFullest(c NodeChoice) [4]float64 { return [4]float64{c.Left, c.Free} }
 
 // preferEmptiest compares the free fraction of the picked GPUs only if Spread picked them. Binpack
-// picks the fullest GPU, so this comparison would put the emptiest node last.
+// picks the fullest GPU that suffices, which says little about the node: a node with one nearly full GPU
+// and seven empty ones would rank behind a node whose GPUs are all half full.
 func preferEmptiest(c NodeChoice) [4]float64 {
 	share := 0.0
 	if c.GPUs == Spread {

@@ -44,8 +44,9 @@ const maxIndexed = 1 << 18
 type Question struct {
 	Request  placement.Request
 	Defaults Policies
-	// View returns a node with nominated pods minus the memory reserved for these and for expected
-	// pods. The reservation depends on the asking pod, which no node may expect.
+	// View returns a node minus the memory reserved for nominated and expected pods. The Index calls it
+	// only for nodes with nominated pods, because their reservations depend on the asking pod. On the
+	// other nodes, all expected pods count, so the asking pod must not be expected on any node.
 	View func(*placement.Node) *placement.Node
 }
 
@@ -102,7 +103,7 @@ func (x *Index) walk(source Source, q Question) (by criteria, walk iter.Seq[*ran
 	return o.criteria, merged(o.sorted, others), len(o.sorted) + len(others)
 }
 
-// others ranks the nodes apart on which the request fits, the best first.
+// others ranks the nodes with nominated pods on which the request fits, the best first.
 func (o *sequence) others(source Source, q Question) (others []*ranked) {
 	for name := range o.apart {
 		if n := source.Look(name); n != nil {
@@ -155,7 +156,7 @@ type sequence struct {
 
 	seen   uint64             // changes of the Source that the order includes
 	nodes  int                // number of nodes at the last build, including those on which the request does not fit
-	sorted []*ranked          // the best first, without the nodes apart
+	sorted []*ranked          // the best first, without the nodes in apart
 	by     map[string]*ranked // by name; nil before the first build
 	apart  map[string]bool    // nodes with nominated pods
 }
@@ -172,7 +173,7 @@ func soon(n *placement.Node) *placement.Node {
 	return &bound
 }
 
-// words returns the size of the request for maxIndexed: a request may list many names.
+// words returns the number of names in the request, plus one, for maxIndexed.
 func (o *sequence) words() int {
 	return 1 + len(o.req.Containers.All()) + len(o.req.Models.Texts()) + len(o.req.UUIDs.Texts())
 }

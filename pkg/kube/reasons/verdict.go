@@ -139,8 +139,8 @@ func (v verdict) need() string {
 	return s
 }
 
-// devices lists the devices that match the pod's globs, with their free amount or the reason why it does
-// not count.
+// devices lists the devices that match the pod's globs, with the free amount or the reason why the pod cannot
+// get any of it.
 func (v verdict) devices() string {
 	var parts []string
 	for _, d := range v.Node.Devices {
@@ -164,8 +164,8 @@ func (v verdict) devices() string {
 	return strings.Join(parts, ", ")
 }
 
-// anywhere renders the memory that counts on the node and belongs to no pod of a single device: use by
-// other programs, unattributed pods and nominated pods.
+// anywhere lists further causes of missing memory, besides the pods on the GPUs: programs without a grant, pods
+// on an unknown GPU, and pods nominated to the node.
 func (v verdict) anywhere() (s string) {
 	var foreign []string
 	for _, d := range v.Node.Devices {
@@ -191,8 +191,8 @@ func (v verdict) anywhere() (s string) {
 	return s
 }
 
-// instead suggests an amount if no GPU is large enough. An amount beyond all GPUs was probably meant in
-// bytes ("3Gi"), and an amount in thousands that is many times a GPU's size was possibly meant in MiB.
+// instead suggests an amount if no GPU is large enough. A user who requests millions of units probably meant
+// bytes ("3Gi"). A user who requests thousands of units, many times a GPU's size, possibly meant MiB.
 func (v verdict) instead() string {
 	const bytesPerMiB, thousands, many = 1 << 20, 1 << 10, 5
 	asked, unit := v.Request.Units(), gpu.Units(max(1, v.Node.UnitMiB))
