@@ -9,10 +9,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Allocations returns the allocations of pods by prepared claims, that they are known, and a channel that is
-// closed when they change. A claim counts for the first pod that it was reserved for. Without such a pod, it
-// counts under its own name and UID. Amounts are in the node's units, rounded up, because the unit may have
-// been different when the claim was prepared.
+// Allocations returns the allocations of pods by prepared claims, and a channel that is closed when they change.
+// They are always known. A claim counts for the first pod that it was reserved for. If there is none, it counts
+// like a pod with the claim's name and UID. Amounts are in the node's units, rounded up, because the unit may
+// have been different when the claim was prepared.
 func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	offer, _ := d.offers.Now()
 	d.mu.Lock()

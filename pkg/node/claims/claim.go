@@ -27,7 +27,8 @@ type Claim struct {
 	Pod       *Pod      `json:"pod,omitempty"` // first pod that it was reserved for; nil if none
 	Shares    []Share   `json:"shares"`
 
-	// State at the preparation, which the claim's containers were promised.
+	// Settings of the node when the claim was prepared. They apply to the claim's containers even if the node's
+	// settings have changed since.
 	UnitMiB     int64           `json:"unitMiB"`
 	Enforcement gpu.Enforcement `json:"enforcement"`
 	MPS         int             `json:"mps,omitempty"` // protocol of the daemon, 3 for a claim that version 0.2 prepared; 0 if none
@@ -42,9 +43,9 @@ type Pod struct {
 // Share is one result of an allocation: a part of a device.
 type Share struct {
 	Device string     `json:"device"`         // name in the pool
-	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; not part of the allocation
+	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; the allocation has only its name
 	ID     *types.UID `json:"id,omitempty"`
-	MiB    int64      `json:"mib"`              // for shares: their size, not part of the allocation
+	MiB    int64      `json:"mib"`              // for an allocation in shares: their size, which the driver adds
 	Shares int64      `json:"shares,omitempty"` // of a GPU that is offered in shares
 	Cores  int64      `json:"cores,omitempty"`  // per cent; 0 if not limited
 }
@@ -135,8 +136,8 @@ func (s Share) amount() int64 { return cmp.Or(s.Shares, s.MiB) }
 // InShares reports whether the allocation is in shares.
 func (c Claim) InShares() bool { return len(c.Shares) > 0 && c.Shares[0].Shares > 0 }
 
-// shareMiB returns the size of a device's share at the preparation. It is 0 for a claim that was not prepared
-// or has memory.
+// shareMiB returns the size of one share of a device when the claim was prepared. It is 0 for a claim that was
+// not prepared, and for an allocation in MiB.
 func (c Claim) shareMiB(device string) int64 {
 	for _, s := range c.Shares {
 		if s.Device == device && s.Shares > 0 {
@@ -146,7 +147,7 @@ func (c Claim) shareMiB(device string) int64 {
 	return 0
 }
 
-// unit returns the size of one unit of the inventory, in shares or MiB.
+// unit returns how many shares or MiB of the allocation are one unit of the inventory.
 func (c Claim) unit() int64 {
 	if c.InShares() {
 		return 1

@@ -29,9 +29,10 @@ func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
 	return Containers{driver: d, kernel: kernel, users: users}
 }
 
-// Environment returns ok == false for a container that uses a claim, because the claim's CDI device replaces
-// the pod's own values. In a pod with a claim, any other container must have none of the variables. The pod's
-// spec decides between the two, because a container can set the variable of any claim.
+// Environment returns ok == false for a container that uses a claim: the values from the claim's CDI device have
+// already replaced the pod's own values. For any other container of a pod with a claim, it returns ok == true and
+// no variables, because such a container must have none. It checks the pod's spec, because a container can set
+// the variable of any claim.
 func (of Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
 	if given[claimOf] == "" {
 		return nil, of.Holds(ctx, namespace, pod), nil
@@ -47,8 +48,8 @@ func (of Containers) Holds(_ context.Context, namespace, pod string) bool {
 		slices.ContainsFunc(of.users.all(), func(u user) bool { return u.Namespace == namespace && u.Name == pod })
 }
 
-// Hold ensures the limit that a container was promised, before its program runs, or later for a container that
-// started without. It returns an error while the level does not hold.
+// Hold ensures the limit that a container was promised, before its program runs, or later if the container
+// started without the limit. It returns an error while the level does not hold.
 func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
 	uid := types.UID(given[claimOf])
 	if uid == "" {

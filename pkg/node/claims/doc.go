@@ -7,7 +7,7 @@
 // The node's GPUs are one pool with the node's name. Each GPU is a device that many claims share
 // (allowMultipleAllocations), with the capacities "memory", in steps of the unit, and "cores".
 //
-//	kube-scheduler   allocates of the published devices    Devices
+//	kube-scheduler   allocates from the published devices  Resources
 //	kubelet          NodePrepareResources(claims)          Driver.PrepareResourceClaims
 //	container runtime  makes the container, by the claim's CDI file
 //	kubelet          NodeUnprepareResources(claims)        Driver.UnprepareResourceClaims
@@ -17,20 +17,20 @@
 // checkpoint contains every claim that the kubelet may consider prepared. If a process is killed between two
 // steps, the next one completes them: it writes a missing file again (Driver.Restore), and removes the file of
 // a missing claim. Files are replaced atomically. The kubelet repeats unanswered calls. The driver drops a call
-// that the kubelet no longer waits for: if it prepared a claim after its release, the claim would stay prepared
-// forever.
+// that the kubelet has canceled: if it prepared a claim that the kubelet has released since, the claim would stay
+// prepared forever.
 //
 // If the container runtime calls the plugin (package nri), a container starts only while its claim's level
-// holds. At the level kernel, the container gets its limit then (Containers). A variable of its CDI device
-// contains the claim, and its pod's spec proves that the container uses it.
+// holds. At the level kernel, the container gets its limit then (Containers). A variable from its CDI device
+// contains the claim's UID, and its pod's spec proves that the container uses the claim.
 //
 // # Versions
 //
 // Consumable capacity (the feature gate DRAConsumableCapacity) is on by default since Kubernetes 1.36. Without
 // it, an allocation contains no amount, and the driver rejects the claim. The checkpoint has a version. Recover
 // rebuilds a checkpoint that is lost, unreadable or of another version: CDI files contain the prepared claims
-// and their levels, and the API server has the allocations of the node's pods. Until then, the driver prepares
-// nothing.
+// and their levels, and the API server has the allocations of the node's pods. The driver prepares nothing
+// before the checkpoint is rebuilt.
 //
 // # Invariants
 //
@@ -64,12 +64,12 @@
 // Containers that share a claim share its GPU, and each can use all of the claim's memory: the limits of the
 // driver and of MPS apply per container or process. For separate limits, create one claim per container.
 //
-// A request without memory gets the whole GPU, as with other drivers. A request without cores counts none, and
-// is not limited to any, as with the device plugin.
+// A request without memory gets the whole GPU, as with other drivers. A request without cores is charged no
+// cores, and its use of cores is not limited, as with the device plugin.
 //
 // Devices are published smallest first. kube-scheduler takes the first device that fits, so large GPUs stay
 // free longer.
 //
-// The driver rejects parameters in a claim. Attributes of devices select their possible contents (a level, a
-// policy), or they are not available. To ignore parameters would look like consent.
+// The driver rejects a claim with parameters. To request a level, a claim selects devices by their attributes. A
+// claim cannot request a policy. If the driver ignored parameters, it would seem to apply them.
 package claims

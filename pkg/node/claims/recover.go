@@ -16,8 +16,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Recover returns the prepared claims of a checkpoint, and rebuilds a lost or unusable checkpoint. A claim of
-// the node's pods that has a CDI file is prepared, at the level in that file. On an error, the caller retries.
+// Recover returns the prepared claims of a checkpoint, and rebuilds a lost or unusable checkpoint. To rebuild it,
+// read returns the claims of the node's pods. Recover considers a claim prepared if it has a CDI file, and reads
+// its level from the file. On an error, the caller retries.
 func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*resourceapi.ResourceClaim, error), domain, node string, unitMiB int64, log *zap.Logger) (prepared map[types.UID]Claim, err error) {
 	prepared, found, err := readClaims(disk, log)
 	if found || err != nil {

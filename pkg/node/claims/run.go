@@ -27,7 +27,7 @@ type Runner struct {
 
 	mu     sync.Mutex // guards the rest
 	helper *kubeletplugin.Helper
-	failed error // error in the background
+	failed error // last error that the library reported for the published devices; nil if none
 }
 
 // Closed returns the GPUs that accept no new claims, whether all GPUs are closed, and a channel that is closed

@@ -83,7 +83,7 @@ func (u *Users) Holds(uid string) bool {
 		slices.ContainsFunc(u.all(), func(p user) bool { return p.UID == uid })
 }
 
-// Grants implements usage.Grants. Each container has all of its claims.
+// Grants implements usage.Grants. It lists a claim that several containers use once for each of them.
 func (u *Users) Grants(context.Context) (out []usage.Grant, err error) {
 	if missing := u.pods.Missing(); missing != "" {
 		return nil, errors.New(missing)

@@ -50,7 +50,7 @@ type news struct {
 	answered bool // the API server has answered a list of the pods
 }
 
-// askParts is the fraction of Config.PodWait after which wait calls the API server.
+// askParts divides Config.PodWait: wait calls the API server after one of the parts.
 const askParts = 20
 
 // wait returns true once the pod may be known, and false when the time is over. Usually the watch delivers the
@@ -76,8 +76,8 @@ func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 }
 
 // preferListed calls allocation.Prefer with the pods that the kubelet lists, because it lists the pod for which
-// it calls. It returns ErrNoPod if none of them waits. It skips admitted pods without listed allocations, which
-// seem to wait for as long as they run.
+// it calls. It returns ErrNoPod if none of them waits. It skips admitted pods whose allocations the kubelet never
+// lists (Pod.Unlisted): such a pod seems to wait for its slots for as long as it runs.
 func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if s.Listed != nil {
 		listed := s

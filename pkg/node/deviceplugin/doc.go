@@ -15,9 +15,9 @@
 // new file. It also starts again when the kubelet ends its stream of devices (ListAndWatch). It does not listen
 // while no kubelet answers, because a starting kubelet removes all sockets.
 //
-// It registers only after the last process of the plugin has ended. After a forced deletion of the plugin's
-// pod, the next one starts while the old process ends. When the kubelet notices the end, it drops the plugin
-// that currently has the name, and considers all of the node's slots unhealthy (v1.36,
+// It registers only after the previous process of the plugin has ended. After a forced deletion of the plugin's
+// pod, the next pod starts while the old process still ends. When the kubelet notices the end, it drops whichever
+// plugin is then registered for the resource, and considers all of the node's slots unhealthy (v1.36,
 // devicemanager/plugin/v1beta1, runClient). The sockets of the old process answer until its pending calls
 // have ended, so that the next process loads all grants that they record.
 //
@@ -26,7 +26,7 @@
 //	GetPreferredAllocation(available, must, n)   which IDs?     allocation.Prefer
 //	Allocate(ids)                                may it, and    allocation.Resolve, Admit
 //	                                             with which env?
-//	PreStartContainer(ids)                       at every start: whose are they really?
+//	PreStartContainer(ids)                       at every start: which container has them?
 //
 // None of these calls names a pod. The kubelet makes them separately for memory and for cores, on separate
 // sockets and in either order; PreStartContainer is only for memory. In each call, the plugin reads the
@@ -49,16 +49,17 @@
 //
 // # Decisions
 //
-// IDs contain their GPU, and the plugin reads them back from the kubelet. There were three other ways to find
-// the pod for which the kubelet calls. To take the oldest pod with that amount is wrong when two equal pods are
-// bound to two GPUs. To admit only one pod at a time to a node is correct but slow, and a pod that never frees
-// the node blocks it. Calls of the container runtime (package nri) are exact, but not every node has NRI.
+// IDs contain their GPU, and the plugin reads them back from the kubelet. Three other ways to find the pod for
+// which the kubelet calls were rejected. The choice of the oldest pod with that amount is wrong when two equal
+// pods are bound to two GPUs. A scheduler that lets only one pod at a time wait on a node is correct but slow,
+// and a pod that never starts blocks the node. Calls of the container runtime (package nri) are exact, but not
+// every node has NRI.
 //
 // The plugin waits for a pod that the kubelet lists, even if an unlisted pod would match the call, because the
 // kubelet lists the pod in question.
 //
-// Until the kubelet has listed any allocations, the plugin rejects a call that could be for a later container
-// of one pod or for another pod.
+// Until the kubelet has listed its allocations for the first time, the plugin rejects a call that could be
+// either for a later container of one pod or for another pod.
 //
 // The plugin accepts a container with IDs of gpushare's plugin: the kubelet has stored that plugin's reply, and
 // starts the container as before. After a reboot of the node, the kubelet itself rejects such a pod, because no
@@ -66,7 +67,7 @@
 //
 // Without the plugin, the kubelet fails every pod that requests GPU memory, and the pod's controller
 // immediately creates the next one for the same node: kube-scheduler uses the kubelet's last report, which is
-// up to 10 s old. So the plugin withdraws the inventory, which the scheduler respects immediately. Unhealthy
-// slots would fail those pods too. A plugin that is killed, or fails in part, withdraws nothing; it is back
-// within seconds.
+// up to 10 s old. So a plugin that leaves withdraws the inventory, which the scheduler respects immediately. If
+// the plugin reported unhealthy slots instead, the kubelet would fail those pods too. A plugin that is killed, or
+// fails in part, withdraws nothing; it is back within seconds.
 package deviceplugin

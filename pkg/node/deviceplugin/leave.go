@@ -22,8 +22,8 @@ const (
 // withdraws the inventory, so that no more pods are bound to the node. The caller must serve the kubelet until
 // Leave returns.
 //
-// If the inventory cannot be withdrawn, Leave returns at once: pods still arrive, and the watch does not report
-// them.
+// If the inventory cannot be withdrawn, Leave returns at once: schedulers still bind pods to the node, and while
+// the API server does not answer, the watch does not deliver them.
 func (a *Announcer) Leave(ctx context.Context, withdraw func(context.Context) error) {
 	if o, _ := a.offers.Now(); len(o.Inventory.Devices) == 0 {
 		return
@@ -51,8 +51,8 @@ func (a *Announcer) Leave(ctx context.Context, withdraw func(context.Context) er
 	a.log.Info("left", zap.String("node", a.node), zap.Int("pods not admitted", admit), zap.Int("pods not started", start))
 }
 
-// wait waits until no pod of the node satisfies the predicate is, or the context is done. It returns the number
-// of pods that still satisfy it.
+// wait waits until the predicate ("is") is false for every pod of the node, or the context is done. It returns
+// the number of pods for which the predicate is still true.
 func (a *Announcer) wait(ctx context.Context, is func(allocation.Pod) bool) int {
 	for {
 		pods, _, changed := a.pods.Pods()

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Pods extends grants.Pods with a fresh list.
+// Pods lists the node's bound pods.
 type Pods interface {
 	grants.Pods
 }

@@ -180,7 +180,7 @@ func reach(ctx context.Context, path string) (socket, error) {
 	return kubelet, conn.Close()
 }
 
-// rest waits for a pause, or until there is a new kubelet, and reports the latter.
+// rest waits for a pause, but returns true at once when there is a new kubelet.
 func rest(ctx context.Context, pause time.Duration, kubelet socket) (another bool) {
 	for end := time.Now().Add(pause); time.Now().Before(end); {
 		if kubelet.replaced() {
@@ -216,7 +216,7 @@ func (r *Runner) settle(err error) {
 	r.missing = missing
 }
 
-// life is one registration, from listening until the kubelet has dropped it.
+// life serves one registration, from listening on the sockets until the kubelet has dropped the plugin.
 func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	for _, e := range r.endpoints {
 		if path := r.path(e); answers(ctx, path) {
@@ -276,8 +276,9 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	return r.watch(ctx, own, kubelet, streams, served)
 }
 
-// drain waits for pending calls while the sockets still answer, because the next process loads the grants once
-// they do not. New calls fail. A call that takes too long can no longer record its grant.
+// drain waits for pending calls while the sockets still answer. The next process loads the grants as soon as the
+// sockets no longer answer, so a call that takes longer must not record its grant any more (GiveWay). New calls
+// fail.
 func (r *Runner) drain(running *semaphore.Weighted) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
@@ -347,7 +348,8 @@ func seen(path string) (socket, error) {
 	return socket{path, file}, err
 }
 
-// same also compares times, because file systems reuse inode numbers.
+// same reports whether two sockets are the same file. It compares times too, because file systems reuse inode
+// numbers.
 func (s socket) same(o socket) bool {
 	return s.file != nil && os.SameFile(s.file, o.file) && s.file.ModTime().Equal(o.file.ModTime())
 }
@@ -421,7 +423,7 @@ func stop(server *grpc.Server) {
 	server.GracefulStop()
 }
 
-// listeners counts the kubelet's streams of an endpoint's devices: 1 for a start, -1 for an end.
+// listeners receives each start (1) and end (-1) of a stream in which the kubelet receives an endpoint's devices.
 type listeners chan struct{ endpoint, change int }
 
 func (l listeners) tell(life context.Context, endpoint, change int) {

@@ -105,8 +105,8 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 	return out, nil
 }
 
-// resolveNames resolves the second names that a container's pod sets. Only the container runtime knows the
-// image's variables: package nri.
+// resolveNames adapts the variables of a container to second names that its pod sets (containers.ResolveNames).
+// Second names that the image sets are known only to the container runtime, so package nri resolves these.
 func (p *Server) resolveNames(env map[string]string, to allocation.Attributed) {
 	pods, _, _ := p.pods.Pods()
 	for _, pod := range pods {
@@ -137,7 +137,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 		return nil, asStatus(err)
 	}
 	if asked != nil {
-		return out, p.unlistedMayStart(ctx, s, "container", grant) // logged; the kubelet's allocation is correct in any case
+		return out, p.unlistedMayStart(ctx, s, "container", grant) // Look has logged the error, and the slots are certain without the list
 	}
 	held, ok := holderOf(s.Allocated, ids)
 	if !ok { // a plain init container: the kubelet does not list those

@@ -6,50 +6,63 @@
 //
 // # Lifecycle of a grant
 //
+// Capitals mark the states of a grant. In the states in lower case, there is no grant yet.
+//
 //	(none) ──the scheduler's Binding writes the annotation──▶ planned
 //	   │                                                         │ GetPreferredAllocation: allocation.Prefer
 //	   │ no scheduler placed the pod                             │ offers slots of the planned GPU
 //	   ▼                                                         ▼
-//	allocation.Prefer chooses a GPU ──────────▶ Allocate: allocation.Resolve reads the slots,
-//	                                            allocation.Admit guesses the container, Put records, the kubelet is answered
-//	                                                             ▼
-//	                                                        ATTRIBUTED   slots, GPUs and response are certain,
-//	                                                         │       │   pod and container are a guess
-//	                PodResources lists the slots at this pod │       │ at another pod: Adopt moves the grant
-//	                                                         ▼       ▼
-//	listed, without a grant (0.2, lost file) ──Adopt──▶ CONFIRMED
-//	                                                         │ the annotations differ: Reconciler writes them
-//	                                                         ▼
-//	                                                      WRITTEN ──the owner edits an annotation──▶ CONFIRMED
-//	ENDED: Put records a grant of its slots to another container (a later container may share an init container's slots); or
-//	       Put records a new grant of the same container, and the kubelet no longer lists the old one; or
-//	       Keep: a complete list of pods, newer than the grant, lacks the pod, and the kubelet does not list its slots.
+//	allocation.Prefer chooses a GPU ──────────▶ Allocate: allocation.Resolve reads the slots, allocation.Admit
+//	   ┌─────────────────────────────────────── guesses the container, Put records, the kubelet is answered
+//	   ▼
+//	ATTRIBUTED   slots, GPUs and response are certain, pod and container are a guess
+//	   │ PodResources lists the slots at this pod; or
+//	   │ PodResources lists the slots at another pod: Adopt moves the grant there; or
+//	   │ a plain init container starts, and the runtime passes its response (NRI): Attribute moves the grant; or
+//	   │ a later container of the pod reuses the slots of a plain init container
+//	   ▼
+//	CONFIRMED ◀──Adopt── listed, without a grant (from version 0.2, or after the loss of the checkpoint)
+//	   │      ◀────────────────────────────────────────────────────┐
+//	   │ the annotations differ: Reconciler writes them            │ the owner edits an annotation
+//	   ▼                                                           │
+//	WRITTEN ───────────────────────────────────────────────────────┘
 //
-// The kubelet does not list plain init containers. A later container of the pod that reuses their slots
-// confirms their grants. Otherwise the container runtime confirms them at the container's start (NRI), because
-// it passes the kubelet's stored response (Attribute). On a node without NRI, these grants stay ATTRIBUTED. A
-// container that restarts gets the recorded response, even if settings have changed. PreStartContainer and the
-// Reconciler's loop find differences from the annotations.
+// A grant ends (ENDED) when
+//
+//   - Put records its slots for another container. An init container's slots are an exception: a later container
+//     of the same pod may get them too, and the grant stays.
+//   - Put records a new grant of the same container, and the kubelet no longer lists the old one.
+//   - a complete list of pods, read after the grant was recorded, lacks the pod, and the kubelet does not list
+//     the grant's slots (Keep).
+//
+// The kubelet never lists plain init containers. A grant of such a container stays ATTRIBUTED if the node has no
+// NRI and no later container of the pod reuses its slots. A container that restarts gets the recorded response,
+// even if settings have changed. PreStartContainer and the Reconciler's loop compare the annotations with the
+// grants.
 //
 // # Protocol
 //
 // The device plugin records a grant (Put) before it answers the kubelet, and the kubelet uses the same answer
 // at each start of the container. A new process reads the checkpoint (Load) once no other process serves GPU
 // memory to the kubelet, because the serving process writes it. A table writes nothing before Load, and nothing
-// after GiveWay. Before Load, it contains the grants in the checkpoint at the start of the process, for early
-// readers. If the checkpoint stays unreadable for about 30 seconds, it is set aside. A file of levels next to
-// the checkpoint indicates a rollback to version 0.2: the slots in it have ended the checkpoint's grants.
+// after GiveWay. It reads the checkpoint a first time when the process starts, for callers that need grants
+// before Load. If the checkpoint stays unreadable for about 30 seconds, it is set aside. A file of levels next
+// to the checkpoint indicates a rollback to version 0.2, which has allocated the slots in that file again. The
+// checkpoint's grants of these slots have ended.
 //
-// Look retries for a while if the kubelet does not answer. Then the kubelet's last answer and later grants
-// count. Ask tries once and can fail. Adopt creates grants for listed containers without one. These have no
-// response: it is rebuilt from the environment that the kubelet stored. The next process creates them again.
+// If the kubelet does not answer, Look retries for up to Config.KubeletWait, and then combines the kubelet's
+// last list with later grants. Ask tries once, and returns the error. Adopt creates grants for listed containers
+// without one. These grants have no response. If a response is needed, package containers rebuilds it, with the
+// settings in the environment that the kubelet has stored for the container. Load drops grants without a
+// response, and the new process adopts their containers again.
 //
 // Reconciler computes the annotations of a pod (wanted) and writes them (write): its level, its indexes, and
-// its GPUs. After the kubelet has allocated a pod's GPUs to another pod, it writes the replacement
-// (allocation.Reconcile). It runs before a container starts, after each allocation, when pods change, and every
-// minute. While an annotation understates a grant, the node's inventory also contains the grant (Allocations),
-// which the pod's owner cannot change. That entry lasts as long as the pod, because its owner could understate
-// the grant again. A new process reads the entries from the node's annotation.
+// its GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, Reconciler writes the plan
+// that the waiting pod inherits (allocation.Reconcile). It runs before a container starts, after each
+// allocation, when pods change, and every minute. While an annotation understates a grant, the node's inventory
+// also contains the grant (Allocations), which the pod's owner cannot change. That entry lasts as long as the
+// pod, because its owner could understate the grant again. A new process reads the entries from the node's
+// annotation.
 //
 // # Invariants
 //

@@ -54,7 +54,7 @@ type Prober struct {
 	usage     map[gpu.UUID]usage
 	processes map[gpu.UUID][]inventory.Process
 	measured  chan struct{}       // closed and replaced when usage and processes change
-	foreign   map[gpu.UUID]uint64 // bytes by GPU, for Run to apply
+	foreign   map[gpu.UUID]uint64 // bytes by GPU that programs without a grant use, from SetForeign
 
 	// Only Run uses the following fields.
 	offered gpu.Inventory // from Config.Offered
@@ -83,7 +83,7 @@ func (b *backoff) reset() { b.next = 0 }
 // reopen decides when to open the library again.
 type reopen struct {
 	bound, load string // driver state when the library was opened
-	wait, every int    // number of probes until it is opened again, while something fails
+	wait, every int    // probes until the next attempt, and between the attempts after it, while something fails
 }
 
 // maxReopen is the maximum number of probes between two attempts to reopen the library.
@@ -95,7 +95,7 @@ type tracked struct {
 	instance    *instance // nil for a GPU
 	nvlinks     nvlinks
 	good        int   // consecutive good probes since it became unhealthy
-	reservedMiB int64 // driver's own memory, as counted in the capacity
+	reservedMiB int64 // the driver's own memory, as subtracted from the capacity; it can differ from the last reading
 }
 
 // New returns a prober whose inventory is empty until Run has probed.
@@ -393,8 +393,8 @@ func (p *Prober) measure(readings []reading) {
 	p.measured = make(chan struct{})
 }
 
-// at returns the device that last had the reading's index and does not appear at another, and the MIG instances
-// of that GPU.
+// at returns the device that last had the reading's index, unless its UUID now appears at another index, and the
+// MIG instances of that GPU.
 func (p *Prober) at(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	for uuid, d := range p.devices {
 		inside := r.instance == nil && d.instance != nil && d.instance.of == r.index
@@ -441,9 +441,10 @@ func (p *Prober) found(r reading) {
 // Decisions).
 const variation = 32
 
-// size sets the device's memory and capacity. It keeps the offered capacity if a variation explains the
-// difference. If the driver now needs one unit more, that unit stays in the capacity and counts as foreign:
-// without its slot, the kubelet would not restart a container that holds it.
+// size sets the device's memory and capacity from a reading. If heed is true, offered is the device's earlier
+// capacity. Size keeps it if the driver's own memory has changed by at most variation. If the change costs
+// exactly one unit, that unit stays in the capacity and counts as foreign use: without its slot, the kubelet
+// would not restart a container that holds it.
 func (d *tracked) size(cfg Config, r reading, offered gpu.Device, heed bool) {
 	total := r.device.MemoryMiB
 	of := func(reserved int64) gpu.Device { return inventory.Size(total, reserved, cfg.ReserveMiB, cfg.UnitMiB) }
@@ -487,8 +488,8 @@ func (p *Prober) logResets(err error) {
 	}
 }
 
-// separateIndexes gives devices that are gone a new index behind the present ones, if another device has taken
-// their index.
+// separateIndexes gives a missing device a new index, higher than all others, if another device has its old
+// index.
 func (p *Prober) separateIndexes(n int) {
 	byUUID := slices.SortedFunc(maps.Values(p.devices), func(a, b *tracked) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
