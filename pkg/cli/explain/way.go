@@ -43,7 +43,7 @@ func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts m
 	if e.fits || len(e.Now) == 0 && (!facts.PodsUnknown || pod.Problem != "" || pod.InVain != "") {
 		return // the pod fits, or waits for another reason
 	}
-	order := make(map[string]int) // the closest nodes come first
+	order := make(map[string]int) // e.Now has the closest nodes first; nodes that it lacks get 0 and come last
 	for i, n := range e.Now {
 		order[n.Name] = i - len(e.Now)
 	}
@@ -56,16 +56,16 @@ func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts m
 		e.Replaced += fmt.Sprintf(". They belong to the previous revision of Deployment %s, which deletes them only when the new pod runs: "+
 			"with spec.strategy.rollingUpdate.maxSurge: 0 and maxUnavailable: 1 it deletes one first", of.deployment)
 	}
-	noScheduler := pod.Unseen && e.Advice != "" // its wrong schedulerName comes before the free memory
+	noScheduler := pod.Unseen && e.Advice != "" // free memory does not help a pod with a wrong schedulerName
 	if e.fragmented && e.Terminating == "" && e.Replaced == "" && !noScheduler {
 		e.Advice = fmt.Sprintf("kubectl inspect gpumem defrag %s plans which pods to move: a node has enough free memory in all", pod.Pod)
 	}
 }
 
-// without evaluates the nodes without the pods that goes selects. It returns the first node that the pod
-// then fits, with these pods and their memory. If there is none, it returns the first node with such
-// pods or, if the free memory is unknown, all nodes with such pods. Helps reports whether the pod may
-// fit earlier if a user deletes them.
+// without reports the effect of deleting all pods for which the function goes returns true. The line names these
+// pods and their memory on the first node that the pod fits after the deletion. If it fits none, the line
+// names the first node with such pods or, if the free memory is unknown, all nodes with such pods. Helps is
+// true if the pod may fit earlier after a user deletes them.
 func without(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, goes func(placement.Holding) bool) (line string, helps bool) {
 	var unsure []string
 	for _, n := range nodes {

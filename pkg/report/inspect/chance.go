@@ -24,8 +24,8 @@ type Chance struct {
 	OutOfUse []placement.Device
 
 	node    NodeFacts
-	gap     closest.Gap
-	tainted bool // only a taint keeps the pod off the node
+	gap     closest.Gap // distance of the node from a fit
+	tainted bool        // only a taint keeps the pod off the node
 }
 
 // Chance returns the result of a node for a pod: the verdict of decide.Decide and, before that, the
@@ -52,8 +52,8 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	return c
 }
 
-// Tainted names the first node that would accept the pod without its taint, and the taint; empty if
-// there is none. The chances are results for one pod, and none is good.
+// Tainted names the first node that only its taint closes to the pod, and the taint; empty if there is
+// none. The chances are the results of nodes for one pod, and none is good.
 func Tainted(chances ...Chance) string {
 	for _, c := range chances {
 		if c.tainted {
@@ -115,8 +115,8 @@ func Overdraws(req placement.Request, n placement.Node) *decide.Refusal {
 		strings.Join(what, " and "), strings.Join(where, ", "), n.Name, worst)}
 }
 
-// onceCome returns a node after its nominated pods have arrived. The terminating pods, which make room
-// for them, have left then.
+// onceCome returns the node as it will be once its nominated pods have arrived: without the terminating
+// pods, which have then left. A node without nominated pods stays as it is.
 func onceCome(n placement.Node) placement.Node {
 	pods := n.Holdings()
 	if !slices.ContainsFunc(pods, func(h placement.Holding) bool { return h.Nominated }) {

@@ -205,8 +205,8 @@ type NodeFacts struct {
 	Problem  string // why the inventory could not be read
 
 	NotReady     bool                // the state of its pods may be out of date
-	Refuses      *decide.Refusal     // why it takes no new pods, however much is free; nil if it does
-	RefusesCores *decide.Refusal     // the same for pods that request cores
+	Refuses      *decide.Refusal     // why it takes no new pods, however much is free; nil if it takes new pods
+	RefusesCores *decide.Refusal     // why it takes no new pods that request cores; nil if it takes them
 	Cordons      map[gpu.UUID]string // author and reason of cordons, if known: "by alice (its fan is loud)"
 	Taint        string              // key of a taint that pods with GPU memory usually do not tolerate; empty if there is none
 }
@@ -220,12 +220,13 @@ func (f NodeFacts) Cordon(d placement.Device) string {
 	return f.Cordons[d.UUID]
 }
 
-// Causes returns why a GPU of the node takes no new pods, with the author of a cordon; empty if it does.
+// Causes returns why a GPU of the node takes no new pods, with the author of a cordon; empty if the GPU takes
+// new pods.
 func (f NodeFacts) Causes(d placement.Device) string {
 	return strings.TrimSpace(reasons.Causes(d.Status) + " " + f.Cordon(d)) // the cordon is the last cause
 }
 
-// State describes the state of a GPU of the node in the words of package reasons.
+// State describes the state of a GPU of the node, as package reasons does, with the author of a cordon.
 func (f NodeFacts) State(d placement.Device) string {
 	if d.Status.OnlyCordoned() {
 		return f.Causes(d)

@@ -19,6 +19,6 @@
 // and the names of gpumem's resources, which the admission plugin ExtendedResourceToleration adds as
 // tolerations to each pod that requests them. Other taints reserve a part of the fleet for some pods.
 //
-// The verb filter does not use this package, because kube-scheduler leaves out such nodes before it
-// asks.
+// The extender's verb filter does not use this package, because kube-scheduler excludes such nodes before
+// it calls the extender.
 package reach

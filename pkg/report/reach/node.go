@@ -64,7 +64,7 @@ func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspe
 	return f
 }
 
-// usual returns the tolerations that pods with GPU memory count as having.
+// usual returns the tolerations that every pod with GPU memory is assumed to have: see Decisions.
 func usual(names api.Names) (out []v1.Toleration) {
 	for _, key := range []string{"nvidia.com/gpu", string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())} {
 		out = append(out, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})

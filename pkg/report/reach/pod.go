@@ -20,7 +20,7 @@ import (
 // Nodes has the nodes with GPU memory, and computes which of them a pod may go to.
 type Nodes struct {
 	nodes map[string]*v1.Node                   // by name
-	known map[string]map[string]*decide.Refusal // refusals by node, for each set of constraints in pods
+	known map[string]map[string]*decide.Refusal // results of KeptOff, by the constraints of the pod
 }
 
 // NewNodes returns Nodes without a node.
@@ -76,7 +76,8 @@ func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	return w
 }
 
-// KeptOff returns, by node, why a pod may not go there. Pods with the same constraints get the same map.
+// KeptOff returns the nodes that a pod may not go to, with the reasons. Pods with the same constraints get the
+// same map.
 func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
 	terms := struct {
 		Selector    map[string]string
@@ -112,8 +113,8 @@ func KeepsOff(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	return nil
 }
 
-// CoresOff returns the reason if no node has cores for pods, among the nodes that offer any resource;
-// empty if some node has cores, or may have.
+// CoresOff returns a message if no node offers cores. It is empty if a node offers cores or may offer them:
+// if no kubelet offers GPU memory either, or if the facts have only some nodes of the cluster.
 func (n *Nodes) CoresOff(names api.Names, facts inspect.Facts) string {
 	open := 0
 	for name := range n.nodes {
