@@ -11,14 +11,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Extender and device plugin decide without a transaction. Two that have not heard of each other's latest decision can promise
-// the same memory. The kubelet then gives it to one pod, and the other pod fails or goes elsewhere. Until then, the pods that
-// the API server has on a GPU may need more than the GPU has, for one of these reasons and no longer than its bound.
+// Extenders and device plugins decide without a common transaction. Two of them can allocate the same memory if neither has
+// received the other's latest decision. The kubelet then gives the memory to one pod, and the other pod fails or moves. Until
+// then, the pods that the API server has on a GPU may need more memory than the GPU has. So a pod is excused while one of the
+// following rules applies to it, and at most for the rule's bound.
 
-// rule is a reason for which a pod does not count on its GPUs for a while.
+// rule is a reason to leave a pod out of the checks of its GPUs for a while.
 type rule struct {
 	name  string
-	bound time.Duration // from the moment when it begins to apply to a pod
+	bound time.Duration // longest excuse of a pod, from the time when the rule begins to apply to it
 }
 
 var (
@@ -30,14 +31,15 @@ var (
 	ending           = rule{"the kubelet has rejected the pod or stopped its containers, and has not written that", 30 * time.Second}
 )
 
-// excuse records that a rule begins to apply to a pod.
+// excuse records that a rule applies to a pod from now on. About ends the log line.
 func (w *World) excuse(s *spec, r rule, about string) {
 	w.logf("  excused: %s: %s%s", s.name, r.name, about)
 	s.excused[r] = w.now()
 	w.counts.Excused++
 }
 
-// isMisplaced reports whether a pod was placed without news. It keeps the GPUs, and may have others there than its rules allow.
+// isMisplaced reports whether a pod was ever placed without news of another pod or of its node. It keeps its GPUs, so its policy
+// may forbid its neighbours for as long as it runs.
 func (s *spec) isMisplaced() bool {
 	for r := range s.excused {
 		if r != exchange && r != ending {
@@ -47,7 +49,7 @@ func (s *spec) isMisplaced() bool {
 	return false
 }
 
-// excuseWhile records whether a rule applies to a pod now.
+// excuseWhile starts the excuse of a pod when the rule begins to apply, and ends it when the rule no longer applies.
 func (w *World) excuseWhile(applies bool, s *spec, r rule) {
 	if _, known := s.excused[r]; !applies {
 		delete(s.excused, r)
@@ -56,7 +58,7 @@ func (w *World) excuseWhile(applies bool, s *spec, r rule) {
 	}
 }
 
-// isExcused reports whether a rule applies to a pod within its bound.
+// isExcused reports whether some rule excuses a pod now.
 func (w *World) isExcused(s *spec) bool {
 	for r, since := range s.excused {
 		if w.now()-since <= r.bound {
@@ -71,10 +73,10 @@ type sending struct {
 	by      *process
 	node    string
 	gpus    []string
-	refused bool // for certain, and no other of that extender may have landed
+	refused bool // the API server has definitely refused it, and each other binding of the pod by that extender
 }
 
-// sentBy returns the last binding of a pod that an extender has sent, or none.
+// sentBy returns the last binding of a pod that one extender has sent, or the zero value.
 func (w *World) sentBy(by *process, uid string) (last sending) {
 	for _, one := range w.sent[uid] {
 		if one.by == by {
@@ -84,13 +86,14 @@ func (w *World) sentBy(by *process, uid string) (last sending) {
 	return last
 }
 
-// noteSent records the last binding of a pod that an extender has sent, after those of others.
+// noteSent records a binding as its extender's last one of the pod, and as the pod's last one of all extenders.
 func (w *World) noteSent(uid string, one sending) {
 	w.sent[uid] = append(slices.DeleteFunc(w.sent[uid], func(before sending) bool { return before.by == one.by }), one)
 }
 
-// whereabouts returns the GPUs of a node that a pod is on, or may be on its way
-// to.
+// whereabouts returns the GPUs of a node that a pod has or may get. For a bound pod, these are the annotated GPUs. They are
+// the GPUs in the kubelet's checkpoint if that pod is forged, or if it has other GPUs for another reason than an exchange. For an
+// unbound pod, they are the GPUs in the last binding to the node that an extender has sent.
 func (w *World) whereabouts(s *spec, node string) []string {
 	pod := w.api.pods[s.name]
 	if pod == nil || string(pod.UID) != s.uid || terminal(pod) {
@@ -113,8 +116,8 @@ func (w *World) whereabouts(s *spec, node string) []string {
 	return nil
 }
 
-// unheard returns a pod that is on one of the GPUs that another is given, and
-// not in the books of whoever gives them.
+// unheard returns a pod that has or may get one of the given GPUs, but is not there in the books of the process that gives these
+// GPUs to the pod self. It returns nil if there is none.
 func (w *World) unheard(self *spec, node string, gpus []string, b *books) *spec {
 	for _, s := range w.order {
 		is := func(o *spec) bool { return o.uid == s.uid }
@@ -130,9 +133,9 @@ func (w *World) unheard(self *spec, node string, gpus []string, b *books) *spec 
 	return nil
 }
 
-// checkCaughtUp looks whether the sender of a binding knows of all that was bound
-// to the node before it was asked at all: another may have bound it, of which its
-// watch has not told. What it has bound itself it knows before its watch tells.
+// checkCaughtUp reports a violation if an extender binds a pod to a node without news of another pod that was bound there before
+// the extender's current series of Bind calls, or its lead, began (turns). Another extender may have bound that pod, and the watch
+// may not have delivered it yet. The extender knows the pods that it has bound itself even before the watch delivers them.
 func (e *extenderProc) checkCaughtUp(s *spec, node string) {
 	w, view := e.w, e.view()
 	for _, o := range w.order {
@@ -146,10 +149,10 @@ func (e *extenderProc) checkCaughtUp(s *spec, node string) {
 	}
 }
 
-// checkNews looks at what the sender of a binding did not know. Of its own
-// bindings it has to know, unless they were refused for certain: what landed then
-// was another's. Nor does it where its watch has told of a correction since, and not yet of the
-// next, which took the pod back.
+// checkNews excuses a pod if an extender binds it without news of another pod on its GPUs. It reports a violation if the extender
+// has itself bound the other pod to these GPUs. Two cases are no violation. If the API server has definitely refused that
+// binding, another extender has bound the other pod. If the watch has delivered a correction of the other pod's GPUs, the
+// extender may not know the next correction yet, which moved the pod back.
 func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) {
 	w := e.w
 	other := w.unheard(s, node, gpus, b)
@@ -169,10 +172,9 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 	w.excuse(s, unheardBinding, ": "+other.name)
 }
 
-// checkPlace looks at the GPUs that the kubelet has given a pod, if they are not
-// those that are written of it. Pods that can stand in for one another may
-// exchange theirs; one that has none to give, and others, the plugin has to find a
-// place beside all that it knows of.
+// checkPlace excuses a pod if the plugin placed it without news of another pod on its GPUs. It skips a pod that has its annotated
+// GPUs, or has exchanged them with an interchangeable pod. For every other pod, the plugin must find GPUs beside all pods that it
+// knows.
 func (k *kubelet) checkPlace(s *spec, gpus []string) {
 	w, p := k.w, k.plugin()
 	pod := w.api.pods[s.name]
@@ -193,9 +195,8 @@ func (k *kubelet) checkPlace(s *spec, gpus []string) {
 	}
 }
 
-// placeOf returns where the plugin takes a pod to be: on the GPUs that the
-// kubelet has given to one of that name (it tells no UID), or else on those that
-// are written of it.
+// placeOf returns the GPUs on which the plugin counts a pod: the GPUs that the kubelet has given to a pod of that name, because
+// PodResources has no UIDs, or else the annotated GPUs.
 func (m *machine) placeOf(s *spec, p allocation.Pod) []string {
 	for uid := range m.checkpoint {
 		if o := m.w.pods[uid]; o.name == s.name {
@@ -209,7 +210,7 @@ func (m *machine) placeOf(s *spec, p allocation.Pod) []string {
 	return out
 }
 
-// holds returns the GPUs of the IDs that the kubelet has recorded of a pod.
+// holds returns the GPUs of a pod by the IDs in the kubelet's checkpoint.
 func (m *machine) holds(s *spec) []string {
 	var ids []string
 	for _, g := range m.checkpoint[s.uid] {
@@ -218,10 +219,9 @@ func (m *machine) holds(s *spec) []string {
 	return m.gpusOf(ids)
 }
 
-// exchanged reports whether a pod that is on these GPUs has its own, or another's
-// in exchange: among the pods that can stand in for it, no more are on any GPUs
-// than are planned there. Its own may have been taken by another, which finds
-// nothing where it should have been: then they are one too many.
+// exchanged reports whether a pod on these GPUs has its annotated GPUs, or has exchanged them with interchangeable pods: no set of
+// GPUs has more of these pods than annotations name it. It can be false even for a pod on its annotated GPUs, if another pod is
+// there too, because that pod found no memory on its own annotated GPUs.
 func (m *machine) exchanged(s *spec, gpus []string) bool {
 	w := m.w
 	planned := make(map[string]int)
@@ -243,8 +243,8 @@ func (m *machine) exchanged(s *spec, gpus []string) bool {
 	return true
 }
 
-// exchanging reports whether the pod, or one that can stand in for it, is not
-// written as what it is.
+// exchanging reports whether the pod or an interchangeable pod has other GPUs than its annotation names, or still counts on
+// GPUs that it has left.
 func (m *machine) exchanging(s *spec) bool {
 	w := m.w
 	return slices.ContainsFunc(m.alike(s), func(o *spec) bool {
@@ -254,8 +254,8 @@ func (m *machine) exchanging(s *spec) bool {
 	})
 }
 
-// over reports whether the kubelet has rejected a pod, or its containers have stopped: another that
-// can stand in for it may have its GPU.
+// over reports whether the kubelet has rejected a pod, or has stopped its containers. An interchangeable pod may then already
+// have its GPU.
 func (m *machine) over(s *spec) bool {
 	if m.kubelet == nil {
 		return false
@@ -264,8 +264,7 @@ func (m *machine) over(s *spec) bool {
 	return k != nil && (k.rejected || k.terminated)
 }
 
-// alike returns the pods of the machine that can stand in for one, itself among
-// them.
+// alike returns the pods of the machine that are interchangeable with a pod, including the pod.
 func (m *machine) alike(s *spec) (out []*spec) {
 	for _, o := range m.w.order {
 		pod := m.w.api.pods[o.name]
@@ -280,15 +279,14 @@ func key(gpus []string) string { return strings.Join(slices.Sorted(slices.Values
 
 func sameSet(a, b []string) bool { return key(a) == key(b) }
 
-// offers reports whether the plugin has a GPU: of one that is gone, nothing can be charged.
+// offers reports whether the plugin offers a GPU. No pod can be charged on a GPU that is gone.
 func (m *machine) offers(id string) bool {
 	return m.plugin != nil && slices.ContainsFunc(m.plugin.inventory.Devices, func(d gpu.Device) bool { return string(d.UUID) == id })
 }
 
-// checkMove looks at what a plugin has written of a pod, if that is on other GPUs
-// now: either the kubelet has put it there, or it has lost its own to a pod that
-// can stand in for it. And it leaves no gap on GPUs to which such a pod is still
-// to come.
+// checkMove checks a plugin's change of the GPUs in a pod's annotation. It requires that the kubelet has given the pod something,
+// or that an interchangeable pod can have taken its place. The pod must still count on its old GPUs while an interchangeable pod
+// that has one of them is not charged on it.
 func (m *machine) checkMove(before, after *v1.Pod) {
 	w := m.w
 	s := w.pods[string(after.UID)]
@@ -301,7 +299,7 @@ func (m *machine) checkMove(before, after *v1.Pod) {
 	left := func(o *spec) bool {
 		pod := w.api.pods[o.name]
 		return sameSet(w.assignment(pod), is) || sameSet(w.leaving(pod), is) ||
-			sameSet(o.left, is) && sameSet(w.assignment(pod), was) // it is written already to have exchanged GPUs with this one
+			sameSet(o.left, is) && sameSet(w.assignment(pod), was) // its annotation already shows the exchange with this pod
 	}
 	if w.cfg.Adversary == free && !s.hostile() && !s.begun && !slices.ContainsFunc(others, left) {
 		w.violate("I11", "%s is written to be on %v and not on %v, which no other has left: the adversary's word is taken for it", s.name, is, was)
