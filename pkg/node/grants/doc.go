@@ -4,6 +4,20 @@
 // with the watched pods and the kubelet's list. A Reconciler is the only writer of pod annotations on the node.
 // Package allocation contains the rules, as pure functions of a State.
 //
+// # Terms
+//
+//   - listed: present in the last answer of the kubelet's PodResources API (a pod, a container or a slot).
+//   - attributed: a grant is attributed to the container for which the kubelet most likely called. The slots are
+//     certain. The container is a guess until the kubelet lists it.
+//   - plan: the assignment of a pod at its admission, or this node's last correction since. Before the
+//     admission, the plan is the pod's annotation.
+//   - account: the memory and the cores that the kubelet has allocated to a pod, by GPU. The node publishes the
+//     accounts of pods whose annotations have ever shown less.
+//   - former: as version 0.2 recorded it in its file of levels (the level and the MPS protocol of a slot).
+//   - holding: the GPU memory of one pod or one container. In package placement, a holding is a pod with its
+//     request and its assignment. In package containers, it is a container's grants with their GPUs and level.
+//   - earlier: recorded before the kubelet last registered the plugin. The kubelet may have lost such a grant.
+//
 // # Lifecycle of a grant
 //
 // Capitals mark the states of a grant. In the states in lower case, there is no grant yet.
@@ -73,15 +87,26 @@
 //     containers with the same slots.
 //   - Pods are read before the kubelet's list (for the reason, see allocation.Reconcile).
 //   - The table's length is bounded by the slots of the node and the init containers of its pods.
-//   - The recorded level of a container counts. The annotation, which the Binding wrote, counts only if none is
-//     recorded.
+//   - The recorded level of a container overrides the level in the annotation, which the Binding wrote.
 //   - Only one call at a time writes a pod. A second call leaves the write to the loop.
 //   - Annotations are computed from the pod's current state in the watch, not from its state at the time of the
 //     kubelet's answer.
 //   - Waiting pods are written before pods with slots. If the write of a waiting pod fails, no pod that is
 //     interchangeable with it is written: the waiting pod's loss can be computed only while the others still
 //     have the old annotation.
-//   - No call is made while a lock is held.
+//   - No lock is held during a call to the kubelet or to the API server.
+//
+// # Example: an answer of the kubelet that is older than a grant
+//
+// The kubelet can list slots at pod A after it has allocated them to pod B:
+//
+//  1. Look counts the grants (5) and calls PodResources.
+//  2. The kubelet lists slot s at pod A, which has just ended. The answer is still on its way.
+//  3. The kubelet frees slot s, and calls Allocate with slot s for pod B.
+//  4. Put ends the grant of pod A and records grant 6 of slot s, attributed to pod B.
+//  5. Look receives the answer of step 2 and calls Adopt with count 5. Grant 6 is newer than the count. So Adopt
+//     does not move it to pod A, and creates no grant for pod A.
+//  6. The next answer lists slot s at pod B, and confirms grant 6.
 //
 // # Decisions
 //

@@ -25,7 +25,7 @@ type Pods interface {
 	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
 }
 
-// Kubelet lists the allocations of containers, and the pods that the kubelet lists.
+// Kubelet returns the allocations of containers, and all pods that the kubelet lists, as namespace/name.
 type Kubelet interface {
 	List(ctx context.Context) (held []allocation.Allocated, known map[string]bool, err error)
 }
@@ -35,7 +35,7 @@ type Config struct {
 	Node            string
 	Policy          placement.Policy  // for pods without a policy
 	PlaceUnassigned bool              // place pods that no scheduler placed; otherwise reject them
-	Cordoned        func() []gpu.UUID // GPUs that accept none of these pods; nil if all accept them
+	Cordoned        func() []gpu.UUID // GPUs that are closed to pods that no scheduler placed; nil: none
 	KubeletWait     time.Duration     // timeout of the kubelet's answer
 	WriteWait       time.Duration     // timeout of one write of a pod's annotations
 	Published       gpu.Inventory     // from the node's annotation at the start of the process; empty if there was none
@@ -52,10 +52,10 @@ type State struct {
 
 	mu          sync.Mutex // guards the rest
 	held        []allocation.Allocated
-	heard       bool                            // the kubelet has listed its allocations
+	heard       bool                            // the kubelet has answered at least once
 	asked       int                             // number of grants at the last call of Ask
-	askedBefore int                             // number of grants at the call of Ask before
-	plans       map[string]placement.Assignment // by UID: annotations at the pods' admission, or the node's later corrections
+	askedBefore int                             // number of grants at the call of Ask before that
+	plans       map[string]placement.Assignment // by UID: the annotation at the pod's admission, or the node's last correction since
 
 	account      []gpu.PodAllocation // see Allocations
 	accountKnown bool
@@ -71,7 +71,7 @@ func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, 
 	}
 }
 
-// Alive returns, unless a lock is never released.
+// Alive blocks while a lock is held. A liveness check that times out in Alive has found a deadlock.
 func (n *State) Alive() {
 	n.grants.Alive()
 	n.mu.Lock()
@@ -82,9 +82,9 @@ func (n *State) Alive() {
 // of calls, and then one every 10 ms.
 const kubeletPause = 20 * time.Millisecond
 
-// Look returns the state of the node from the kubelet's current list. If the kubelet does not answer, Look also
-// returns its error. The state then combines the last list with later grants, and Listed is nil. The channel is
-// closed when the pods change.
+// Look returns the state of the node from the kubelet's current list, and a channel that is closed when the
+// pods change. If the kubelet does not answer, Look also returns the error. The state then combines the
+// kubelet's last list with later grants, and its field Listed is nil.
 func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, error) {
 	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
@@ -104,8 +104,8 @@ func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, er
 	}
 }
 
-// Ask is like Look, but calls the kubelet only once, and returns no state on an error. It reports whether the
-// list of the node's pods is complete.
+// Ask is like Look, but calls the kubelet only once, and returns an empty state with an error. The result
+// `complete` reports whether the list of the node's pods is complete.
 func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err error) {
 	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
@@ -121,15 +121,16 @@ func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err
 	return n.heardOf(pods, held, known, before), complete, nil
 }
 
-// Changed returns channels that are closed when the pods change, and when the offer changes.
+// Changed returns one channel that is closed when the pods change, and one that is closed when the offer
+// changes.
 func (n *State) Changed() (pods, offer <-chan struct{}) {
 	_, _, pods = n.pods.Pods()
 	_, offer = n.offers.Now()
 	return pods, offer
 }
 
-// heardOf returns the state from an answer of the kubelet, and stores the answer for later failures. Before is
-// the number of grants at the time of the call.
+// heardOf returns the state from an answer of the kubelet, and stores the answer for times when the kubelet
+// does not answer. The number `before` is the number of grants before the call.
 func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool, before int) allocation.State {
 	s := n.rules()
 	s.Pods, s.Allocated = pods, held
@@ -159,8 +160,8 @@ func (n *State) recall(pods []allocation.Pod) allocation.State {
 	return s
 }
 
-// listedIn reports whether the kubelet lists the slots of a grant, or never will, because it lists no plain
-// init containers.
+// listedIn reports whether the kubelet's list `held` contains slots of a grant. It returns true for a plain
+// init container, which the kubelet never lists.
 func listedIn(held []allocation.Allocated, g allocation.Attributed) bool {
 	return g.Container.Kind == placement.Init || slices.ContainsFunc(held, func(h allocation.Allocated) bool {
 		return h.Of(g.Pod) && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
@@ -177,15 +178,15 @@ func (n *State) rules() allocation.State {
 	return s
 }
 
-// fill adds the pods and their grants to a state. The caller holds mu.
+// fill adds the pods and their grants to a state. The caller must hold mu.
 func (n *State) fill(s allocation.State, pods []allocation.Pod) allocation.State {
 	s.Pods, s.Allocated, s.Attributed = n.planned(pods), n.held, n.unlisted(pods)
 	return s.WithUnlisted()
 }
 
-// unlisted returns the grants of pods that the kubelet may not list. For an admitted pod, it lists all
-// containers except plain init containers. Before the admission, its answers may be out of order. The caller
-// holds mu.
+// unlisted returns the grants that the kubelet's list may lack. For an admitted pod, the kubelet lists all
+// containers except plain init containers. For a pod that is not admitted yet, the kubelet's answers may have
+// arrived out of order, so unlisted returns all grants of the pod. The caller must hold mu.
 func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 	grants, recent := n.grants.Grants()
 	for _, g := range grants {
@@ -200,8 +201,8 @@ func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 	return out
 }
 
-// planned adds the plans to the pods. After the admission, the owner may have changed the annotation. The
-// caller holds mu.
+// planned returns the pods with their plans. Until the admission, the plan is the pod's annotation. Afterwards,
+// planned uses the recorded plan, because the owner may have changed the annotation. The caller must hold mu.
 func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
 	pods = slices.Clone(pods)
 	for i, pod := range pods {
@@ -222,9 +223,9 @@ func (n *State) Wrote(ref placement.PodRef, a placement.Assignment) {
 	n.plans[ref.UID] = a
 }
 
-// Keep drops the plans of all pods except those in here, by UID. If all is true, here is complete, and Keep
-// also drops grants of other pods that are older than the last call of Ask. The caller must read the pods after
-// that call.
+// Keep drops the plans of all pods whose UIDs are not in `here`. If `all` is true, `here` contains all pods of
+// the node, and Keep also drops the grants of other pods that were recorded before the last call of Ask. The
+// caller must read the pods after that call. Grants whose slots the kubelet lists stay.
 func (n *State) Keep(here map[string]bool, all bool) {
 	defer n.grants.Retry() // without the lock
 	n.mu.Lock()
@@ -240,8 +241,9 @@ func (n *State) Keep(here map[string]bool, all bool) {
 		}
 	}
 	n.grants.Keep(n.asked, func(g Grant) bool {
-		// The kubelet stores the answer to Allocate on disk before it lists the container. A grant without a
-		// UID can be matched only by its listed slots.
+		// Without a UID, only listed slots prove that a grant is in use. The kubelet stores the answer to
+		// Allocate on disk before it lists the container. So such a grant stays until two calls of Ask have
+		// followed it.
 		return here[g.UID] || listed[g.Slots[0]] || g.UID == "" && g.number > n.askedBefore
 	})
 }

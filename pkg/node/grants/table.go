@@ -31,7 +31,7 @@ type state struct {
 	Former  map[gpu.SlotID]Former `json:"former,omitempty"`
 }
 
-// Former is the level of a slot in the format of version 0.2.
+// Former is the level and the MPS protocol of a slot, as version 0.2 recorded them.
 type Former struct {
 	Level gpu.Enforcement `json:"level"`
 	MPS   int             `json:"mps,omitempty"`
@@ -49,13 +49,14 @@ type Table struct {
 	loaded bool
 	failed bool                                 // the last write failed
 	state  state                                // its slices and maps are replaced, never modified
-	count  int                                  // grants of this process
-	before int                                  // number of grants before the kubelet's last registration of the plugin
+	count  int                                  // number of grants that this process has recorded
+	before int                                  // value of count at the kubelet's last registration of the plugin
 	listed map[gpu.SlotID]*allocation.Allocated // from the kubelet's last list
 }
 
-// NewTable returns a table with the grants in the checkpoint. Load reads it again, because the previous process
-// may still add grants. Former is the file in which version 0.2 recorded levels.
+// NewTable returns a table with the grants in the checkpoint. Load reads the checkpoint again, because the
+// previous process may record more grants until it stops. The file `former` contains the levels that version
+// 0.2 recorded.
 func NewTable(store checkpoint.Store, former string, log *zap.Logger) *Table {
 	t := &Table{former: former, log: log}
 	var last state
@@ -73,8 +74,9 @@ func (s state) usable() state {
 	return s
 }
 
-// Load reads the checkpoint, unless it has been read already. No other process may still serve the kubelet. An
-// error leaves the table unchanged, and the caller retries.
+// Load reads the checkpoint, unless the table has already read it since the last GiveWay. Before the call, the
+// caller must make sure that no other process serves the kubelet, because the serving process writes the
+// checkpoint. If Load returns an error, the table is unchanged, and the caller must retry.
 func (t *Table) Load() error {
 	written, err := t.load()
 	if err == nil && !written {
@@ -83,7 +85,7 @@ func (t *Table) Load() error {
 	return err
 }
 
-// load reads the checkpoint. It reports whether the checkpoint already contains the whole state.
+// load implements Load, and reports whether the checkpoint already contains the whole state.
 func (t *Table) load() (written bool, err error) {
 	t.save.Lock()
 	defer t.save.Unlock()
@@ -101,8 +103,8 @@ func (t *Table) load() (written bool, err error) {
 	return !former, nil
 }
 
-// GiveWay stops all writes until the next Load, because another process serves the kubelet and writes the
-// checkpoint.
+// GiveWay stops all writes until the next Load. Call it when another process serves the kubelet, because that
+// process writes the checkpoint.
 func (t *Table) GiveWay() {
 	t.save.Lock()
 	defer t.save.Unlock()
@@ -117,9 +119,9 @@ func (t *Table) isLoaded() bool {
 	return t.loaded
 }
 
-// withFormer adds the levels of version 0.2, if its file exists. Each write of the checkpoint removes that
-// file, so a rollback to version 0.2 happened after the last write. The checkpoint's grants of these slots have
-// ended.
+// withFormer adds the levels of version 0.2 to a state, if their file exists. Each write of the checkpoint
+// removes the file. If the file exists, version 0.2 has run since the last write, and has allocated the slots
+// in the file. withFormer therefore deletes the checkpoint's grants of these slots.
 func (t *Table) withFormer(s state) (out state, found bool) {
 	s.Version = version
 	data, err := os.ReadFile(t.former)
@@ -140,7 +142,8 @@ func (t *Table) withFormer(s state) (out state, found bool) {
 	return s, true
 }
 
-// write writes the checkpoint. If that fails, the next process rebuilds the table.
+// write writes the checkpoint. If the write fails, Retry repeats it. If the process ends before that, the next
+// process adopts the missing grants from the kubelet's list.
 func (t *Table) write() {
 	t.save.Lock()
 	defer t.save.Unlock()
@@ -162,12 +165,12 @@ func (t *Table) write() {
 		return
 	}
 	if t.former != "" {
-		_ = os.Remove(t.former) // the checkpoint contains its levels
+		_ = os.Remove(t.former) // the checkpoint now contains the levels
 	}
 }
 
-// Retry writes the checkpoint if the last write failed. Its grants may contain slots that other containers have
-// by now.
+// Retry writes the checkpoint if the last write failed. Until then, the file may assign slots to containers
+// that no longer have them.
 func (t *Table) Retry() {
 	t.mu.Lock()
 	failed := t.failed
@@ -177,7 +180,7 @@ func (t *Table) Retry() {
 	}
 }
 
-// Put records a grant that the kubelet is about to get.
+// Put records a grant. Call it before the kubelet gets the grant.
 func (t *Table) Put(g Grant) {
 	g.Slots = slices.Sorted(slices.Values(g.Slots))
 	t.mu.Lock()
@@ -200,15 +203,16 @@ func (t *Table) Count() int {
 	return t.count
 }
 
-// Registered marks the grants so far: the kubelet that registered the plugin may have restarted and lost them.
+// Registered marks all recorded grants as possibly lost, because the kubelet that has registered the plugin may
+// have restarted without them.
 func (t *Table) Registered() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.before = t.count
 }
 
-// Grants returns all grants, which the caller must not modify. A grant is recent if it is newer than the
-// kubelet's last registration of the plugin.
+// Grants returns all grants, which the caller must not modify. The function `recent` reports whether a grant is
+// newer than the kubelet's last registration of the plugin.
 func (t *Table) Grants() (grants []Grant, recent func(Grant) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -216,7 +220,8 @@ func (t *Table) Grants() (grants []Grant, recent func(Grant) bool) {
 	return t.state.Grants, func(g Grant) bool { return g.number > before }
 }
 
-// Find returns the grant of a container by its slots of one resource.
+// Find returns the grant with exactly the slots in `h`, which must be slots of one resource. Among several such
+// grants, it prefers a grant of the same container, and otherwise returns the newest.
 func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
 	grants, _ := t.Grants()
 	slots := slices.Sorted(slices.Values(h.Slots))
@@ -234,9 +239,10 @@ func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
 	return g, found
 }
 
-// FindInit returns the grants of a pod's init container: of memory and of cores, or nil. Given is the
-// container's environment, or nil if unknown. The kubelet's answer in it decides between equal containers of
-// several pods.
+// FindInit returns the grants of a pod's init container, one of memory and one of cores. Each is nil if none is
+// recorded. The map `given` is the container's environment, or nil if the environment is unknown. If init
+// containers of several pods have the same number of units, the environment distinguishes them: it contains the
+// variables of the plugin's response to Allocate.
 func (t *Table) FindInit(pod placement.PodRef, container string, units int, given map[string]string) (memory, cores *Grant) {
 	grants, _ := t.Grants()
 	for i := range grants {
@@ -257,8 +263,8 @@ func (t *Table) FindInit(pod placement.PodRef, container string, units int, give
 	return memory, cores
 }
 
-// answering returns the newest memory grant of an init container, or of an unknown pod, with the given number
-// of units and the given environment.
+// answering returns the newest memory grant with the given number of units whose response matches the
+// environment `given`. It considers only grants of init containers and grants of unknown pods.
 func answering(grants []Grant, units int, given map[string]string) *Grant {
 	for i := range slices.Backward(grants) {
 		g := &grants[i]
@@ -269,8 +275,8 @@ func answering(grants []Grant, units int, given map[string]string) *Grant {
 	return nil
 }
 
-// Attribute records that a grant belongs to an init container of a pod. If the init container had another
-// grant, the two containers swap their grants.
+// Attribute records that a grant belongs to the named init container of a pod. If that container has another
+// grant of the same resource, the two grants exchange their containers.
 func (t *Table) Attribute(pod placement.PodRef, container string, grant Grant) {
 	if grant.ref() == pod && grant.Container == container {
 		return
@@ -293,9 +299,11 @@ func (t *Table) Attribute(pod placement.PodRef, container string, grant Grant) {
 	t.write()
 }
 
-// Adopt matches the table with the kubelet's list of containers (s.Allocated). Count is the number of grants at
-// the time of the list. A grant whose slots are listed at another pod moves there. A listed container without a
-// grant, from version 0.2 or a lost file, gets one without a response, at the level that version 0.2 recorded.
+// Adopt compares the table with the kubelet's list of containers (s.Allocated). The number `count` is the
+// number of grants before the call that returned the list. Newer grants override the list. If the kubelet lists
+// a grant's slots at another pod, Adopt moves the grant to that pod. A listed container has no grant if version
+// 0.2 served it, or if the checkpoint was lost. Adopt then adds a grant without a response, at the level that
+// version 0.2 recorded.
 func (t *Table) Adopt(s allocation.State, count int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -319,8 +327,8 @@ func (t *Table) Adopt(s allocation.State, count int) {
 	t.state.Grants = t.complete(grants, s, count)
 }
 
-// holder returns the listed container with slots of a grant. A container that is smaller than its pod's init
-// container has only some of its slots. The caller holds mu.
+// holder returns the listed container that has some of a grant's slots. One common slot is enough, because a
+// container that reuses the slots of a larger init container has only some of them. The caller must hold mu.
 func (t *Table) holder(g Grant) *allocation.Allocated {
 	for _, id := range g.Slots {
 		if h := t.listed[id]; h != nil {
@@ -330,7 +338,8 @@ func (t *Table) holder(g Grant) *allocation.Allocated {
 	return nil
 }
 
-// complete adds a grant for each listed container and resource without one. The caller holds mu.
+// complete adds a grant for each resource of a listed container that has no grant of this resource. The caller
+// must hold mu.
 func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant {
 	for _, h := range s.Allocated {
 		for _, r := range []gpu.Resource{gpu.Memory, gpu.Cores} {
@@ -355,8 +364,8 @@ func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant 
 	return grants
 }
 
-// admitted returns the UID of the pod for a list entry. It is empty for a pod that may not be admitted yet: the
-// entry may belong to an earlier pod of the same name.
+// admitted returns the UID of the pod for a list entry. The UID is empty if the kubelet may not have admitted
+// the pod yet, because the entry may then belong to a deleted pod of the same name.
 func admitted(s allocation.State, h allocation.Allocated) string {
 	for _, pod := range s.Pods {
 		if h.Of(pod.Pod) && pod.Admitted {
@@ -366,23 +375,23 @@ func admitted(s allocation.State, h allocation.Allocated) string {
 	return ""
 }
 
-// Keep drops the grants up to number count that fail the test. Later grants may belong to pods that are newer
-// than the test.
+// Keep drops the grants with numbers up to `count` for which `has` returns false. Newer grants stay, because
+// `has` may not cover their pods.
 func (t *Table) Keep(count int, has func(Grant) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.state.Grants = slices.DeleteFunc(slices.Clone(t.state.Grants), func(g Grant) bool { return g.number <= count && !has(g) })
 }
 
-// FormerLevel returns the weakest level of some slots, and the MPS protocol, from the record of version 0.2.
-// Both are empty if a slot has no record.
+// FormerLevel returns the weakest level and the highest MPS protocol that version 0.2 recorded for the slots.
+// Both are empty if version 0.2 recorded nothing for one of the slots.
 func (t *Table) FormerLevel(slots ...gpu.SlotID) (out Former) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.formerOf(slots)
 }
 
-// formerOf implements FormerLevel. The caller holds mu.
+// formerOf implements FormerLevel. The caller must hold mu.
 func (t *Table) formerOf(slots []gpu.SlotID) (out Former) {
 	for i, id := range slots {
 		one, ok := t.state.Former[id]
@@ -397,7 +406,7 @@ func (t *Table) formerOf(slots []gpu.SlotID) (out Former) {
 	return out
 }
 
-// Alive returns, unless the lock is never released.
+// Alive blocks while the lock is held. A liveness check that times out in Alive has found a deadlock.
 func (t *Table) Alive() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

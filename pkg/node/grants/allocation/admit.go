@@ -9,11 +9,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Admit checks a grant before the kubelet records it. Some waiting pod must request that amount on as many
-// GPUs, and on its own GPUs if it has any. No other container may hold the slots. Otherwise the container must
-// not start. ErrNoPod means that no pod requests this amount.
-//
-// It returns the container for which the kubelet most likely called.
+// Admit checks a grant before the kubelet records it, and returns the container for which the kubelet most
+// likely called. If Admit returns an error, the container must not start. Some pod on the node must still
+// request the grant's amount on the same number of GPUs. If this pod already has GPUs, the grant must be on
+// them. No other container may have any of the slots. ErrNoPod means that no pod requests the amount.
 func Admit(s State, g Grant) (Attributed, error) {
 	for _, h := range s.Allocated {
 		if i := slices.IndexFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) }); i >= 0 {
@@ -34,8 +33,9 @@ func Admit(s State, g Grant) (Attributed, error) {
 }
 
 // asking returns the pods that the grant's container may belong to, the likeliest first. If the kubelet lists
-// any of them, it returns only those. Unlike waitingFor, it includes pods with already served init containers,
-// which the kubelet never lists. Pods that the kubelet has admitted, or that got this amount before, come last.
+// some of these pods, asking returns only those. Unlike waitingFor, it includes pods whose init containers
+// already have grants, because the kubelet never lists these containers. Pods that the kubelet has admitted
+// come last. Among the others, pods that already got this amount come last.
 func (b *podStates) asking(g Grant) []*podState {
 	asking := those(b.pods, func(t *podState) bool {
 		return len(t.wanting(g.Resource, g.size())) > 0
@@ -70,8 +70,8 @@ func (b *podStates) admit(t *podState, g Grant) error {
 	return nil
 }
 
-// given returns the container of a pod to which a grant belongs: the first container that may lack it and has
-// not got a grant before.
+// given returns the container of a pod to which a grant belongs. This is the first container that may lack the
+// resource and has no attributed grant of it yet, or else the last container that may lack it.
 func (b *podStates) given(t *podState, g Grant) Attributed {
 	out := Attributed{Pod: t.Pod, Slots: g.Slots}
 	for _, c := range t.wanting(g.Resource, g.size()) {
@@ -82,15 +82,16 @@ func (b *podStates) given(t *podState, g Grant) Attributed {
 	return out
 }
 
-// before reports whether a container of a pod got some of a resource before.
+// before reports whether a container already has an attributed grant of a resource that the kubelet cannot have
+// lost.
 func (b *podStates) before(t *podState, c placement.Container, r gpu.Resource) bool {
 	return slices.ContainsFunc(b.Attributed, func(o Attributed) bool {
 		return !o.Earlier && o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
 	})
 }
 
-// had reports whether every container of a pod that requests an amount got it before, although the kubelet does
-// not list it.
+// had reports whether each container of a pod that may lack an amount already has an attributed grant of the
+// resource.
 func (b *podStates) had(t *podState, r gpu.Resource, size int) bool {
 	return !slices.ContainsFunc(t.wanting(r, size), func(c placement.Container) bool { return !b.before(t, c, r) })
 }

@@ -1,6 +1,7 @@
 // Package allocation implements the node's half of a placement with pure functions. It selects the slots that
 // the kubelet should allocate to a container, interprets the slots that the kubelet took, and finds annotations
-// that differ from the actual allocation.
+// that differ from the actual allocation. The documentation of package grants defines the terms listed,
+// attributed, plan, account and earlier.
 //
 // # Protocol
 //
