@@ -15,7 +15,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Kernel limits the GPU memory of control groups.
+// Kernel limits the GPU memory of control groups. Hold sets the limit of a group. Release releases the kernel's
+// reservations for a group.
 type Kernel interface {
 	Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error
 	Release(ctx context.Context, group string) error
@@ -35,9 +36,10 @@ func New(cfg Config, kernel Kernel, state *grants.State, pods grants.Pods, event
 	return &Containers{cfg: cfg, kernel: kernel, state: state, pods: pods, events: events}
 }
 
-// Environment returns the variables of a container that the runtime is about to create, from its recorded
-// grant. They are empty for a container without a GPU memory request in a pod with GPU memory. It returns ok ==
-// false for an unknown container. Given is the container's environment so far.
+// Environment returns the variables of a container that the runtime is about to create, from the container's
+// recorded grant. For a container without a GPU memory request in a pod with GPU memory, it returns no
+// variables and ok == true. For an unknown container, it returns ok == false. The map `given` is the
+// container's environment so far.
 func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
 	h, err := c.holding(ctx, namespace, pod, container, given)
 	if err != nil {
@@ -58,8 +60,8 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 	return env, true, nil
 }
 
-// environment returns the variables of one grant: from its response or, if that is unknown, from a new response
-// with these settings.
+// environment returns the variables of one grant: from the recorded response, or else from a new response with
+// the settings `cfg`.
 func (h *holding) environment(g *grants.Grant, cfg Config, withMPS bool) map[string]string {
 	switch {
 	case g == nil:
@@ -75,9 +77,9 @@ func (h *holding) environment(g *grants.Grant, cfg Config, withMPS bool) map[str
 	return cfg.Response(gpu.Memory, allocation.Grant{Devices: h.devices, Each: int(g.GPUs[0].Units)}, inv).GetEnvs()
 }
 
-// asksForNothing reports whether a container requests none of the GPU memory of its pod. It returns an error
-// for a pod that the kubelet lists and the watch has not delivered, because the container's environment proves
-// nothing.
+// asksForNothing reports whether a container of a pod with GPU memory requests no GPU memory. It returns an
+// error if the kubelet lists the pod and the watch has not delivered it, because the container's request is
+// unknown then.
 func (c *Containers) asksForNothing(ctx context.Context, namespace, pod, container string) (bool, error) {
 	pods, _, _ := c.pods.Pods()
 	i := slices.IndexFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod })
@@ -87,8 +89,8 @@ func (c *Containers) asksForNothing(ctx context.Context, namespace, pod, contain
 	return i >= 0 && !slices.ContainsFunc(pods[i].Request.Containers.All(), func(one placement.Container) bool { return one.Name == container && one.Units > 0 }), nil
 }
 
-// Holds reports whether a pod has GPU memory. If the watch has not delivered the pod yet, the kubelet's list
-// decides.
+// Holds reports whether a pod has GPU memory. If the watch has not delivered the pod yet, Holds uses the
+// kubelet's list.
 func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	pods, _, _ := c.pods.Pods()
 	if slices.ContainsFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }) {
@@ -98,8 +100,8 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
-// Hold ensures the limit that a container was promised, before its program runs, or later for a container that
-// started without.
+// Hold sets the kernel limit that a container was promised. The runtime calls it before the container's program
+// runs. Hold also serves containers that started without their limit.
 func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
 	h, err := c.holding(ctx, namespace, pod, container, given)
 	switch {
@@ -130,13 +132,13 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	return nil
 }
 
-// Release releases the reservations of a container that has ended, if it had a limit.
+// Release releases the kernel's reservations for a container that has ended, if the container was promised
+// level kernel.
 func (c *Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
 	return Release(ctx, c.kernel, cgroupsPath, given)
 }
 
-// Release releases the kernel's reservations for a container that has ended, if the container was promised
-// level kernel.
+// Release implements Containers.Release for callers without a Containers.
 func Release(ctx context.Context, kernel Kernel, cgroupsPath string, given map[string]string) error {
 	if levelIn(given) != gpu.EnforcementKernel {
 		return nil
@@ -148,12 +150,12 @@ func Release(ctx context.Context, kernel Kernel, cgroupsPath string, given map[s
 	return kernel.Release(ctx, group)
 }
 
-// levelIn returns the level that a container was promised.
+// levelIn returns the level that a container's environment promises.
 func levelIn(given map[string]string) gpu.Enforcement {
 	return gpu.Enforcement(given[enforcementLevel])
 }
 
-// holding is the grant of one container.
+// holding contains the grants of one container, with their GPUs and level.
 type holding struct {
 	pod           *allocation.Pod // nil if the watch has not delivered it
 	init          bool            // a plain init container
@@ -164,7 +166,7 @@ type holding struct {
 	inventory     gpu.Inventory
 }
 
-// holding returns the grant of a container, or nil if it is unknown.
+// holding returns the grants of a container, or nil if none are known.
 func (c *Containers) holding(ctx context.Context, namespace, pod, container string, given map[string]string) (*holding, error) {
 	s, _, err := c.state.Look(ctx)
 	if err != nil {
@@ -209,11 +211,12 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	return h, nil
 }
 
-// ofInit returns the grants of a plain init container, which the kubelet does not list. It returns the recorded
-// grants, if any. Otherwise it returns the amount that the pod requests for it, on the GPUs of the pod's other
-// containers. If these have none, it uses the GPUs in the pod's annotation. The level is then in the
-// container's environment. If the pod has set another level there, the environment also contains the true one,
-// and CreateContainer rejects it. ofInit returns nil for a container without a request.
+// ofInit returns the grants of a plain init container, which the kubelet does not list. It returns nil for a
+// container that requests no GPU memory. If no grants are recorded, ofInit builds them from the amount that the
+// pod requests for the container. It uses the GPUs of the pod's other containers or, if these have none, the
+// GPUs in the pod's annotation. The caller then takes the level from the container's environment. If the pod's
+// spec sets another level there, the environment contains both values, and CreateContainer rejects the
+// container.
 func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string, given map[string]string) (memory, cores *grants.Grant, err error) {
 	containers := pod.Request.Containers.All()
 	i := slices.IndexFunc(containers, func(c placement.Container) bool {
@@ -245,9 +248,10 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 	return rebuilt(gpu.Memory), cores, nil
 }
 
-// levelOfHeld returns the level of a container's grant: the stronger one of its record and its environment,
-// which the kubelet stores. The image can put another value before the kubelet's. CreateContainer detects that,
-// if the runtime calls it. Other containers of the pod can have a weaker level.
+// levelOfHeld returns the level of a listed container's grant: the recorded level, or the level in the
+// environment if that is stronger. The kubelet stores the environment. A variable of the image can precede the
+// kubelet's variable, but CreateContainer detects that if the runtime calls it. If neither level is known,
+// levelOfHeld returns the weakest level of the pod's containers.
 func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory grants.Grant, given map[string]string) gpu.Enforcement {
 	level, recorded := levelIn(given), memory.Level
 	switch {
