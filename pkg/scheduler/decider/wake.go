@@ -16,19 +16,21 @@ import (
 )
 
 const (
-	// WakeAfter is the time that kube-scheduler gets to retry a pod that fits now, before Wake requeues it.
+	// WakeAfter is how long a pod must have fitted some node before Wake requeues it. Until then,
+	// kube-scheduler may retry the pod itself.
 	WakeAfter = time.Second
-	// Remembered is the time after which Wake forgets a refused pod. The leading kube-scheduler retries each
-	// waiting pod every five minutes.
+	// Remembered is the time after which Wake forgets a refused pod. It is twice the interval of five minutes
+	// at which the leading kube-scheduler retries each waiting pod.
 	Remembered = 10 * time.Minute
-	// unheard is the maximum time that this watch may lag behind kube-scheduler's watch.
+	// unheard is the maximum lag of this process's watch behind kube-scheduler's watch.
 	unheard = time.Minute
-	// longestPause bounds the pause after a vain attempt to wake a pod.
+	// longestPause bounds the pause after an attempt to wake a pod that did not help.
 	longestPause = time.Minute
-	// queueAfter is how long temporary refusals must have kept a pod waiting before the pod precedes others.
-	// Most such refusals end earlier, and each nomination delays other pods.
+	// queueAfter is how long temporary refusals must have kept a pod waiting before Wake queues the pod on a
+	// node. Most temporary refusals end earlier, and each queued pod delays other pods.
 	queueAfter = 2 * time.Second
-	// temporary is how long refusals count as temporary. A refusal that lasts longer has another cause.
+	// temporary is the time after which a refusal no longer counts as temporary, because a refusal that lasts
+	// this long has another cause.
 	temporary = time.Minute
 )
 
@@ -40,7 +42,7 @@ type Queue interface {
 	Wake(ctx context.Context, pod placement.PodRef) error
 }
 
-// waiting is a pod that fitted no node at its last decision. It is immutable: an update replaces it.
+// waiting is a pod that fitted no node at its last decision. A value is immutable: waiters.update replaces it.
 type waiting struct {
 	cache.Question
 	at        time.Time     // time of the decision
@@ -65,7 +67,7 @@ func (p *waiting) isTemporary(now time.Time) bool {
 	return p != nil && len(p.temporary) > 0 && now.Sub(p.since) < temporary
 }
 
-// queuesOn returns the node on which the pod precedes other pods; empty: none.
+// queuesOn returns the node on which the pod precedes other pods, or an empty string if there is none.
 func (p *waiting) queuesOn(now time.Time) string {
 	if !p.isTemporary(now) || now.Sub(p.since) < queueAfter {
 		return ""
@@ -73,7 +75,7 @@ func (p *waiting) queuesOn(now time.Time) string {
 	return p.temporary[0]
 }
 
-// waiters has the waiting pods by UID. The zero value is ready to use.
+// waiters contains the waiting pods by UID. The zero value is ready to use.
 type waiters struct {
 	mu   sync.Mutex
 	pods map[string]*waiting
@@ -83,7 +85,7 @@ type waiters struct {
 	seen  uint64 // number of the last cache change that Wake has evaluated
 }
 
-// get returns a waiting pod; nil if not all nodes refused the pod at its last decision.
+// get returns a waiting pod. It returns nil if some node fitted the pod at its last decision.
 func (w *waiters) get(uid string) *waiting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,8 +99,8 @@ func (w *waiters) all() map[string]*waiting {
 	return maps.Clone(w.pods)
 }
 
-// add records a waiting pod. The pod keeps the attempts and the start of temporary refusals of its last
-// record.
+// add records a waiting pod. If the pod already has a record, the new record keeps its number of attempts, the
+// time of the next attempt, and the start of its temporary refusals.
 func (w *waiters) add(p *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +132,9 @@ func (w *waiters) remove(uid string) {
 	delete(w.pods, uid)
 }
 
-// update replaces the record was with is; nil means that there was none. If the pod was refused again
-// meanwhile, update changes only the attempts of the new record.
+// update replaces the record `was` of a pod by `is`. A nil `was` means that the pod had no record. If another
+// refusal has replaced `was` since the caller read it, update changes only the attempts in the new record. If
+// the record has been removed since, update does nothing.
 func (w *waiters) update(was, is *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,9 +150,10 @@ func (w *waiters) update(was, is *waiting) {
 }
 
 // Wake requeues waiting pods that now fit a node that refused them. kube-scheduler requeues most pods itself
-// when an event may help. But kube-scheduler may learn of the event before the cache does, or not at all, for
-// example if it evaluates only a sample of the nodes. Wake also nominates pods that temporary refusals have
-// kept waiting for queueAfter. Call it about once a second, and not concurrently.
+// when an event may help. But kube-scheduler may receive the event before the cache does, and then the extender
+// refuses the pod again. It may also ignore the event, for example if it evaluates only a sample of the nodes.
+// Wake also queues pods on a node if temporary refusals have kept them waiting for queueAfter. Call it about
+// once a second, and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	d.Cache.Expire(d.Now())
 	if d.Missing() != "" || !d.MayLead() {
@@ -192,7 +196,7 @@ func (d *Decider) Wake(ctx context.Context, queue Queue) {
 }
 
 // takeOver records the pods that kube-scheduler could not schedule before this process started or began to
-// lead. The nodes that refused these pods are unknown, so all nodes count.
+// lead. The nodes that refused these pods are unknown, so takeOver records all nodes as refusing.
 func (d *Decider) takeOver(queue Queue) {
 	names, _ := d.Cache.ChangedSince(0)
 	all := d.Cache.Set(slices.Values(names))
@@ -204,7 +208,8 @@ func (d *Decider) takeOver(queue Queue) {
 	}
 }
 
-// wake requeues a pod. The pause before the next attempt grows with the number of vain attempts.
+// wake requeues a pod. The pause before the next attempt grows with the number of attempts: from the first one
+// if they fail, or after several if nodes refuse the requeued pod again.
 func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 	log := d.Log.With(zap.Stringer("pod", p.Pod), zap.String("uid", p.Pod.UID), zap.String("node", p.fits))
 	now := d.Now()
@@ -222,8 +227,8 @@ func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 	log.Info("the pod fits by now: kube-scheduler is made to try it again")
 }
 
-// look updates fits and fitsSince. Only nodes that refused the pod count, or all nodes if these were a sample.
-// If it can, look evaluates only changed nodes.
+// look updates fits and fitsSince. It considers the nodes that refused the pod, or all nodes if kube-scheduler
+// asked about a sample. If possible, look evaluates only changed nodes.
 func (p *waiting) look(c *cache.Cache, changed []string, now time.Time) {
 	fits := func(name string) bool {
 		return (p.sampled || c.Has(p.asked, name)) && c.Refused(name, p.Question) == nil
