@@ -119,9 +119,10 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	return result, nil
 }
 
-// enter records a claim, completes it, and returns the names of its CDI devices. If the claim is recorded
-// already, enter replaces c with the record. If the kubelet has canceled the call, enter only returns an error,
-// because a later call may contradict this one.
+// enter records a claim, completes it, and returns the names of its CDI devices. If the claim is already
+// recorded with the same allocation, enter replaces `c` with the record. A record with another allocation is
+// overwritten. If the kubelet has canceled the call, enter returns an error and changes nothing, because a
+// later call may contradict this one.
 func (d *Driver) enter(ctx context.Context, c *Claim, offer grants.Offer) (names []string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -16,22 +16,24 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// mayStart returns an error if a container must not start, because the limit in its environment would not hold.
+// mayStart returns an error if a container must not start: its pod requests a stronger level than it has, or
+// the limit in the container's environment would not hold.
 func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, held allocation.Allocated, grant allocation.Grant) error {
 	level := p.state.LevelOf(s, pod)
 	if !level.AtLeast(pod.Request.Enforcement) {
 		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
 	}
-	// Another container of the pod may have a weaker level.
+	// The pod's level is the weakest of its containers, so prefer the level of this container.
 	if err := p.ready(ctx, cmp.Or(p.state.LevelOfContainer(held), level), held, grant); err != nil {
 		return fmt.Errorf("container %s of pod %s waits: %w", held.Container, pod.Pod, err)
 	}
 	return nil
 }
 
-// unlistedMayStart returns an error if a container of an unknown pod must not start. This is an init container,
-// which the kubelet does not list, or any container while the kubelet or the API server does not answer. The
-// kubelet puts the error into an event on the pod.
+// unlistedMayStart returns an error if a container of an unknown pod must not start. The pod of an init
+// container is unknown, because the kubelet does not list init containers. The pods of all containers are
+// unknown while the kubelet or the API server does not answer. The kubelet puts the error into an event on the
+// pod.
 func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what string, grant allocation.Grant) error {
 	if err := p.ready(ctx, p.levelOfUnlisted(s, grant), allocation.Allocated{Slots: grant.Slots}, grant); err != nil {
 		operation.Log(ctx, p.log).Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
@@ -40,9 +42,10 @@ func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what 
 	return nil
 }
 
-// levelOfUnlisted returns the recorded level of slots. If none is recorded, it returns the strongest annotated
-// level of the pods on their GPUs with a container of the same size. This can be another pod's level. The
-// container then waits without need, but never starts without its limit.
+// levelOfUnlisted returns the recorded level of a grant's slots. If no level is recorded, it considers the pods
+// on the grant's GPUs that have a container of the same size, and returns the strongest of the annotated
+// levels. This can be the level of another pod. In that case the container may wait without need, but it never
+// starts without its limit.
 func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu.Enforcement {
 	if level := p.state.LevelOfContainer(allocation.Allocated{Slots: grant.Slots}); level != "" {
 		return level
@@ -58,7 +61,8 @@ func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu
 	return level
 }
 
-// ready returns an error if the level of an allocation does not hold now.
+// ready returns an error if the level does not hold now on the grant's GPUs, or if gpumem no longer runs the
+// container's MPS version.
 func (p *Server) ready(ctx context.Context, level gpu.Enforcement, held allocation.Allocated, grant allocation.Grant) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()

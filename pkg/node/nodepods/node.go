@@ -29,14 +29,15 @@ const (
 	maxRetry = time.Minute
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
-	// givenPause is the minimum time between two writes of the account. Pod owners can change it often.
+	// givenPause is the minimum time between two reads of the accounts, because pod owners can change them
+	// often.
 	givenPause = time.Second
 	// lookTimeout bounds Look and ReadClaims.
 	lookTimeout = 5 * time.Second
 )
 
 // Node publishes the inventory annotation and the condition of a node, and reads the administrators' settings
-// from it.
+// from the node's object.
 type Node struct {
 	client kubernetes.Interface
 	names  api.Names
@@ -100,10 +101,11 @@ func (n *Node) Said() (Said, <-chan struct{}) {
 // Read returns a channel that is closed after Run has read the node.
 func (n *Node) Read() <-chan struct{} { return n.read }
 
-// Run publishes the inventory until the context is done or Withdraw is called. Source returns the node's offer,
-// and a channel that is closed when it changes. Account returns the grants of pods whose annotations show less,
-// whether they are known yet, and a channel that is closed when they change. Run does not write the annotation
-// before the account is known.
+// Run publishes the inventory until the context is done or Withdraw is called. The function `source` returns
+// the node's offer, and a channel that is closed when the offer changes. The function `account` returns the
+// accounts of pods whose annotations have shown less than their grants (see package grants), whether the
+// accounts are known yet, and a channel that is closed when they change. Run does not write the annotation
+// before the accounts are known.
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -179,10 +181,12 @@ func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
 	return touched, err
 }
 
-// errAccount reports that a new inventory could count pods for less than the kubelet has allocated to them.
+// errAccount reports that the accounts of pods are not known yet. An inventory without them could count pods
+// for less than the kubelet has allocated to them.
 var errAccount = errors.New("the kubelet has not listed yet what it has given to the pods of the node")
 
-// ensure writes the annotation and the condition if they differ, once the account is known.
+// ensure writes the annotation and the condition if they differ. Until the accounts are known, it writes
+// nothing and returns errAccount.
 func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory, known bool) error {
 	obj, ok, err := store.GetByKey(n.name)
 	if err != nil || !ok {
@@ -202,7 +206,7 @@ func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory,
 	return errors.Join(n.writeInventory(ctx, node.Annotations[n.names.Inventory()], inv), n.writeCondition(ctx, node, healthy), n.removeStartupTaint(ctx, node))
 }
 
-// writeInventory writes the annotation if its value differs.
+// writeInventory writes the annotation, unless its value is already `was`.
 func (n *Node) writeInventory(ctx context.Context, was string, inv gpu.Inventory) error {
 	value, err := api.EncodeInventory(inv)
 	if err != nil {
@@ -365,12 +369,12 @@ func (n *Node) advertised(node *v1.Node) bool {
 	return !units.IsZero()
 }
 
-// Withdraw makes Run write that no GPU accepts new pods, and end. It returns after that write, or when the
-// context is done.
+// Withdraw makes Run publish that no GPU accepts new pods, and return. Withdraw returns after that write, or
+// when the context is done.
 //
-// Run makes the write, so that it is the last one. The next plugin starts after this one has ended (a
-// DaemonSet's maxSurge is 0). If the API server applies the write after the next plugin's first write, that
-// plugin sees the change on its watch and writes again.
+// Run makes this write itself, so that no other write of this process follows. The next plugin starts after
+// this one has ended (a DaemonSet's maxSurge is 0). If the API server applies this write after the next
+// plugin's first write, that plugin sees the change on its watch and writes again.
 func (n *Node) Withdraw(ctx context.Context) error {
 	n.leave()
 	select {

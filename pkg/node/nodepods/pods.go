@@ -32,7 +32,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// Pods tracks the pods of one node that hold GPU memory, or reference ResourceClaims, and have not ended.
+// Pods tracks the pods of one node that request GPU memory, or reference ResourceClaims, and have not ended.
 type Pods struct {
 	client kubernetes.Interface
 	names  api.Names
@@ -80,8 +80,9 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 	}
 }
 
-// InShares selects pods with shares of GPUs instead of pods with amounts of memory. The kubelet allocates
-// nothing of a resource that the node does not offer. Call it before Run.
+// InShares selects pods that request shares of GPUs if `is` is true, and otherwise pods that request amounts of
+// memory. It ignores the other pods, because the kubelet allocates nothing of a resource that the node does not
+// offer. Call it before Run.
 func (p *Pods) InShares(is bool) { p.inShares = is }
 
 // ByClaims selects only pods that reference ResourceClaims. Call it before Run.
@@ -136,7 +137,7 @@ func (p *Pods) Missing() string {
 }
 
 // Pods returns the pods sorted by namespace and name, whether the list is complete, and a channel that is
-// closed when either changes.
+// closed when the pods or the completeness change.
 func (p *Pods) Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +170,7 @@ func (p *Pods) trim(obj any) (any, error) {
 	return out, nil
 }
 
-// keepSecondNames copies the variables that secondNames reads to trimmed containers.
+// keepSecondNames copies the variables that secondNames reads from the full containers to the trimmed ones.
 func keepSecondNames(trimmed, full []v1.Container) {
 	for i := range trimmed {
 		for _, c := range full {
@@ -182,7 +183,8 @@ func keepSecondNames(trimmed, full []v1.Container) {
 	}
 }
 
-// secondNames returns, by container, the variables that are second names of a framework's setting.
+// secondNames returns, by container, the pod's environment variables that are the second name of a variable of
+// gpumem (containers.IsSecondName).
 func secondNames(pod *v1.Pod) map[string]map[string]string {
 	var out map[string]map[string]string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -369,7 +371,8 @@ func (p *Pods) remove(obj any) {
 	}
 }
 
-// ask marks the start of a call whose answer contains pods. The watch may remove some of these during the call.
+// ask marks the start of a call whose answer contains pods, and returns the function that marks its end. Until
+// then, forget records the removed pods in gone, because the answer may still contain them.
 func (p *Pods) ask() (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -400,7 +403,8 @@ func (p *Pods) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// dropBefore drops the pods that are missing from a list of the given resource version.
+// dropBefore drops the pods that are missing from a list, unless a pod's last known state is newer than the
+// list. The list has the resource version `version`, and contains the UIDs in `there`.
 func (p *Pods) dropBefore(version string, there map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -412,7 +416,8 @@ func (p *Pods) dropBefore(version string, there map[string]bool) {
 	}
 }
 
-// later compares two resource versions. It returns unknown if they have no order.
+// later reports whether resource version `a` is newer than `b`. If the two cannot be compared, it returns
+// `unknown`.
 func later(a, b string, unknown bool) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {
@@ -486,8 +491,8 @@ func (p *Pods) patch(ctx context.Context, ref placement.PodRef, metadata object)
 }
 
 // Evict requests the eviction of the pod with this UID, never of a new pod of the same name. It returns an
-// error if the pod is gone (package evict), and usage.ErrStatic for a static pod: the eviction would only
-// delete the mirror pod, which the kubelet would recreate.
+// error if the pod is gone (package evict). It returns usage.ErrStatic for a static pod, because the eviction
+// would only delete the mirror pod, and the kubelet would recreate that.
 func (p *Pods) Evict(ctx context.Context, ref placement.PodRef) error {
 	if e, _ := p.find(func(e entry) bool { return e.pod.Pod.UID == ref.UID }); e.static != "" {
 		return fmt.Errorf("pod %s: %w", ref, usage.ErrStatic)
