@@ -17,7 +17,8 @@ import (
 )
 
 // Filter returns the feasible nodes, and the reason for each other node. If Alone is set, it returns only the
-// best feasible node. Before it refuses the pod on all nodes, it may wait up to SecondLook for a change.
+// best feasible node. If all nodes refuse the pod, Filter first waits up to SecondLook for a change of the
+// cache, as long as looks allows such waits.
 func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
 	changed := e.Cache.Changed()
 	result := e.filter(args)
@@ -149,8 +150,8 @@ func (e *Extender) judge(c *decider.Cycle, names []string) (fit []string, refuse
 	return fit, refused
 }
 
-// choose returns the feasible nodes to offer to kube-scheduler. If only one remains, it records that the pod
-// is expected there.
+// choose returns the feasible nodes to offer to kube-scheduler. If only one remains, choose records that
+// kube-scheduler is about to bind the pod to this node (Cache.Expect).
 func (e *Extender) choose(c *decider.Cycle, pod *v1.Pod, fit []string) []string {
 	if len(fit) > 1 && e.Alone && len(api.Preferences(pod)) == 0 {
 		if order := e.Rank(c, fit, decisions.MaxNodes); len(order.Best) > 0 {
@@ -163,11 +164,11 @@ func (e *Extender) choose(c *decider.Cycle, pod *v1.Pod, fit []string) []string 
 	return fit
 }
 
-// explained returns the messages of refusals: failed, and separately never for the nodes on which no eviction
-// could help. kube-scheduler writes each distinct message once into a condition of the pod, and the messages
-// of 5,000 nodes took half a megabyte. It also retries a pod at once when the condition changes. So in a
-// request about many nodes, only the closest nodes have a full message. A sample has different nodes each
-// time, so no node of a sample has one.
+// explained returns the messages of refusals by node: in `never` for nodes on which no eviction could help, and
+// in `failed` for the others. kube-scheduler writes each distinct message once into a condition of the pod, and
+// the messages of 5,000 nodes took half a megabyte. kube-scheduler also retries a pod at once when the
+// condition changes. So in a request about many nodes, only the closest nodes get a full message. A sample
+// contains different nodes each time, so none of its nodes gets a full message.
 func explained(c *decider.Cycle, refused []decider.RefusedNode, closest []decisions.Node) (failed, never extenderv1.FailedNodesMap) {
 	failed, never = make(extenderv1.FailedNodesMap), make(extenderv1.FailedNodesMap)
 	described := make(map[string]bool)
@@ -189,15 +190,16 @@ func explained(c *decider.Cycle, refused []decider.RefusedNode, closest []decisi
 }
 
 // passedOn replaces percent signs in a message by full-width ones. kube-scheduler uses the message as the
-// format string of the pod's event (k8s.io/kubernetes/pkg/scheduler, handleSchedulingFailure), where a
-// percent sign from an annotation would be a formatting verb. It also writes the message unchanged into the
-// pod's condition, where an escaped percent sign would appear twice. The full-width sign is correct in both.
+// format string of the pod's event (k8s.io/kubernetes/pkg/scheduler, handleSchedulingFailure), where a percent
+// sign from an annotation would be a formatting verb. It also writes the message unchanged into the pod's
+// condition, where an escaped percent sign would appear as two. The full-width sign is correct in both places.
 func passedOn(message string) string { return strings.ReplaceAll(message, "%", "％") }
 
-// score scales the score of a node for a pod that prefers some nodes. The pod's preferences must outrank the
-// cluster's policy. kube-scheduler gives up to 200 points for each preference. With Alone, the chart gives
-// the extender's scores the weight 1, so the scaled scores are at most 50 points. Without Alone, the weight
-// is unknown and the scores could outweigh the preferences, so all scores are 0.
+// score scales the score of a node for a pod that prefers some nodes, because the pod's preferences must
+// outrank the cluster's policy. Each scoring plugin of kube-scheduler that evaluates preferences
+// (api.Preferences) gives up to 200 points. With Alone, the chart gives the extender's scores the weight 1, so
+// the scaled scores are at most 50 points. Without Alone, the weight is unknown and the extender's scores could
+// outweigh the preferences, so all scores are 0.
 func (e *Extender) score(score int64) int64 {
 	if e.Alone {
 		return score / 2
@@ -205,9 +207,9 @@ func (e *Extender) score(score int64) int64 {
 	return 0
 }
 
-// Prioritize scores the nodes from 0 to extenderv1.MaxExtenderPriority. The response cannot report an error:
-// on failure, all nodes have the score 0. If one node is the best, Prioritize records that the pod is
-// expected there.
+// Prioritize scores the nodes from 0 to extenderv1.MaxExtenderPriority. The response cannot report an error, so
+// all nodes get the score 0 on failure. If one node is the best, Prioritize records that kube-scheduler is
+// about to bind the pod to this node (Cache.Expect).
 func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
 	if args.Pod == nil {
 		return &extenderv1.HostPriorityList{}
