@@ -386,7 +386,7 @@ func free(m measure, g GPURow) string {
 	switch {
 	case g.Requested == nil:
 		return "?"
-	case !g.Status.TakesPods() || g.closed != "": // as in the largest free amount and in the metrics
+	case !g.Status.TakesPods() || g.closed != "" || alone(g.GPU): // as in the largest free amount and in the metrics
 		return m.amount(&inspect.Memory{InShares: g.Capacity.InShares})
 	}
 	taken := keptOf(g.GPU)
