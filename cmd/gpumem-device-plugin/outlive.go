@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
@@ -31,15 +32,19 @@ func daemonRuns(dir string) func(context.Context) bool {
 // stopped them.
 //
 // On other nodes outlive returns at once, and the next plugin takes over. If a read of the label fails, the
-// last answer stays valid. May is the value before the first answer: whether the driver may be unloaded.
+// last answer stays valid, except that outlive returns at once if the plugin has no right to read it any
+// longer: gpumem is being uninstalled. May is the value before the first answer: whether the driver may be unloaded.
 // Holders returns the number of pods or prepared claims that hold GPU memory. The context has a deadline.
 func outlive(ctx context.Context, log *zap.Logger, may bool, stopped func(context.Context) (bool, error), holders func() (int, <-chan struct{}), daemonRuns func(context.Context) bool) {
 	ticker := time.NewTicker(outliveInterval)
 	defer ticker.Stop()
 	for first := true; ; first = false {
 		reading, cancel := context.WithTimeout(ctx, stoppedTimeout)
-		if now, err := stopped(reading); err == nil {
+		switch now, err := stopped(reading); {
+		case err == nil:
 			may = now
+		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+			may = false
 		}
 		cancel()
 		n, _ := holders()

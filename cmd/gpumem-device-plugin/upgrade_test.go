@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -396,6 +398,8 @@ func (u *upgrade) replace() (unloaded bool) {
 // signal.
 func TestOutlive(t *testing.T) {
 	away := errors.New("the API server is away")
+	forbidden := fmt.Errorf("read node: %w", apierrors.NewForbidden(v1.Resource("nodes"), "", nil))
+	unauthorized := fmt.Errorf("read node: %w", apierrors.NewUnauthorized("the account is gone"))
 	for name, tc := range map[string]struct {
 		reads   []any         // results of reading the label, one per second; the last one repeats
 		holders time.Duration // until the last pod is gone
@@ -411,6 +415,8 @@ func TestOutlive(t *testing.T) {
 		"a later read fails":                    {[]any{true, away}, 20 * time.Second, 10 * time.Second, 20 * time.Second, false},
 		"no read succeeds":                      {[]any{away}, time.Hour, 0, maxLeave, false},
 		"no read succeeds, nobody needs it":     {[]any{away}, 0, 0, 0, false},
+		"gpumem is uninstalled":                 {[]any{forbidden}, time.Hour, time.Hour, 0, false},
+		"its account is deleted":                {[]any{true, unauthorized}, time.Hour, 0, time.Second, false},
 		"a pod never ends":                      {[]any{true}, time.Hour, 0, maxLeave, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -422,8 +428,10 @@ func TestOutlive(t *testing.T) {
 					switch now := tc.reads[min(int(time.Since(begin)/time.Second), len(tc.reads)-1)].(type) {
 					case bool:
 						return now, nil
+					case error:
+						return false, now
 					default:
-						return false, away
+						panic(now)
 					}
 				}
 				outlive(ctx, zap.NewNop(), !tc.unread, stopped,
