@@ -189,11 +189,13 @@ func TestNotesCountPodsOfOtherSchedulers(t *testing.T) {
 func TestNotesEndWithAFirstPod(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values, resource, scheduler string
+		look                        string // arguments of the last command
 		flags                       []string
 	}{
-		"default":  {"default", "gpumem.dev/gpu-mem", "gpumem-scheduler", nil},
-		"custom":   {"custom", "gpu.example.com/gpu-mem", "shared-gpu", nil},
-		"existing": {"default", "gpumem.dev/gpu-mem", "", []string{"--set", "scheduler.mode=existing,extender.tls.source=cert-manager"}},
+		"default":           {"default", "gpumem.dev/gpu-mem", "gpumem-scheduler", "pods first", nil},
+		"custom":            {"custom", "gpu.example.com/gpu-mem", "shared-gpu", "pods first --resource-domain=gpu.example.com", nil},
+		"another namespace": {"default", "gpumem.dev/gpu-mem", "gpumem-scheduler", "pods first --gpumem-namespace=gpus", []string{"--namespace", "gpus"}},
+		"existing":          {"default", "gpumem.dev/gpu-mem", "", "pods first", []string{"--set", "scheduler.mode=existing,extender.tls.source=cert-manager"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			flags := []string{"--kube-version", "v1.36.3", "--show-only", "templates/notes.yaml", "--values", filepath.Join(chart, "ci", tc.values+"-values.yaml")}
@@ -207,7 +209,7 @@ func TestNotesEndWithAFirstPod(t *testing.T) {
 			}
 			_, rest, _ := strings.Cut(notes.Notes, "<<'END'\n")
 			manifest, last, found := strings.Cut(rest, "\nEND\n")
-			if !found || strings.TrimSpace(last) != "kubectl inspect gpumem pods first" {
+			if !found || strings.TrimSpace(last) != "kubectl inspect gpumem "+tc.look {
 				t.Fatalf("the notes end with:\n%s", rest)
 			}
 			var pod v1.Pod
