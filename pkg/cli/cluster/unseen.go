@@ -16,22 +16,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Unseen lets Load answer a user who may read only one namespace. Load records in it the parts that this
-// user may not see.
+// Unseen lets Load answer a user who is allowed to read only one namespace. Load records in it which parts of
+// the cluster this user is not allowed to read.
 type Unseen struct {
-	Namespace string // Load lists its pods if the pods of all namespaces are forbidden
+	Namespace string // Load lists only its pods if the list of all namespaces' pods is forbidden
 
-	Nodes  error // why nodes could not be listed; nil if they were
-	Pods   error // why pods of other namespaces could not be listed; nil if they were
-	Quotas error // why ResourceQuotas could not be listed; nil if they were, or were not needed
+	Nodes  error // error of the list of nodes; nil if Load has listed them
+	Pods   error // error of the list of all pods; nil if Load has listed them
+	Quotas error // error of the list of ResourceQuotas; nil if Load has listed them or did not need them
 
 	failed bool // no pods could be listed, in any namespace
 }
 
-// Decisions is the part of an answer that the ClusterRole gpumem-viewer does not show.
+// Decisions is the part of an answer that the ClusterRole gpumem-viewer does not permit users to read.
 const Decisions = "decisions"
 
-// AskFor names the rights that show the missing parts of an answer. System is gpumem's namespace.
+// AskFor returns the rights that a user must request to see the missing parts of an answer. The string `system`
+// is gpumem's namespace.
 func AskFor(parts []string, system string) string {
 	var rights []string
 	if slices.ContainsFunc(parts, func(part string) bool { return part != Decisions }) {
@@ -43,7 +44,7 @@ func AskFor(parts []string, system string) string {
 	return strings.Join(rights, " ")
 }
 
-// Parts names the parts of the answer that the user may not see.
+// Parts returns the parts of the answer that the user is not allowed to read.
 func (u *Unseen) Parts() (parts []string) {
 	if u == nil {
 		return nil
@@ -68,8 +69,8 @@ func (u *Unseen) why() string {
 	return "you may not list the pods of all namespaces"
 }
 
-// nodes records that the user may not list nodes. It returns any other error. Without an Unseen, it adds
-// to the error how to answer without nodes.
+// nodes records a Forbidden error for the list of nodes, and returns nil. It returns any other error unchanged.
+// If u is nil, it returns the Forbidden error with the commands that work without nodes.
 func (u *Unseen) nodes(err error) error {
 	switch {
 	case !apierrors.IsForbidden(err):
@@ -83,14 +84,14 @@ func (u *Unseen) nodes(err error) error {
 
 func (u *Unseen) anyNodes() bool { return u != nil && u.Nodes != nil }
 
-// Any reports whether the user may not see some nodes or pods.
+// Any reports whether the user is not allowed to read some nodes or pods.
 func (u *Unseen) Any() bool { return u.anyNodes() || u != nil && u.Pods != nil }
 
-// Some reports whether the user may not see some nodes or pods, but the others could be read.
+// Some reports whether the user is not allowed to read some nodes or pods, but Load has listed the other pods.
 func (u *Unseen) Some() bool { return u.Any() && !u.failed }
 
-// only returns the namespace that the user's lists of pods are limited to; empty if all namespaces are
-// allowed.
+// only returns the namespace to which Load has limited the list of pods; empty if the list covers all
+// namespaces.
 func (u *Unseen) only() string {
 	if u == nil || u.Pods == nil {
 		return ""
@@ -98,7 +99,8 @@ func (u *Unseen) only() string {
 	return u.Namespace
 }
 
-// listAllowedPods lists the pods of all namespaces or, if that is forbidden, the pods of one.
+// listAllowedPods lists the pods of all namespaces. If the user is not allowed to do that, it lists only the
+// pods of Unseen.Namespace.
 func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Places) (found, error) {
 	pods, err := r.listPods(ctx, "", where, sel.EachPod)
 	if u := sel.Unseen; u != nil && u.Namespace != "" && apierrors.IsForbidden(err) {
@@ -116,8 +118,9 @@ func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Plac
 	return pods, err
 }
 
-// said derives inventories from the annotations of pods, for a user who may not list nodes. Each
-// inventory has the GPUs of the node's pods. Facts for these nodes exclude cores, which are unknown.
+// said derives inventories from the annotations of pods, for a user who is not allowed to list nodes. Each
+// inventory contains the GPUs of the node's listed pods. The function adds the node to `facts`, without cores,
+// because the cores of the node are unknown.
 func said(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
 	inventories := make(map[string]gpu.Inventory)
 	for _, p := range pods {

@@ -7,24 +7,24 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Fit reports whether the request fits the node, or the reason against it. The node must not include
-// the pod's own allocation.
+// Fit decides whether the request fits the node, and returns the reason if it does not. The node must not
+// include the pod's own allocation.
 func Fit(req Request, node Node) Verdict {
 	_, reason := candidates(req, node)
 	return Verdict{Reason: reason, Request: req, Node: node}
 }
 
-// Amount is an amount of memory and of cores, the latter in per cent of one GPU.
+// Amount is an amount of memory and of cores. Cores are in per cent of one GPU.
 type Amount struct {
 	Units gpu.Units
 	Cores int
 }
 
-// Covers reports whether the amount is at least that large in both resources.
+// Covers reports whether the amount contains at least the given units and cores.
 func (a Amount) Covers(units gpu.Units, cores int) bool { return a.Units >= units && a.Cores >= cores }
 
-// Left returns the free amount of a device for new pods. A pod without known devices may be on any
-// device, with any split, so its whole request is subtracted from each.
+// Left returns the amount of a device that is free for new pods. A pod whose devices are unknown can be on any
+// device, with any split, so Left subtracts its whole request from each device.
 func (n Node) Left(d Device) Amount {
 	left := Amount{Units: d.Free(), Cores: d.FreeCores()}
 	for _, h := range n.Unattributed {
@@ -40,7 +40,7 @@ func (r Request) Allows(d Device) bool {
 	return q.allows(d)
 }
 
-// CanShare reports whether the request can share the device with the pods that are, or may be, on it.
+// CanShare reports whether the request can share the device with the pods that PodsOn yields.
 func (n Node) CanShare(r Request, d Device) bool {
 	for h := range n.PodsOn(d) {
 		if r.ConflictsWith(h.Request) {
@@ -50,7 +50,8 @@ func (n Node) CanShare(r Request, d Device) bool {
 	return true
 }
 
-// PodsOn yields the pods that are, or may be, on a device of the node.
+// PodsOn yields the pods on a device of the node, and the pods whose devices are unknown, because they can be
+// on this device.
 func (n *Node) PodsOn(d Device) iter.Seq[*Holding] {
 	return func(yield func(*Holding) bool) {
 		for _, h := range d.Pods {
@@ -71,16 +72,16 @@ func (r Request) ConflictsWith(other Request) bool {
 	return r.Policy == Exclusive || other.Policy == Exclusive || r.ExclusiveGroup != (Group{}) && other.ExclusiveGroup == r.ExclusiveGroup
 }
 
-// IsExclusive reports whether an exclusive pod is, or may be, on the device. No other pod can use the
-// device then, even if memory is free.
+// IsExclusive reports whether PodsOn yields an exclusive pod. No other pod can then use the device, even if
+// memory is free.
 func (n Node) IsExclusive(d Device) bool { return !n.CanShare(Request{}, d) }
 
 // MPSClients is the smallest limit of processes per GPU among the MPS servers of supported drivers.
 const MPSClients = 48
 
-// HasClients reports whether the MPS server can serve one more client per container of the request on
-// the device. It returns true on nodes without MPS. A container counts as one process, because the
-// real number is unknown in advance.
+// HasClients reports whether the MPS server can serve one more client per container of the request on the
+// device. HasClients returns true on nodes without MPS. A container counts as one process, because the real
+// number is unknown in advance.
 func (n Node) HasClients(r Request, d Device) bool {
 	if !n.MPS && n.Enforcement != gpu.EnforcementMPS {
 		return true
@@ -108,8 +109,8 @@ func (n Node) Clients(d Device) int {
 	}
 }
 
-// FreeFor returns the total free amount of the devices that the request can use, including devices
-// with too little for one share. If this covers the request, the free memory is fragmented.
+// FreeFor returns the total free amount of the devices that the request can use, including devices with too
+// little for one share. If the total covers a request that fits no device, the free memory is fragmented.
 func (n Node) FreeFor(r Request) (sum Amount) {
 	q := newQuery(&r, &n)
 	for _, d := range n.Devices {
@@ -130,7 +131,7 @@ func (n Node) Check(r Request, d Device) Reason {
 	return q.checkGPU(d)
 }
 
-// Checks yields the result of Check for each device, by its index in Devices.
+// Checks yields the result of Check for each device, with the device's index in Devices.
 func (n Node) Checks(r Request) iter.Seq2[int, Reason] {
 	return func(yield func(int, Reason) bool) {
 		q := newQuery(&r, &n)
@@ -155,8 +156,8 @@ func (n Node) StillFits(h Holding) bool {
 	return true
 }
 
-// candidates returns the indexes of the devices on which the request fits. If too few do, it returns
-// the reason of the first check that leaves too few devices.
+// candidates returns the indexes of the devices on which the request fits. If these are too few, it returns the
+// reason of the first check that leaves too few devices.
 func candidates(req Request, node Node) ([]int, Reason) {
 	q := newQuery(&req, &node)
 	if reason := q.check(); reason != Fits {

@@ -30,10 +30,16 @@ func (g Grant) assignment() placement.Assignment {
 	return a
 }
 
-// Resolve interprets the slots of a resource that the kubelet allocates to a container. It returns an error for
-// unknown slots, for slots of the other resource, for duplicates, for slots past the end of a GPU that no
-// container holds, and for unequal parts of several GPUs. If a GPU is unhealthy, the error is gpu.OutOfUse, and
-// the grant is complete.
+// Resolve interprets the slots of a resource that the kubelet allocates to a container. It returns an error if
+//
+//   - there are no slots,
+//   - a slot is unknown, or appears twice,
+//   - a slot belongs to the other resource,
+//   - a slot is past the end of its GPU, and no container has it, or
+//   - the slots are unequal parts of several GPUs.
+//
+// If a GPU is not advertised (gpu.Device.Advertised), Resolve returns the whole grant and the error
+// gpu.OutOfUse.
 func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (g Grant, out error) {
 	if len(ids) == 0 {
 		return Grant{}, errors.New("no slots are named")
@@ -74,8 +80,8 @@ func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
 	return strings.Join(out, ", ")
 }
 
-// device returns the device of a slot. It accepts an allocated slot past the end of a device: it was allocated
-// when the device offered more.
+// device returns the device of a slot. It also accepts a slot past the end of a device if a container has the
+// slot, because the device offered more when the kubelet allocated the slot.
 func (s State) device(id gpu.SlotID) (gpu.Device, error) {
 	d, err := s.Slots.Device(id)
 	if err != nil && d.UUID != "" && slices.ContainsFunc(s.Allocated, func(h Allocated) bool { return slices.Contains(h.Slots, id) }) {
@@ -84,7 +90,7 @@ func (s State) device(id gpu.SlotID) (gpu.Device, error) {
 	return d, err
 }
 
-// ByDevice groups slots by GPU, in their order. It omits slots without a GPU.
+// ByDevice groups slots by GPU, in their order. It omits slots of unknown GPUs.
 func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	out := make(map[gpu.UUID][]gpu.SlotID)
 	for _, id := range ids {
@@ -95,8 +101,8 @@ func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	return out
 }
 
-// shares returns the number of slots on each GPU of the node, in the order of indexes. It omits slots without a
-// GPU.
+// shares returns the number of slots on each GPU of the node, in the order of the GPUs' indexes. It omits slots
+// of unknown GPUs.
 func (s State) shares(ids []gpu.SlotID) (out []placement.Share) {
 	byDevice := s.ByDevice(ids)
 	for _, d := range s.Inventory.Devices {
