@@ -56,14 +56,15 @@ func (s Selector) Selects(d gpu.Device) bool {
 	return !slices.ContainsFunc(s.unwanted, matches) && (len(s.wanted) == 0 || slices.ContainsFunc(s.wanted, matches))
 }
 
-// Selected returns the GPUs that a selector selects, using the device plugin's record.
+// Selected returns the GPUs that a selector selects, by the indexes in the device plugin's record.
 func (s Selector) Selected(record checkpoint.Store, devices []gpu.Device) map[gpu.UUID]bool {
 	selected, _ := s.choose(devices, checkpoint.Peek[recorded](record, recordVersion).of(s))
 	return selected
 }
 
-// choose returns the selected GPUs, and the first index of each GPU, which the selector applies to. A new GPU
-// does not get the index of a present GPU. It replaces an absent GPU with the same index.
+// choose returns the selected GPUs, and the index of each GPU for the selector. A GPU in the record `first`
+// keeps its recorded index. A new GPU gets its current index, unless a present GPU is recorded with that index:
+// then the new GPU gets -1. If an absent GPU is recorded with that index, the new GPU replaces the absent one.
 func (s Selector) choose(devices []gpu.Device, first map[gpu.UUID]int) (selected map[gpu.UUID]bool, indexes map[gpu.UUID]int) {
 	selected, indexes = make(map[gpu.UUID]bool), make(map[gpu.UUID]int)
 	maps.Copy(indexes, first)
@@ -91,14 +92,14 @@ func (s Selector) choose(devices []gpu.Device, first map[gpu.UUID]int) (selected
 
 const recordVersion = 1
 
-// recorded is the record of the first index of each GPU of a node. It includes GPUs that --devices omits.
+// recorded is the record of the first index of each GPU of a node, including GPUs that --devices omits.
 type recorded struct {
 	Version int              `json:"v"`
 	Devices string           `json:"devices"` // value of --devices that the indexes belong to
 	Indexes map[gpu.UUID]int `json:"indexes"` // -1 if another GPU had the index first
 }
 
-// of returns the indexes that were recorded for a selector.
+// of returns the indexes that were recorded for a selector, or nil if the record belongs to another one.
 func (r recorded) of(s Selector) map[gpu.UUID]int {
 	if r.Devices != s.text {
 		return nil
@@ -106,7 +107,7 @@ func (r recorded) of(s Selector) map[gpu.UUID]int {
 	return r.Indexes
 }
 
-// choice applies a selector in this process and all later ones.
+// choice applies a selector with the same indexes in this process and in all later ones.
 type choice struct {
 	Selector
 	record  checkpoint.Store // nil if the choice applies to this process only
@@ -114,7 +115,8 @@ type choice struct {
 	failed  bool // the last write of the record failed
 }
 
-// maxReads is the number of failed reads after which the record counts as lost. Until then, no GPU is selected.
+// maxReads is the number of failed reads after which the record counts as lost. Before that, gpumem offers no
+// GPU.
 const maxReads = 30
 
 // load waits until it has read the record of the last process, or the context is done.

@@ -45,8 +45,8 @@ func DirOf(dir string, d gpu.Device) string {
 	return dir
 }
 
-// Check returns the indexes of the devices on which the node's daemons limit their clients. It returns an error
-// if they limit clients on none.
+// Check returns the indexes of the devices on which the node's daemons limit their clients. If there are no
+// such devices, it returns an error.
 func Check(ctx context.Context, dir string, devices []gpu.Device) (limited []int, err error) {
 	whole := len(devices) == 0
 	var errs []error
@@ -96,8 +96,8 @@ func Servers(ctx context.Context, dir string) (map[int]bool, error) {
 	return out, err
 }
 
-// each calls f with a client for each supervisor socket of the node. If there is none, it uses the socket for
-// whole GPUs. It joins the errors.
+// each calls f with a client for each supervisor socket of the node, and joins the errors. If the node has no
+// socket, each uses a client for the supervisor of whole GPUs.
 func each(dir string, f func(*Client) error) error {
 	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well-formed
 	whole := filepath.Join(dir, statusSocket)
@@ -173,8 +173,8 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 // input, and limits in the environment of each client.
 const Protocol = 2
 
-// CheckProtocol returns an error for a container or claim that was prepared for an MPS version that gpumem no
-// longer runs. Protocol 0 means that it is not an MPS client.
+// CheckProtocol returns an error if gpumem no longer runs the MPS version for which a container or a claim was
+// prepared. The version is 0 if the container or the claim is not a client of MPS.
 func CheckProtocol(protocol int) error {
 	if protocol <= Protocol {
 		return nil
@@ -182,8 +182,8 @@ func CheckProtocol(protocol int) error {
 	return fmt.Errorf("it is a client of MPS protocol %d, which gpumem no longer runs: delete its pod, to have it placed again", protocol)
 }
 
-// Check returns the indexes of the GPUs on which the daemon limits its clients. It returns an error if it
-// limits clients on none.
+// Check returns the indexes of the GPUs on which the daemon limits its clients. If there are no such GPUs, it
+// returns an error.
 func (c *Client) Check(ctx context.Context) (gpus []int, err error) {
 	s, err := c.Status(ctx)
 	switch {

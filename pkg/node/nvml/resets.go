@@ -20,7 +20,7 @@ import (
 const needsReset = "needs a reset"
 
 // resets tracks the GPUs that need a reset, with the reason. NVML answers normally for such a GPU, so a file
-// passes the record to the next process. The record is valid for one load of the driver.
+// passes the record to the next process. The record is valid until the driver is loaded again.
 type resets struct {
 	path   string
 	load   string
@@ -52,7 +52,7 @@ func readResets(path string) (f resetFile, err error) {
 	return f, nil
 }
 
-// ClearResets removes GPUs from the file at path, and returns the GPUs that it did not list.
+// ClearResets removes GPUs from the file at path, and returns those GPUs that the file did not contain.
 func ClearResets(path string, ids ...gpu.UUID) (unknown []gpu.UUID, err error) {
 	f, err := readResets(path)
 	if err != nil {
@@ -67,8 +67,8 @@ func ClearResets(path string, ids ...gpu.UUID) (unknown []gpu.UUID, err error) {
 	return unknown, checkpoint.WriteJSON(path, f, 0o644)
 }
 
-// refresh rereads the file, from which an administrator may have removed GPUs. It drops all GPUs after a reload
-// of the driver. An unreadable file changes nothing.
+// refresh rereads the file, because an administrator may have removed GPUs from it. If the driver has been
+// loaded again, refresh drops all GPUs. Otherwise, it changes nothing if the file is unreadable.
 func (r *resets) refresh(load string) error {
 	f, err := readResets(r.path)
 	if r.load != load {
@@ -111,9 +111,9 @@ type Host struct {
 	Sys, Proc string // mount points of sysfs and procfs
 }
 
-// Load identifies one load of the driver. It changes when the machine boots or the module is reloaded: the
-// kernel never reuses the inode number of a sysfs directory between boots. Load returns an empty string if the
-// module is not loaded.
+// Load identifies one load of the driver. The result contains the boot ID, which changes at each boot, and the
+// inode number of the module's directory in sysfs, which changes when the module is reloaded: within one boot,
+// the kernel never reuses such a number. Load returns an empty string if the module is not loaded.
 func (h Host) Load() string {
 	module, err := os.Stat(filepath.Join(h.Sys, "module/nvidia"))
 	if err != nil {

@@ -22,7 +22,7 @@ var ErrGone = errors.New("the process is gone")
 // Proc reads a proc file system at Root.
 type Proc struct{ Root string }
 
-// Owner returns the container of a process, by the host's process ID. It returns ErrGone if there is no such
+// Owner returns the container of the process with the host's process ID `pid`, or ErrGone if there is no such
 // process.
 func (p Proc) Owner(pid int) (Owner, error) {
 	text, err := os.ReadFile(filepath.Join(p.Root, strconv.Itoa(pid), "cgroup"))
@@ -36,7 +36,8 @@ func (p Proc) Owner(pid int) (Owner, error) {
 }
 
 // parseCgroups reads /proc/PID/cgroup (cgroups(7)), which has a line "ID:controllers:path" for each hierarchy.
-// All hierarchies that contain the container agree on it.
+// It returns the first owner with a container, because no two hierarchies name different containers of a
+// process.
 func parseCgroups(text string) Owner {
 	var pod Owner
 	for line := range strings.Lines(text) {
@@ -55,8 +56,8 @@ func parseCgroups(text string) Owner {
 	return pod
 }
 
-// parsePath parses the path of a control group. The pod's element comes first, then the container's, followed
-// by groups that the container may have created.
+// parsePath parses the path of a control group. The path contains the pod's element, then the container's
+// element, and then the elements of groups that the container has created.
 //
 //	cgroupfs  /kubepods/burstable/pod<UID>/<ID>
 //	systemd   /kubepods.slice/…/kubepods-burstable-pod<UID, with _>.slice/cri-containerd-<ID>.scope
@@ -76,7 +77,7 @@ func parsePath(path string) (o Owner) {
 	return o
 }
 
-// podOf returns the pod's UID in the name of its control group, or an empty string.
+// podOf returns the UID of the pod whose control group has this name, or an empty string.
 func podOf(element string) string {
 	name, systemd := strings.CutSuffix(element, ".slice")
 	if systemd {
@@ -93,8 +94,8 @@ func podOf(element string) string {
 	return uid(name)
 }
 
-// uid returns s if it has the form of a pod's UID: 32 hexadecimal digits, in groups or, for static pods,
-// without.
+// uid returns s if it has the form of a pod's UID, and otherwise an empty string. A UID has 32 hexadecimal
+// digits, in groups with hyphens between them or, for static pods, without hyphens.
 func uid(s string) string {
 	digits := strings.ReplaceAll(s, "-", "")
 	if len(digits) != 32 || !hexadecimal(digits) {
@@ -103,8 +104,8 @@ func uid(s string) string {
 	return s
 }
 
-// containerOf returns the container's ID in the name of its control group: 64 hexadecimal digits. It ignores
-// CRI-O's monitor (crio-conmon-<ID>).
+// containerOf returns the ID of the container whose control group has this name, or an empty string. An ID has
+// 64 hexadecimal digits. The name of CRI-O's monitor (crio-conmon-<ID>) does not count.
 func containerOf(element string) string {
 	name, _ := strings.CutSuffix(element, ".scope")
 	for _, prefix := range []string{"cri-containerd-", "crio-", "docker-"} {
