@@ -86,7 +86,7 @@ func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	for _, claim := range claims {
 		result, err := d.prepare(ctx, claim)
 		if err != nil {
-			// The kubelet records it in an event on the pod, and retries.
+			// The kubelet records the error in an event on the pod, and retries.
 			result.Err = fmt.Errorf("claim %s: %s", claim.Name, reasons.Error(err))
 			operation.Log(ctx, d.log).Warn("claim is not prepared", zap.String("claim", claim.Namespace+"/"+claim.Name), zap.String("uid", string(claim.UID)), zap.Error(err))
 		}
@@ -112,7 +112,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	for i, s := range c.Shares {
 		device := kubeletplugin.Device{Requests: []string{c.Request}, PoolName: d.cfg.Node, DeviceName: s.Device, ShareID: s.ID}
 		if i == 0 {
-			device.CDIDeviceIDs = names // they apply to all shares
+			device.CDIDeviceIDs = names // these CDI devices apply to all shares
 		}
 		result.Devices = append(result.Devices, device)
 	}
@@ -225,7 +225,8 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	return out, nil
 }
 
-// leave removes a claim, unless the kubelet has canceled the call.
+// leave removes the record and the CDI file of a claim. If the kubelet has canceled the call, leave returns an
+// error and changes nothing, because a later call may contradict this one.
 func (d *Driver) leave(ctx context.Context, uid types.UID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -96,7 +96,7 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	if slices.ContainsFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }) {
 		return true
 	}
-	s, _, _ := c.state.Look(ctx) // or the last list
+	s, _, _ := c.state.Look(ctx) // or, with an error, the state from the kubelet's last list
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
@@ -181,7 +181,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	})
 	switch {
 	case i >= 0 && slices.ContainsFunc(s.Allocated[i].Slots, gpu.SlotID.GPUShare):
-		return nil, nil // it keeps its environment from gpushare's plugin
+		return nil, nil // the container keeps its environment from gpushare's plugin
 	case i >= 0:
 		if h.memory, h.cores = c.state.Grants(s.Allocated[i]); h.memory == nil {
 			_, err := allocation.Resolve(s, gpu.Memory, s.Allocated[i].Only(gpu.Memory))

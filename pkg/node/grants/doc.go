@@ -72,7 +72,7 @@
 //
 // Reconciler computes the annotations of a pod (wanted) and writes them (write): its level, its indexes, and
 // its GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, Reconciler writes the plan
-// that the waiting pod inherits (allocation.Reconcile). It runs before a container starts, after each
+// that the waiting pod inherits (allocation.Reconcile). Reconciler runs before a container starts, after each
 // allocation, when pods change, and every minute. While an annotation understates a grant, the node's inventory
 // also contains the grant (Allocations), which the pod's owner cannot change. That entry lasts as long as the
 // pod, because its owner could understate the grant again. A new process reads the entries from the node's

@@ -22,7 +22,7 @@
 // # Files
 //
 // state.go describes the known state of the node. podstate.go sorts it by pod: the allocations, and the actual
-// or planned GPUs of each pod. prefer.go, admit.go and reconcile.go decide on that. resolve.go interprets IDs.
+// or planned GPUs of each pod. prefer.go, admit.go and reconcile.go decide on this basis. resolve.go interprets IDs.
 //
 // # Invariants
 //
@@ -40,10 +40,10 @@
 // If Prefer returned too few IDs, the kubelet would add arbitrary ones, from any GPU. Prefer returns all IDs or
 // an error.
 //
-// The kubelet may offer allocated slots. It waits for Allocate without holding its lock. If it meanwhile counts
-// the free slots, because pods have ended and somebody calls PodResources, its records lack the slots in
-// question. They stay on offer until the next count (kubernetes/kubernetes#137534). PodResources lists them
-// correctly, so Prefer skips the listed slots, and Admit rejects them.
+// The kubelet can offer allocated slots. It waits for Allocate without holding its lock. If the kubelet
+// meanwhile counts the free slots, because pods have ended and somebody calls PodResources, its records lack
+// the slots in question. These slots stay on offer until the next count (kubernetes/kubernetes#137534).
+// PodResources lists them correctly, so Prefer skips the listed slots, and Admit rejects them.
 //
 // Pods that no scheduler placed (a node name in the spec, another scheduler) are placed here by the same
 // function. It respects the plans of pods that the kubelet has not admitted yet.
@@ -65,18 +65,18 @@
 // placed it, it uses the GPU of its init containers' recorded grants (State.Attributed), or the GPU that the
 // same choice selects again. If the kubelet has not freed enough of that GPU yet, the pod is rejected.
 //
-// Pods that the kubelet could confuse may wait together because they are on the same GPU. After a wrong guess,
-// one of them may have to leave it. That does no harm if PodResources works. Otherwise the node rejects the
-// next pod that the kubelet requests.
+// Pods that the kubelet could confuse with each other can wait together if they are on the same GPU. After a
+// wrong guess, one of them may have to move to another GPU. The move does no harm while PodResources works.
+// Otherwise the node rejects the next pod for which the kubelet calls Allocate.
 //
 // PodResources names pods without UID. Reconcile uses its entries for a pod only after the kubelet has
 // confirmed (by the start time in the pod's status) that it has admitted this pod. Before that, they may belong
 // to a force-deleted pod of the same name. If a pod is deleted in the second between a wrong guess and its
-// correction, the cache frees the wrong GPU for that long.
+// correction, the scheduler's cache counts the wrong GPU as free for that long.
 //
-// PodResources lists nothing for a pod in which only plain init containers request memory. Such a pod counts by
-// its recorded grants (State.Attributed), or else by its annotation. If neither is known, it counts on each
-// GPU.
+// PodResources lists nothing for a pod in which only plain init containers request memory. Such a pod is
+// charged for its recorded grants (State.Attributed). Without grants, it is charged on the GPUs in its
+// annotation, and without an annotation on each GPU.
 //
 // A Binding does not prove that the assignment came from the scheduler. A scheduler that knows only sums binds
 // without an assignment, and then the owner's earlier annotation remains. The owner can also change it between
