@@ -59,7 +59,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.tls.ClientCAFile, "tls-client-ca-file", o.tls.ClientCAFile, "`file` with the authorities that sign kube-scheduler's certificate, PEM")
 	f.StringVar(&o.tls.ClientName, "tls-client-name", o.tls.ClientName, "common `name` that kube-scheduler's certificate must have")
 	f.BoolVar(&o.leaderElect, "leader-elect", o.leaderElect, "answer only while this replica leads: where several serve one kube-scheduler")
-	f.StringVar(&o.leaseName, "leader-elect-lease-name", o.leaseName, "`name` of the Lease by which replicas choose the leader")
+	f.StringVar(&o.leaseName, "leader-elect-lease-name", o.leaseName, "`name` of the Lease for the election of the leader")
 	f.StringVar(&o.leaseNamespace, "leader-elect-lease-namespace", o.leaseNamespace, "`namespace` of the Lease; default: the environment variable POD_NAMESPACE")
 	f.StringVar(&o.identity, "leader-elect-identity", o.identity, "`name` of this replica in the Lease, which adds an underscore and a UUID of the process; default: the environment variable POD_NAME")
 	f.StringVar(&o.schedulerLease, "scheduler-lease", o.schedulerLease, "`namespace/name` of the Lease of the kube-schedulers that each have an extender like this one; not used with --leader-elect")

@@ -49,7 +49,7 @@ func DefaultFlags() Flags {
 // AddFlags adds the flags to a flag set.
 func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ProbeListen, "probe-listen", c.ProbeListen, "`address` of /healthz, /readyz, /metrics and /version")
-	f.StringVar(&c.ReadListen, "read-listen", c.ReadListen, "`address` of what people read: the last decisions, and the page; loopback only, to be reached by kubectl port-forward")
+	f.StringVar(&c.ReadListen, "read-listen", c.ReadListen, "loopback `address` for the last decisions and the page; people reach it by kubectl port-forward")
 	f.BoolVar(&c.Page, "page", c.Page, "serve a page that shows the fleet at --read-listen")
 	f.StringVar(&c.Cluster, "cluster-name", c.Cluster, "`name` of the cluster in the title of the page")
 	f.BoolVar(&c.PodMetrics, "pod-metrics", c.PodMetrics, "have the metric gpumem_extender_pod_allocated_bytes: one series for each pod that has GPU memory")
@@ -58,9 +58,9 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` that chooses GPUs for pods that name none: "+placement.JoinPolicies(placement.ClusterPolicies()))
 	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` that chooses nodes for these pods: "+placement.JoinPolicies(placement.ClusterPolicies())+"; empty: the value of --policy")
 	f.DurationVar(&c.AssumeLimit, "assume-limit", c.AssumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
-	f.DurationVar(&c.SelfCheck, "self-check-interval", c.SelfCheck, "time between two comparisons of the cache with the watched objects; what differs in both is logged, counted and put right; 0: none")
+	f.DurationVar(&c.SelfCheck, "self-check-interval", c.SelfCheck, "time between two comparisons of the cache with the watched objects; a difference in both is logged, counted and corrected; 0: none")
 	f.BoolVar(&c.LabelPods, "label-pods", c.LabelPods, "write the model of a pod's GPUs, the part of them that it has, and their speed into labels of the pod when it is bound; from Kubernetes 1.35")
-	f.IntVar(&c.Decisions, "decisions", c.Decisions, "`number` of pods whose last decisions are kept, with what was considered, for kubectl inspect gpumem explain; 0: none")
+	f.IntVar(&c.Decisions, "decisions", c.Decisions, "`number` of pods whose last decisions, with the nodes considered, are kept for kubectl inspect gpumem explain; 0: none")
 }
 
 // Config is the parsed form of the flags.
