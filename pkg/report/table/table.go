@@ -103,21 +103,24 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 	for _, width := range widths[:max(0, len(widths)-1)] {
 		room -= width + gap
 	}
-	_, err := w.Write(render(l, columns, rows, lines, widths, room, o.Colours))
+	for i, c := range columns {
+		for _, line := range lines {
+			if whole := line[i]; c.Cut {
+				line[i] = cut(whole, max(room, leastCut))
+				l.Cut = l.Cut || line[i] != whole
+			}
+		}
+	}
+	_, err := w.Write(render(columns, rows, lines, widths, o.Colours))
 	return err
 }
 
-// render returns the lines with aligned cells. It cuts long cells at room columns of the terminal.
-func render[R any](l *Layout, columns []Column[R], rows []R, lines [][]string, widths []int, room int, colours bool) []byte {
+// render returns the lines with aligned cells.
+func render[R any](columns []Column[R], rows []R, lines [][]string, widths []int, colours bool) []byte {
 	var out bytes.Buffer
 	for n, line := range lines {
 		row := n - (len(lines) - len(rows))
 		for i, cell := range line {
-			if columns[i].Cut {
-				whole := cell
-				cell = cut(whole, max(room, leastCut))
-				l.Cut = l.Cut || cell != whole
-			}
 			colour := Plain
 			if c := columns[i].Colour; colours && c != nil && row >= 0 {
 				colour = c(rows[row])

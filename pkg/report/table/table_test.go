@@ -9,6 +9,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// checkList compares the output of List with a text that begins with an empty line.
+func checkList[R any](t *testing.T, columns []Column[R], rows []R, options ListOptions, want string) {
+	t.Helper()
+	var out bytes.Buffer
+	if err := List(&out, columns, rows, options); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestListLinesColumnsUp(t *testing.T) {
 	columns := []Column[string]{
 		{Header: "NAME", Cell: func(s string) string { return s }, Colour: func(s string) Colour {
@@ -60,15 +72,7 @@ a�[2J   5
 <none>  0
 `},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			if err := List(&out, columns, rows, tc.options); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), out.String()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
+		t.Run(name, func(t *testing.T) { checkList(t, columns, rows, tc.options, tc.want) })
 	}
 }
 
@@ -119,15 +123,7 @@ gpu-a    needs 3 GiB on one GPU; free: GPU0 2, GPU1 2
 gpu-b    机房维护机房维护机房维护机房维护
 `},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			if err := List(&out, columns, rows, tc.options); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), out.String()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
+		t.Run(name, func(t *testing.T) { checkList(t, columns, rows, tc.options, tc.want) })
 	}
 }
 
