@@ -81,7 +81,7 @@ type waiters struct {
 	pods map[string]*waiting
 
 	// Only Wake uses these fields.
-	begun bool   // the pods that waited at the start are recorded
+	begun bool   // the pods that waited when this process began to lead are recorded
 	seen  uint64 // number of the last cache change that Wake has evaluated
 }
 
@@ -156,10 +156,11 @@ func (w *waiters) update(was, is *waiting) {
 // once a second, and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	d.Cache.Expire(d.Now())
-	if d.Missing() != "" || !d.MayLead() {
-		return // kube-scheduler schedules no pods through this process
-	}
 	w := &d.waiters
+	if d.Missing() != "" || !d.MayLead() {
+		w.begun = false // another process may refuse pods meanwhile
+		return          // kube-scheduler schedules no pods through this process
+	}
 	if !w.begun {
 		d.takeOver(queue)
 		w.begun = true

@@ -172,12 +172,20 @@ func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
 		later      func(w *world)
 		want       []string
 	}{
-		"it fits by now":              {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }, want: []string{"waits"}},
-		"it fits later":               {conditions: []v1.PodCondition{refused}, later: func(w *world) { w.Cache.RemovePod("uid-on-n1") }, want: []string{"waits"}},
-		"it fits nowhere":             {conditions: []v1.PodCondition{refused}},
-		"kube-scheduler comes to it":  {begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
-		"its gates are not lifted":    {conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonSchedulingGated}}, begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
-		"it has been asked about":     {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.fits(w.cluster.pods[waits], "n0") }, later: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"it fits by now":             {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }, want: []string{"waits"}},
+		"it fits later":              {conditions: []v1.PodCondition{refused}, later: func(w *world) { w.Cache.RemovePod("uid-on-n1") }, want: []string{"waits"}},
+		"it fits nowhere":            {conditions: []v1.PodCondition{refused}},
+		"kube-scheduler comes to it": {begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"its gates are not lifted":   {conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonSchedulingGated}}, begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"it has been asked about":    {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.fits(w.cluster.pods[waits], "n0") }, later: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"another has led meanwhile": {later: func(w *world) {
+			ready := w.Missing
+			w.Missing = func() string { return "replica b leads" }
+			w.Wake(context.Background(), w.cluster)
+			w.Missing = ready
+			w.cluster.pods[waits].Status.Conditions = []v1.PodCondition{refused}
+			w.Cache.RemovePod("uid-on-n1")
+		}, want: []string{"waits"}},
 		"it asks for what none reads": {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.cluster.pods[waits].Annotations = map[string]string{w.Names.Count(): "x"} }},
 	} {
 		t.Run(name, func(t *testing.T) {
