@@ -37,7 +37,7 @@ func (r *Reader) Policy(ctx context.Context) (placement.Policy, error) {
 		}
 		return policy, nil
 	}
-	return "", fmt.Errorf("no Deployment of gpumem's extender found in namespace %s (--gpumem-namespace selects another)", r.System)
+	return "", fmt.Errorf("no Deployment of gpumem's scheduler found in namespace %s (--gpumem-namespace selects another)", r.System)
 }
 
 // Extenders returns the pods that run an extender of the domain.
@@ -58,7 +58,7 @@ func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, nam
 		return nil, nil
 	}
 	if len(extenders) == 0 {
-		return nil, fmt.Errorf("no pod of gpumem's extender found in namespace %s by %s (--gpumem-namespace selects another)", r.System, extenderSelector)
+		return nil, fmt.Errorf("no pod of gpumem's scheduler found in namespace %s (--gpumem-namespace selects another)", r.System)
 	}
 	var errs []error
 	var latest *decisions.Pod

@@ -43,7 +43,7 @@ func (r *Reader) readExtender(ctx context.Context, pod *v1.Pod, path string, int
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("the extender answers %s: is it older than this command?", answer.Status)
+		return fmt.Errorf("gpumem's scheduler returns %s: is it older than this command?", answer.Status)
 	}
 	text, err := answers.Read(answer.Body)
 	if err != nil {

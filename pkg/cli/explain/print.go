@@ -78,7 +78,7 @@ func (o *Options) print(e explanation) error {
 		}
 	}
 	if e.forgotten {
-		fmt.Fprintln(out, "\nThe extender has restarted since it placed the pod, and has no record of its decisions.")
+		fmt.Fprintln(out, "\ngpumem's scheduler has restarted since it placed the pod, and has no record of\nits decisions.")
 	}
 	if e.Decided == nil {
 		return nil

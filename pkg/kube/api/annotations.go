@@ -28,8 +28,8 @@ type writer uint8
 
 const (
 	byUsers   writer = iota // on pods, or in their template
-	byBinding               // on pods: by the extender at binding, and by the node's device plugin
-	byWaking                // on waiting pods: by the extender
+	byBinding               // on pods: by the scheduler at binding, and by the node's device plugin
+	byWaking                // on waiting pods: by the scheduler
 	byPlugin                // on nodes: by the device plugin
 	byAdmins                // on nodes: by administrators with kubectl inspect gpumem
 )
@@ -39,8 +39,8 @@ func (w writer) onPods() bool { return w == byUsers || w == byBinding || w == by
 func (w writer) String() string {
 	return [...]string{
 		byUsers:   "users, on pods",
-		byBinding: "the extender and the device plugin, on pods",
-		byWaking:  "the extender, on pods that wait",
+		byBinding: "the scheduler and the device plugin, on pods",
+		byWaking:  "the scheduler, on pods that wait",
 		byPlugin:  "the device plugin, on its node",
 		byAdmins:  "`kubectl inspect gpumem cordon`, on nodes",
 	}[w]

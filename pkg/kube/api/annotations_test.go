@@ -42,8 +42,8 @@ func chartsList() string {
 		}
 	}
 	list("users", "Users write these on pods: what a value must be, in words and in CEL, where v is the value.", byUsers)
-	list("binding", "The extender and the device plugin write these on pods.", byBinding)
-	list("waking", "The extender and kubectl inspect gpumem write these on pods that wait.", byWaking)
+	list("binding", "The scheduler and the device plugin write these on pods.", byBinding)
+	list("waking", "The scheduler and kubectl inspect gpumem write these on pods that wait.", byWaking)
 	list("node", "The device plugin writes these on its node.", byPlugin)
 	return out.String()
 }

@@ -13,16 +13,16 @@ type Check struct {
 // Checks returns the table of all checks.
 func Checks() []Check {
 	return []Check{
-		{"installed", "One device plugin and one scheduler (or extender) serve the resource domain.", install, "install.md", checkInstalled},
+		{"installed", "One device plugin and one scheduler serve the resource domain.", install, "install.md", checkInstalled},
 		{"daemonsets", "The pods of the device plugin and of the MPS daemon exist and are ready.",
 			"kubectl -n gpumem-system describe daemonset NAME shows why its pods are missing: usually Pod Security (label the namespace pod-security.kubernetes.io/enforce=privileged) or a quota for priority classes", "troubleshooting.md#a-node-with-a-gpu-offers-nothing", checkDaemonSets},
 		{"gpu-nodes", "Each node with the label nvidia.com/gpu.present=true runs the device plugin, and the GPU Operator can stop it for a driver upgrade.",
 			"let devicePlugin.nodeSelector, .affinity and .tolerations fit the node, or remove the label", "install.md", checkGPUNodes},
-		{"scheduler", "The scheduler has two ready replicas; of an extender, only the leader is ready.",
+		{"scheduler", "The scheduler is ready and has two replicas.",
 			"kubectl -n gpumem-system describe deployment NAME, and the logs of its pods, show the reason", "runbooks.md", checkScheduler},
 		{"kube-scheduler", "The chart's kube-scheduler has a configuration with a profile, the version of the API server, and OpportunisticBatching on.",
 			"helm upgrade the release: its kube-scheduler then gets a configuration, and the cluster's version", "upgrading.md", checkKubeScheduler},
-		{"certificates", "The certificates of an extender are valid for 30 more days.",
+		{"certificates", "The certificates for calls from your own kube-scheduler are valid for 30 more days.",
 			"helm upgrade the release, and copy kube-scheduler's files again", "extender.md", checkCertificates},
 		{"policies", "The admission policies exist and are bound.", "helm upgrade the release with admission.holdDevicePlugin and admission.holdAnnotations true", "security.md", checkPolicies},
 		{"versions", "Device plugin, scheduler and this command have the same minor version.", "upgrade the older one", "upgrading.md", checkVersions},

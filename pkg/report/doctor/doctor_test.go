@@ -566,7 +566,7 @@ func TestExamine(t *testing.T) {
 			"error|secret gpumem-system/gpumem-extender-client|its certificate expired on 2026-10-31", "error|secret gpumem-system/gpumem-extender-tls|its certificate expired",
 		}},
 		"a certificate that is gone": {func(s *State) { existing(t, long)(s); s.Secrets = nil },
-			[]string{"error|secret gpumem-system/gpumem-extender-tls|does not exist, but the extender needs its certificate"}},
+			[]string{"error|secret gpumem-system/gpumem-extender-tls|does not exist, but calls from your kube-scheduler need its certificate"}},
 		"Secrets that may not be read": {func(s *State) {
 			existing(t, long)(s)
 			s.Secrets, s.Unread = nil, map[string]string{"secrets": "forbidden"}

@@ -71,7 +71,7 @@ func checkCertificates(s *State, in installation) (found findings) {
 		i := slices.IndexFunc(s.Secrets, func(secret v1.Secret) bool { return secret.Namespace == in.scheduler.Namespace && secret.Name == name })
 		if i < 0 {
 			if name != client { // kube-scheduler's certificate may have another source
-				found.add(Error, object, "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt", "does not exist, but the extender needs its certificate")
+				found.add(Error, object, "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt", "does not exist, but calls from your kube-scheduler need its certificate")
 			}
 			continue
 		}
