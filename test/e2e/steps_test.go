@@ -20,9 +20,22 @@ import (
 
 // TestAContainersStartIsInterruptedAfterEachStep kills -9 each process that takes part in a container's start, after each
 // step of it. The kubelet, which drives the steps, is stopped meanwhile. At rest, environment, record, PodResources and
-// annotation have the same GPUs. The kubelet fails pods that it admits while the device plugin is down; a later successor starts.
+// annotation have the same GPUs, whether the runtime calls the plugin by NRI or not. The kubelet fails pods that it admits while
+// the device plugin is down; a later successor starts.
 func TestAContainersStartIsInterruptedAfterEachStep(t *testing.T) {
-	e := setup(t)
+	for name, set := range map[string][]string{"with NRI": nil, "without NRI": {"devicePlugin.nri=false"}} {
+		t.Run(name, func(t *testing.T) {
+			e := setup(t)
+			if set != nil {
+				e.upgrade(set...)
+			}
+			e.testInterruptedStarts()
+		})
+	}
+}
+
+func (e *env) testInterruptedStarts() {
+	t := e.T
 	const node, kubelet, runtime = "node1", "kubelet@node1", "containerd@node1"
 	has := func(file, text string) bool {
 		data, err := os.ReadFile(filepath.Join(e.devicePlugins(node), file))
