@@ -277,6 +277,33 @@ func TestMemoryHasALimit(t *testing.T) {
 	}
 }
 
+// TestControllersPodsNameAServiceAccount: OpenShift permits a pod's security context by its ServiceAccount, and its
+// administrators grant nothing to the namespace's default account.
+func TestControllersPodsNameAServiceAccount(t *testing.T) {
+	text, err := render(t, chart, "--kube-version=v1.36.3", "--set=mps.enabled=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guide, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, object := range documents(t, text) {
+		if at(object, "spec", "template", "spec", "containers") == nil {
+			continue
+		}
+		checked++
+		account := at(object, "spec", "template", "spec", "serviceAccountName")
+		if !strings.Contains(string(guide), fmt.Sprintf("--serviceaccount=%v --namespace", account)) {
+			t.Errorf("%v %v has the ServiceAccount %v, to which docs/install.md grants nothing on OpenShift", object["kind"], at(object, "metadata", "name"), account)
+		}
+	}
+	if checked < 4 {
+		t.Errorf("%d objects were checked, want the scheduler, the device plugin, MPS and the cleanup", checked)
+	}
+}
+
 // Who reaches the ports of probes and metrics is said: none as it comes. The kubelet is on
 // the node of the pod, which a NetworkPolicy lets in anyhow. A policy of the type Ingress
 // that has no rule lets in none.
