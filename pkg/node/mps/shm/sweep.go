@@ -154,7 +154,7 @@ func bootTime(proc string) (time.Time, error) {
 			return time.Unix(n, 0), err
 		}
 	}
-	return time.Time{}, errors.New("the kernel does not report its start time")
+	return time.Time{}, errors.New("the kernel does not report when the machine was booted")
 }
 
 // startTime returns the start time of a process from its stat (proc(5)), minus a second, because the boot time
@@ -162,7 +162,7 @@ func bootTime(proc string) (time.Time, error) {
 func startTime(stat string, booted time.Time) (time.Time, error) {
 	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // from the third field on
 	if len(fields) < 20 {
-		return time.Time{}, errors.New("the kernel does not report its start time")
+		return time.Time{}, errors.New("the kernel does not report when the process started")
 	}
 	n, err := strconv.ParseInt(fields[19], 10, 64)
 	return booted.Add(time.Duration(n)*time.Second/ticks - time.Second), err

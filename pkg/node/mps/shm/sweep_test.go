@@ -137,6 +137,21 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestUnknownTimesAreToldApart: the machine's boot time and a process's start time are read from different files.
+func TestUnknownTimesAreToldApart(t *testing.T) {
+	dir := t.TempDir()
+	proc := procOf(t, dir, process{mounts: Dir, stat: "10 (a) S 1"})
+	if err := Sweep(proc, dir); err == nil || err.Error() != "process 10: the kernel does not report when the process started" {
+		t.Errorf("a process without a start time: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(proc, "stat"), []byte("cpu 1 2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sweep(proc, dir); err == nil || err.Error() != "the kernel does not report when the machine was booted" {
+		t.Errorf("a machine without a boot time: %v", err)
+	}
+}
+
 func TestADirectoryThatIsNotThereHasNoDevice(t *testing.T) {
 	if device, err := DeviceOf(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Errorf("device %d", device)
