@@ -125,7 +125,11 @@ func requestOf(asks *resourceapi.ExactDeviceRequest, unitMiB int64) placement.Re
 // unitsOf converts bytes to units, rounded up as kube-scheduler rounds up requests.
 func unitsOf(bytes, unitMiB int64) gpu.Units {
 	unit := max(1, unitMiB) << 20
-	return gpu.Units((bytes-1)/unit + 1)
+	units := gpu.Units(bytes / unit)
+	if bytes%unit > 0 {
+		units++
+	}
+	return units
 }
 
 // nodeByClaims returns a node with only those GPUs that are allocated by claims, and with the allocated
