@@ -60,7 +60,7 @@ func TestACordonOfAnotherIsNoChange(t *testing.T) {
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "gpu-a", errors.New("written by another"))
 	})
 	r := &cluster.Reader{Client: client, Names: kubetest.Names(t)}
-	if _, changed, err := cordon.Write(t.Context(), r, "gpu-a", "0", true, ""); err == nil || changed {
+	if _, changed, err := cordon.WriteCordon(t.Context(), r, "gpu-a", "0", true, ""); err == nil || changed {
 		t.Errorf("error %v, changed: %t", err, changed)
 	}
 }

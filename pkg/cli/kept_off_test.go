@@ -12,7 +12,7 @@ import (
 
 // The constraints of a template's pods are evaluated once.
 func TestPodsThatSayTheSameOfNodesShareTheAnswer(t *testing.T) {
-	where := cluster.NewPlaces()
+	where := cluster.NewNodeIndex()
 	inv := kubetest.Inventory("gpu-a", 16)
 	where.Add(kubetest.Node(t, "gpu-a", inv), inv)
 	one, same := kubetest.Pod(t, "ml/one", "", 3), kubetest.Pod(t, "ml/same", "", 3)

@@ -81,7 +81,7 @@ func TestManyProblemsAreToldInShort(t *testing.T) {
 		objects = append(objects, node)
 	}
 	_, stderr, err := clirun.Inspect(fake.NewClientset(objects...))
-	if err == nil || strings.Count(stderr, "\n") != cluster.MostNamed+1 || !strings.Contains(stderr, "and 30 more") {
+	if err == nil || strings.Count(stderr, "\n") != cluster.MaxListed+1 || !strings.Contains(stderr, "and 30 more") {
 		t.Errorf("error %v, stderr:\n%s", err, stderr)
 	}
 	if strings.Contains(stderr, "\x1b") {

@@ -76,7 +76,7 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 		"top":           {[]string{"top", "-n", "ml"}, []string{"runs"}, unseen + ", usage", 0},
 		"a pod that may fit": {
 			[]string{"fit", "-n", "ml", "--mem", "7"},
-			[]string{"ResourceQuota ml/gpus leaves 7 of 12 requests.gpumem.dev/gpu-mem\n"}, unseen, cmdutil.Unjudged,
+			[]string{"ResourceQuota ml/gpus leaves 7 of 12 requests.gpumem.dev/gpu-mem\n"}, unseen, cmdutil.ExitUnknown,
 		},
 		"a pod that a quota refuses": {[]string{"fit", "-n", "ml", "--mem", "8"}, []string{"leaves 7 of 12"}, unseen, 1},
 	} {
@@ -298,7 +298,7 @@ func TestDoctorOfOneNamespace(t *testing.T) {
 	if !strings.HasPrefix(stdout, "warning pod ml/past: 1 pods with GPU memory are scheduled without asking gpumem") || strings.Count(stdout, "forbidden") != 1 {
 		t.Errorf("want the finding about the pod first, and one line about rights:\n%s", stdout)
 	}
-	if _, _, err := clirun.Inspect(tenants(t), "doctor", "-n", "secret"); cmdutil.ExitCode(err) != cmdutil.Unjudged {
+	if _, _, err := clirun.Inspect(tenants(t), "doctor", "-n", "secret"); cmdutil.ExitCode(err) != cmdutil.ExitUnknown {
 		t.Errorf("of a namespace that the user may not read: %v", err)
 	}
 }

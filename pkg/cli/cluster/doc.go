@@ -9,7 +9,7 @@
 //     same functions.
 //   - A list that cannot be read becomes a problem in the answer, and never counts as empty. Without
 //     nodes there is nothing to show, so a failed list of nodes is an error, unless the command can
-//     answer from the pods of one namespace (see Unseen).
+//     answer from the pods of one namespace (see AccessLimits).
 //   - A pod belongs to gpumem only if it is in gpumem's namespace and a DaemonSet or Deployment there
 //     created it. Labels prove nothing, because anybody may set them.
 //   - The package limits the size of responses from gpumem's pods.

@@ -25,7 +25,7 @@ func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
 	for _, set := range sets.Items {
 		made[set.UID] = true
 	}
-	return r.madeBy(ctx, made, answers.Plugins)
+	return r.listControlledPods(ctx, made, answers.Plugins)
 }
 
 // deployed returns the pods in gpumem's namespace that its Deployments created.
@@ -44,20 +44,20 @@ func (r *Reader) deployed(ctx context.Context) ([]v1.Pod, error) {
 		owners[d.UID] = true
 	}
 	for i := range sets.Items {
-		made[sets.Items[i].UID] = controlledBy(&sets.Items[i], owners)
+		made[sets.Items[i].UID] = isControlledBy(&sets.Items[i], owners)
 	}
-	return r.madeBy(ctx, made, extenderSelector)
+	return r.listControlledPods(ctx, made, extenderSelector)
 }
 
-func (r *Reader) madeBy(ctx context.Context, owners map[types.UID]bool, selector string) ([]v1.Pod, error) {
+func (r *Reader) listControlledPods(ctx context.Context, owners map[types.UID]bool, selector string) ([]v1.Pod, error) {
 	list, err := r.Client.CoreV1().Pods(r.System).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list.Items, func(pod v1.Pod) bool { return !controlledBy(&pod, owners) }), nil
+	return slices.DeleteFunc(list.Items, func(pod v1.Pod) bool { return !isControlledBy(&pod, owners) }), nil
 }
 
-func controlledBy(object metav1.Object, owners map[types.UID]bool) bool {
+func isControlledBy(object metav1.Object, owners map[types.UID]bool) bool {
 	owner := metav1.GetControllerOf(object)
 	return owner != nil && owners[owner.UID]
 }

@@ -23,14 +23,14 @@ import (
 
 // Selection selects nodes: all, by name, or by label.
 type Selection struct {
-	Names  []string
-	Labels string
-	Where  *Places // receives the nodes with GPU memory; may be nil
+	Names     []string
+	Labels    string
+	NodeIndex *NodeIndex // receives the nodes with GPU memory; may be nil
 
 	EachPod  func(*v1.Pod)  // receives each pod that requests GPU memory, seems meant to, or has it by a claim; may be nil
 	EachNode func(*v1.Node) // receives each selected node; may be nil
 
-	Unseen *Unseen // for a user who may not list everything; nil makes that an error
+	Limits *AccessLimits // for a user who may not list everything; nil makes that an error
 }
 
 // Load reads nodes and pods into a cache, as the scheduler does. Objects that cannot be read become
@@ -41,25 +41,25 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 		Selected: len(sel.Names) > 0 || sel.Labels != "",
 		Nodes:    make(map[string]inspect.NodeFacts),
 	}
-	where := cmp.Or(sel.Where, NewPlaces())
-	where.partial = facts.Selected
-	inventories, err := r.loadNodes(ctx, sel, where, &facts)
-	if err = sel.Unseen.nodes(err); err != nil {
+	nodeIndex := cmp.Or(sel.NodeIndex, NewNodeIndex())
+	nodeIndex.partial = facts.Selected
+	inventories, err := r.loadNodes(ctx, sel, nodeIndex, &facts)
+	if err = sel.Limits.recordNodesError(err); err != nil {
 		return nil, inspect.Facts{}, err
 	}
-	facts.CoresOff = where.CoresOff(r.Names, facts)
+	facts.CoresOff = nodeIndex.CoresOff(r.Names, facts)
 
 	state := cache.New()
-	pods, err := r.listAllowedPods(ctx, sel, where)
+	pods, err := r.listAllowedPods(ctx, sel, nodeIndex)
 	if err != nil {
 		facts.PodsUnknown, facts.WhyUnknown = true, OneLine(err)
 		facts.Problems = append(facts.Problems, problem("pods", err))
 	}
-	if sel.Unseen.Any() {
-		facts.PodsUnknown, facts.WhyUnknown = true, sel.Unseen.why()
+	if sel.Limits.IsLimited() {
+		facts.PodsUnknown, facts.WhyUnknown = true, sel.Limits.reason()
 	}
-	if sel.Unseen.anyNodes() {
-		inventories = said(pods.bound, facts.Nodes)
+	if sel.Limits.hidesNodes() {
+		inventories = inventoriesFromPods(pods.bound, facts.Nodes)
 	}
 	facts.Pods, facts.Waiting = make(map[string]inspect.PodFacts), pods.waiting
 	for _, p := range pods.bound {
@@ -99,7 +99,7 @@ func problem(object string, err error) inspect.Problem {
 }
 
 // loadNodes reads the selected nodes, and returns their inventories.
-func (r *Reader) loadNodes(ctx context.Context, sel Selection, where *Places, facts *inspect.Facts) (map[string]gpu.Inventory, error) {
+func (r *Reader) loadNodes(ctx context.Context, sel Selection, nodeIndex *NodeIndex, facts *inspect.Facts) (map[string]gpu.Inventory, error) {
 	inventories := make(map[string]gpu.Inventory)
 	add := func(node *v1.Node) {
 		if sel.EachNode != nil {
@@ -112,7 +112,7 @@ func (r *Reader) loadNodes(ctx context.Context, sel Selection, where *Places, fa
 			f.Problem = OneLine(err)
 			facts.Problems = append(facts.Problems, problem("node "+node.Name, err))
 		}
-		where.Add(node, inv)
+		nodeIndex.Add(node, inv)
 		inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
 		facts.Nodes[node.Name] = f
 		inventories[node.Name] = inv
@@ -148,8 +148,8 @@ func unanswered(err error) error {
 	return fmt.Errorf("no API server answers: %w; did you select the right cluster (--kubeconfig, --context)?", err)
 }
 
-// found has the pods that hold GPU memory, request it, or seem meant to.
-type found struct {
+// loadedPods contains the pods that hold GPU memory, request it, or seem meant to request it.
+type loadedPods struct {
 	bound    []boundPod
 	waiting  []inspect.WaitFacts
 	byClaims map[string]inspect.PodFacts // pods that have GPU memory by claims, by UID
@@ -167,45 +167,45 @@ type boundPod struct {
 
 // listPods lists the pods of a namespace, or of all. It stores little of each pod, because a cluster may
 // have many pods that do not matter here.
-func (r *Reader) listPods(ctx context.Context, namespace string, where *Places, each func(*v1.Pod)) (found, error) {
-	var out found
-	err := r.eachPod(ctx, namespace, notEnded, func() { out = found{} }, func(pod *v1.Pod) {
-		out.add(r.Names, where, pod)
-		if each != nil && (where.AsksFor(r.Names, pod) || where.HasByClaim(pod)) {
+func (r *Reader) listPods(ctx context.Context, namespace string, nodeIndex *NodeIndex, each func(*v1.Pod)) (loadedPods, error) {
+	var out loadedPods
+	err := r.eachPod(ctx, namespace, notEndedSelector, func() { out = loadedPods{} }, func(pod *v1.Pod) {
+		out.add(r.Names, nodeIndex, pod)
+		if each != nil && (nodeIndex.RequestsMemory(r.Names, pod) || nodeIndex.HasByClaim(pod)) {
 			each(pod)
 		}
 	})
 	if err != nil {
-		return found{}, err
+		return loadedPods{}, err
 	}
 	return out, nil
 }
 
-func (f *found) add(names api.Names, where *Places, pod *v1.Pod) {
+func (f *loadedPods) add(names api.Names, nodeIndex *NodeIndex, pod *v1.Pod) {
 	// Some servers do not support the field selector.
 	if api.Terminal(pod) {
 		return
 	}
-	if !where.AsksFor(names, pod) {
+	if !nodeIndex.RequestsMemory(names, pod) {
 		if f.otherCPU == nil {
 			f.otherCPU, f.byClaims = make(map[string]int64), make(map[string]inspect.PodFacts)
 		}
 		f.otherCPU[pod.Spec.NodeName] += api.CPU(pod)
-		if where.HasByClaim(pod) {
+		if nodeIndex.HasByClaim(pod) {
 			f.byClaims[string(pod.UID)] = podFacts(names, pod)
 		}
 		return
 	}
 	if pod.Spec.NodeName != "" {
 		h, err := names.Holding(pod)
-		p := boundPod{node: pod.Spec.NodeName, holding: h, indexes: indexesOf(pod.Annotations[names.Index()], h.Assignment), facts: podFacts(names, pod), err: err}
+		p := boundPod{node: pod.Spec.NodeName, holding: h, indexes: parseIndexes(pod.Annotations[names.Index()], h.Assignment), facts: podFacts(names, pod), err: err}
 		if err != nil {
 			p.facts.Problem = OneLine(err)
 		}
 		f.bound = append(f.bound, p)
 		return
 	}
-	w := where.WaitFacts(names, pod)
+	w := nodeIndex.WaitFacts(names, pod)
 	if w.Problem == "" && w.InVain == "" && w.Request.Empty() {
 		return // the request is zero
 	}

@@ -29,13 +29,13 @@ type Reader struct {
 
 // Field selectors for pods.
 const (
-	notSucceeded = "status.phase!=" + string(v1.PodSucceeded)
-	// notEnded selects pods whose containers may still run.
-	notEnded = notSucceeded + ",status.phase!=" + string(v1.PodFailed)
+	notSucceededSelector = "status.phase!=" + string(v1.PodSucceeded)
+	// notEndedSelector selects pods whose containers may still run.
+	notEndedSelector = notSucceededSelector + ",status.phase!=" + string(v1.PodFailed)
 )
 
-// ofGPUMem selects the objects of the chart.
-const ofGPUMem = "app.kubernetes.io/part-of=gpumem"
+// gpumemSelector selects the objects of the chart.
+const gpumemSelector = "app.kubernetes.io/part-of=gpumem"
 
 // eachNode calls each for all nodes with these labels. It calls restart before it reads the list again.
 func (r *Reader) eachNode(ctx context.Context, labels string, restart func(), each func(*v1.Node)) error {
@@ -74,7 +74,7 @@ func list[T runtime.Object](ctx context.Context, opts metav1.ListOptions, page p
 // PodsOn returns the pods on a node that have not ended. A server that does not support the field
 // selector returns more pods.
 func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
-	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + "," + notEnded})
+	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + "," + notEndedSelector})
 	if err != nil {
 		return nil, err
 	}
@@ -84,16 +84,16 @@ func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
 // Schedulers returns the names of the schedulers that ask gpumem. Known is false if their configuration
 // cannot be read, which is no error, because answers are possible without the names.
 func (r *Reader) Schedulers(ctx context.Context) (names []string, known bool) {
-	configs, err := r.Client.CoreV1().ConfigMaps(r.System).List(ctx, metav1.ListOptions{LabelSelector: ofGPUMem})
+	configs, err := r.Client.CoreV1().ConfigMaps(r.System).List(ctx, metav1.ListOptions{LabelSelector: gpumemSelector})
 	if err != nil {
 		return nil, false
 	}
 	return doctor.Schedulers(r.Names.GPUMem(), configs.Items), true
 }
 
-// PerhapsAsks reports whether a pod requests GPU memory, or a resource that may be meant to be GPU
+// MayRequestMemory reports whether a pod requests GPU memory, or a resource that may be meant to be GPU
 // memory. It does not read the nodes.
-func (r *Reader) PerhapsAsks(pod *v1.Pod) bool {
+func (r *Reader) MayRequestMemory(pod *v1.Pod) bool {
 	none := func(v1.ResourceName) bool { return false }
 	return r.Names.Asks(pod) || len(r.Names.Unoffered(pod, none)) > 0
 }
@@ -101,17 +101,17 @@ func (r *Reader) PerhapsAsks(pod *v1.Pod) bool {
 // OneLine returns the text of an error on one line. Joined errors have several.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// NeedsPods returns an error if the pods could not be listed. Its text is "cannot ", then what, then the
+// RequirePods returns an error if the pods could not be listed. Its text is "cannot ", then what, then the
 // cause.
-func NeedsPods(what string, facts inspect.Facts) error {
+func RequirePods(task string, facts inspect.Facts) error {
 	if !facts.PodsUnknown {
 		return nil
 	}
-	return fmt.Errorf("cannot %s without a list of all pods: %s", what, facts.WhyUnknown)
+	return fmt.Errorf("cannot %s without a list of all pods: %s", task, facts.WhyUnknown)
 }
 
-// Without returns a node without the allocation of one pod.
-func Without(n placement.Node, pod placement.PodRef) placement.Node {
+// NodeWithoutPod returns a node without the allocation of one pod.
+func NodeWithoutPod(n placement.Node, pod placement.PodRef) placement.Node {
 	var leaves []placement.Holding
 	for _, h := range n.Holdings() {
 		if h.Pod == pod {

@@ -33,7 +33,7 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namesp
 	}
 	read("nodes", r.eachNode(ctx, "", func() { s.Nodes = nil }, func(node *v1.Node) { s.Nodes = append(s.Nodes, *node) }))
 	pods := func(namespace string) error {
-		return r.eachPod(ctx, namespace, notSucceeded, func() { s.Pods, s.ControlPlane = nil, nil }, func(pod *v1.Pod) {
+		return r.eachPod(ctx, namespace, notSucceededSelector, func() { s.Pods, s.ControlPlane = nil, nil }, func(pod *v1.Pod) {
 			// Store only the pods that checks read: a cluster may have many others.
 			if doctor.Concerns(r.Names, pod) {
 				s.Pods = append(s.Pods, *pod)
@@ -63,7 +63,7 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namesp
 
 // readInstallation lists the objects of the chart.
 func (r *Reader) readInstallation(ctx context.Context, s *doctor.State, read func(kind string, err error)) {
-	opts := metav1.ListOptions{LabelSelector: ofGPUMem}
+	opts := metav1.ListOptions{LabelSelector: gpumemSelector}
 	deployments, err := r.Client.AppsV1().Deployments(r.System).List(ctx, opts)
 	read("deployments", err)
 	if err == nil {

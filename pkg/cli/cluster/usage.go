@@ -38,14 +38,14 @@ type Usage struct {
 
 var errDenied = errors.New("reading the metrics of device plugins requires the right to get pods/proxy")
 
-// Recorded returns the usage that a pod's annotations record. Ok is false if they record none.
-func (r *Reader) Recorded(pod *v1.Pod) (key printers.Used, usage printers.Usage, ok bool) {
+// RecordedUsage returns the usage that a pod's annotations record. Ok is false if they record none.
+func (r *Reader) RecordedUsage(pod *v1.Pod) (key printers.Used, usage printers.Usage, ok bool) {
 	use, ok := r.Names.UseOf(pod)
 	return printers.Used{Node: pod.Spec.NodeName, Name: pod.Namespace + "/" + pod.Name}, printers.Usage{UsedMiB: use.UsedMiB, PeakMiB: &use.PeakMiB}, ok
 }
 
-// MostNamed is the maximum number of problems, or of nodes with one, that an answer lists.
-const MostNamed = 20
+// MaxListed is the maximum number of problems, or of nodes with one, that an answer lists.
+const MaxListed = 20
 
 // Usage reads the metrics of the device plugins on these nodes, or on all nodes if none is given,
 // through the proxy of the API server.
@@ -58,8 +58,8 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 		return out
 	}
 	var mu sync.Mutex
-	var silent []string // nodes
-	var why error
+	var unreadNodes []string // nodes
+	var lastErr error
 	var group errgroup.Group
 	group.SetLimit(answers.AtOnce)
 	for _, plugin := range plugins {
@@ -67,23 +67,23 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 			continue
 		}
 		group.Go(func() error {
-			families, err := r.metricsOf(ctx, &plugin)
+			families, err := r.readMetrics(ctx, &plugin)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				silent, why = append(silent, plugin.Spec.NodeName), err
+				unreadNodes, lastErr = append(unreadNodes, plugin.Spec.NodeName), err
 				return nil
 			}
 			out.add(plugin.Spec.NodeName, families)
 			return nil
 		})
 	}
-	_ = group.Wait() // the goroutines record errors in silent
-	if len(silent) > 0 {
-		out.Denied = errors.Is(why, errDenied)
-		slices.Sort(silent)
+	_ = group.Wait() // the goroutines record errors in unreadNodes
+	if len(unreadNodes) > 0 {
+		out.Denied = errors.Is(lastErr, errDenied)
+		slices.Sort(unreadNodes)
 		out.Problems = append(out.Problems, inspect.Problem{
-			Object: "usage on " + strings.Join(silent[:min(len(silent), MostNamed)], ", "), Message: OneLine(why),
+			Object: "usage on " + strings.Join(unreadNodes[:min(len(unreadNodes), MaxListed)], ", "), Message: OneLine(lastErr),
 		})
 	}
 	return out
@@ -92,7 +92,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 // metricsTimeout is the time limit for one plugin. The API server's proxy has none.
 const metricsTimeout = 5 * time.Second
 
-func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
+func (r *Reader) readMetrics(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	port := ""

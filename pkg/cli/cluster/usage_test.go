@@ -42,7 +42,7 @@ func TestAPluginThatSendsNoMoreHoldsUpNobody(t *testing.T) {
 		}
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-device-plugin-x"}}
 		began := time.Now()
-		_, err = (&Reader{Client: client, System: "gpumem-system"}).metricsOf(t.Context(), pod)
+		_, err = (&Reader{Client: client, System: "gpumem-system"}).readMetrics(t.Context(), pod)
 		if err == nil || !strings.Contains(err.Error(), "pod gpumem-system/gpumem-device-plugin-x: no answer within 5s") || time.Since(began) > 2*metricsTimeout {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// debounce is the delay that merges changes which happen together.
-	debounce = 500 * time.Millisecond
-	// quiet is the interval of calls without a change, because usage changes without events.
-	quiet = 30 * time.Second
+	// debounceDelay is the delay that merges changes which happen together.
+	debounceDelay = 500 * time.Millisecond
+	// usageInterval is the interval of calls without a change, because usage changes without events.
+	usageInterval = 30 * time.Second
 )
 
 // OnChange calls f after changes of nodes or pods that the user may list, until the context is done or f
 // fails.
-func (r *Reader) OnChange(ctx context.Context, unseen *Unseen, f func(context.Context) error) error {
-	touched := make(chan struct{}, 1)
-	touch := func() {
+func (r *Reader) OnChange(ctx context.Context, limits *AccessLimits, f func(context.Context) error) error {
+	changed := make(chan struct{}, 1)
+	notify := func() {
 		select {
-		case touched <- struct{}{}:
+		case changed <- struct{}{}:
 		default:
 		}
 	}
@@ -33,16 +33,16 @@ func (r *Reader) OnChange(ctx context.Context, unseen *Unseen, f func(context.Co
 		}
 		return obj, nil
 	})
-	factory := informers.NewSharedInformerFactoryWithOptions(r.Client, 0, nameOnly, informers.WithNamespace(unseen.only()))
+	factory := informers.NewSharedInformerFactoryWithOptions(r.Client, 0, nameOnly, informers.WithNamespace(limits.namespaceLimit()))
 	watched := []cache.SharedIndexInformer{factory.Core().V1().Pods().Informer()}
-	if !unseen.anyNodes() {
+	if !limits.hidesNodes() {
 		watched = append(watched, factory.Core().V1().Nodes().Informer())
 	}
 	for _, informer := range watched {
 		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { touch() },
-			UpdateFunc: func(any, any) { touch() },
-			DeleteFunc: func(any) { touch() },
+			AddFunc:    func(any) { notify() },
+			UpdateFunc: func(any, any) { notify() },
+			DeleteFunc: func(any) { notify() },
 		}); err != nil {
 			return fmt.Errorf("watch for changes: %w", err)
 		}
@@ -53,13 +53,13 @@ func (r *Reader) OnChange(ctx context.Context, unseen *Unseen, f func(context.Co
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-touched:
-		case <-time.After(quiet):
+		case <-changed:
+		case <-time.After(usageInterval):
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(debounce):
+		case <-time.After(debounceDelay):
 		}
 		if err := f(ctx); err != nil && ctx.Err() == nil {
 			return err

@@ -32,8 +32,8 @@ func Run(cmd *cobra.Command, args []string, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	if f, ok := o.(interface{ NoteLimits() }); ok {
-		defer f.NoteLimits()
+	if f, ok := o.(interface{ PrintMissing() }); ok {
+		defer f.PrintMissing()
 	}
 	return o.Run(cmd.Context())
 }
@@ -53,8 +53,8 @@ func NodeNames(args []string) (names []string) {
 // GPUArgs is the usage of commands about GPUs of one node.
 const GPUArgs = "(NODE GPU... | NODE/GPU...)"
 
-// GPUsOf parses NODE GPU... or NODE/GPU..., also with the prefixes that -o name prints.
-func GPUsOf(args []string) (node string, gpus []string, err error) {
+// ParseGPUs parses NODE GPU... or NODE/GPU..., also with the prefixes that -o name prints.
+func ParseGPUs(args []string) (node string, gpus []string, err error) {
 	if !strings.Contains(strings.TrimPrefix(args[0], "node/"), "/") {
 		if len(args) < 2 {
 			return "", nil, fmt.Errorf("no GPU of node %s is named: add its index or UUID", args[0])
@@ -82,8 +82,8 @@ func CheckNodeNames(names []string) error {
 	return nil
 }
 
-// OfKind reports whether the arguments have the form KIND NAME, which means KIND/NAME.
-func OfKind(args []string) bool {
+// HasKind reports whether the arguments have the form KIND NAME, which means KIND/NAME.
+func HasKind(args []string) bool {
 	return len(args) == 2 && (slices.Contains(podKinds(), args[0]) || isWorkload(args[0]))
 }
 

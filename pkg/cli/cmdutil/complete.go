@@ -40,7 +40,7 @@ func (f *Factory) CompletePods(cmd *cobra.Command, given []string, prefix string
 			return nil, err
 		}
 		for _, pod := range list.Items {
-			if r.PerhapsAsks(&pod) {
+			if r.MayRequestMemory(&pod) {
 				names = append(names, pod.Name)
 			}
 		}

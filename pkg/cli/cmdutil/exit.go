@@ -8,16 +8,16 @@ import (
 
 // Exit codes.
 const (
-	Done     = 0
-	Failed   = 1
-	Unjudged = 2
+	ExitOK      = 0
+	ExitFailed  = 1
+	ExitUnknown = 2
 )
 
 // exitCodes is the meaning of each exit code, for the help and for docs/stability.md.
 var exitCodes = [...]string{
-	Done:     "the command succeeded",
-	Failed:   "the command failed, could not read everything, or its answer is no: doctor found an error, or fit found no node",
-	Unjudged: "doctor or fit has no answer, because the user may not read the necessary objects",
+	ExitOK:      "the command succeeded",
+	ExitFailed:  "the command failed, could not read everything, or its answer is no: doctor found an error, or fit found no node",
+	ExitUnknown: "doctor or fit has no answer, because the user may not read the necessary objects",
 }
 
 // HelpOnExitCodes returns the exit codes for the help.
@@ -67,10 +67,10 @@ func ExitCode(err error) int {
 	var exit ExitError
 	switch {
 	case err == nil:
-		return Done
+		return ExitOK
 	case errors.As(err, &exit):
 		return exit.Code
 	default:
-		return Failed
+		return ExitFailed
 	}
 }

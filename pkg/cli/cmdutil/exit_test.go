@@ -13,7 +13,7 @@ func TestExitCode(t *testing.T) {
 		err  error
 		want int
 	}{
-		{nil, Done}, {errors.New("failed"), Failed}, {fmt.Errorf("fit: %w", Exit(Unjudged, errors.New("not known"))), Unjudged},
+		{nil, ExitOK}, {errors.New("failed"), ExitFailed}, {fmt.Errorf("fit: %w", Exit(ExitUnknown, errors.New("not known"))), ExitUnknown},
 	} {
 		if got := ExitCode(tc.err); got != tc.want {
 			t.Errorf("%v: exit code %d, want %d", tc.err, got, tc.want)

@@ -70,8 +70,8 @@ const (
 	NamespaceOfOne = "Namespace to read if you may not list all, and to check ResourceQuotas of; defaults to the kubeconfig's"
 )
 
-// SayNamespace adds the flag --namespace with a help text for this command.
-func (f *Factory) SayNamespace(cmd *cobra.Command, usage string) {
+// SetNamespaceHelp adds the flag --namespace with a help text for this command.
+func (f *Factory) SetNamespaceHelp(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVarP(f.config.Namespace, "namespace", "n", "", usage)
 	// The call fails only if the flag does not exist, which a test would detect.
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
@@ -80,7 +80,7 @@ func (f *Factory) SayNamespace(cmd *cobra.Command, usage string) {
 // AddAllNamespaces adds --namespace with the help text for lists of pods, and --all-namespaces, which
 // overrides it.
 func (f *Factory) AddAllNamespaces(cmd *cobra.Command) {
-	f.SayNamespace(cmd, listOnly)
+	f.SetNamespaceHelp(cmd, listOnly)
 	cmd.Flags().BoolVarP(&f.AllNamespaces, "all-namespaces", "A", f.AllNamespaces, "List the pods of all namespaces, which is the default")
 }
 
@@ -122,9 +122,9 @@ func (f *Factory) Connect() (*cluster.Reader, error) {
 	return r, err
 }
 
-// LearnPolicy adds the cluster's policy to the facts and reports whether it could read the policy.
+// ReadPolicy adds the cluster's policy to the facts and reports whether it could read the policy.
 // Otherwise it adds the default and, once per run, prints a warning.
-func (f *Factory) LearnPolicy(ctx context.Context, r *cluster.Reader, facts *inspect.Facts) bool {
+func (f *Factory) ReadPolicy(ctx context.Context, r *cluster.Reader, facts *inspect.Facts) bool {
 	policy, err := r.Policy(ctx)
 	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
 	if err != nil && !f.warned && !facts.PodsUnknown { // without the pods, nothing depends on the policy
@@ -142,9 +142,9 @@ func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Sel
 		return inspect.Report{}, err
 	}
 	if len(facts.Waiting) > 0 {
-		f.LearnPolicy(ctx, r, &facts)
+		f.ReadPolicy(ctx, r, &facts)
 	}
-	f.Limit(sel.Unseen.Parts()...)
+	f.NoteMissing(sel.Limits.MissingParts()...)
 	report := inspect.New(nodes, facts)
 	if namespace := f.Namespace(); namespace != "" {
 		report = report.InNamespace(namespace)
@@ -152,15 +152,15 @@ func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Sel
 	return report, nil
 }
 
-// MayBeLimited returns an Unseen, for commands that can answer a user who may read only one namespace:
+// NewAccessLimits returns AccessLimits for commands that can answer a user who may read only one namespace:
 // the namespace of the flag, or else of the kubeconfig.
-func (f *Factory) MayBeLimited() *cluster.Unseen {
+func (f *Factory) NewAccessLimits() *cluster.AccessLimits {
 	namespace, _, _ := f.podNamed("") // on an error the namespace is empty, and Load has no fallback
-	return &cluster.Unseen{Namespace: namespace}
+	return &cluster.AccessLimits{Namespace: namespace}
 }
 
-// Limit records parts of the answer that the user may not read. NoteLimits reports each part once.
-func (f *Factory) Limit(parts ...string) {
+// NoteMissing records parts of the answer that the user may not read. PrintMissing reports each part once.
+func (f *Factory) NoteMissing(parts ...string) {
 	for _, part := range parts {
 		if !f.noted[part] {
 			f.noted[part] = true
@@ -169,24 +169,24 @@ func (f *Factory) Limit(parts ...string) {
 	}
 }
 
-// NoteLimits prints one line about the rights that the user lacks. Run calls it after the answer.
-func (f *Factory) NoteLimits() {
+// PrintMissing prints one line about the rights that the user lacks. Run calls it after the answer.
+func (f *Factory) PrintMissing() {
 	if len(f.hidden) > 0 {
-		fmt.Fprintf(f.ErrOut, "note: not shown, because you lack the right: %s. %s\n", table.Clean(strings.Join(f.hidden, ", ")), table.Clean(cluster.AskFor(f.hidden, f.system)))
+		fmt.Fprintf(f.ErrOut, "note: not shown, because you lack the right: %s. %s\n", table.Clean(strings.Join(f.hidden, ", ")), table.Clean(cluster.RequiredRights(f.hidden, f.system)))
 		f.hidden = nil
 	}
 }
 
-// Complain prints a warning for each problem, at most cluster.MostNamed. It returns an error if there
+// PrintProblems prints a warning for each problem, at most cluster.MaxListed. It returns an error if there
 // are problems.
-func (f *Factory) Complain(problems []inspect.Problem) error {
+func (f *Factory) PrintProblems(problems []inspect.Problem) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	for _, p := range problems[:min(len(problems), cluster.MostNamed)] {
+	for _, p := range problems[:min(len(problems), cluster.MaxListed)] {
 		fmt.Fprintf(f.ErrOut, "warning: %s: %s\n", table.Clean(p.Object), table.Clean(p.Message))
 	}
-	if more := len(problems) - cluster.MostNamed; more > 0 {
+	if more := len(problems) - cluster.MaxListed; more > 0 {
 		fmt.Fprintf(f.ErrOut, "warning: and %d more; -o json lists them\n", more)
 	}
 	return errors.New("not everything could be read: the output is incomplete")

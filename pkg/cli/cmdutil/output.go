@@ -25,14 +25,14 @@ const (
 type Output struct {
 	Format string
 
-	own   []string // formats that the command implements
-	flags *genericclioptions.PrintFlags
+	formatNames []string // formats that the command implements
+	flags       *genericclioptions.PrintFlags
 }
 
-// Add adds the flags --output and --template. Unset describes the default format in the help. Own are
-// the formats that the command implements.
-func (o *Output) Add(cmd *cobra.Command, unset string, own ...string) {
-	o.own = own
+// Add adds the flags --output and --template. Unset describes the default format in the help. FormatNames
+// are the formats that the command implements.
+func (o *Output) Add(cmd *cobra.Command, unset string, formatNames ...string) {
+	o.formatNames = formatNames
 	o.flags = genericclioptions.NewPrintFlags("")
 	o.flags.NamePrintFlags = nil // the output is not an API object
 	o.flags.OutputFormat = &o.Format
@@ -48,7 +48,7 @@ func (o *Output) Add(cmd *cobra.Command, unset string, own ...string) {
 }
 
 func (o *Output) formats() []string {
-	out := slices.Clone(o.own)
+	out := slices.Clone(o.formatNames)
 	if i := slices.Index(out, CustomColumns); i >= 0 {
 		out[i] += "="
 	}
@@ -64,14 +64,14 @@ func (o *Output) Columns() string {
 // ForPrograms reports whether Print implements the format.
 func (o *Output) ForPrograms() bool {
 	format, _, _ := strings.Cut(o.Format, "=")
-	return o.flags != nil && !slices.Contains(o.own, format) && (format != "" || *o.flags.TemplatePrinterFlags.TemplateArgument != "")
+	return o.flags != nil && !slices.Contains(o.formatNames, format) && (format != "" || *o.flags.TemplatePrinterFlags.TemplateArgument != "")
 }
 
 // Check returns an error if the format is invalid.
 func (o *Output) Check() error {
 	format, spec, _ := strings.Cut(o.Format, "=")
 	switch {
-	case format == CustomColumns && slices.Contains(o.own, format) && spec == "":
+	case format == CustomColumns && slices.Contains(o.formatNames, format) && spec == "":
 		return fmt.Errorf("--output %s names no columns: want %s=HEADER:.field", CustomColumns, CustomColumns)
 	case !o.ForPrograms():
 		return nil

@@ -53,7 +53,7 @@ func newCommand(f *cmdutil.Factory, use, short, long string, cordoned bool) *cob
 		cmd.Example += "\n  kubectl inspect gpumem " + use + " gpu-a 3 --reason='its fan is loud'"
 		AddReason(cmd, &o.reason)
 	}
-	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
+	f.SetNamespaceHelp(cmd, cmdutil.NamespaceOfAll)
 	return cmd
 }
 
@@ -72,7 +72,7 @@ func CheckReason(reason string) error {
 
 // Complete parses the arguments and connects to the cluster.
 func (o *Options) Complete(args []string) (err error) {
-	if o.node, o.which, err = cmdutil.GPUsOf(args); err != nil {
+	if o.node, o.which, err = cmdutil.ParseGPUs(args); err != nil {
 		return err
 	}
 	o.cluster, err = o.Connect()
@@ -95,14 +95,14 @@ func (o *Options) Run(ctx context.Context) error {
 	var errs []error
 	for _, which := range o.which {
 		if o.dryRun {
-			device, err := Find(ctx, o.cluster, o.node, which)
+			device, err := GetGPU(ctx, o.cluster, o.node, which)
 			if err == nil {
-				Plan(o.Out, o.node, device, o.cordoned)
+				PrintPlan(o.Out, o.node, device, o.cordoned)
 			}
 			errs = append(errs, err)
 			continue
 		}
-		_, err := Mark(ctx, o.cluster, o.Out, o.node, which, o.cordoned, o.reason, "")
+		_, err := SetCordon(ctx, o.cluster, o.Out, o.node, which, o.cordoned, o.reason, "")
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

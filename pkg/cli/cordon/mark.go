@@ -23,39 +23,39 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/cordons"
 )
 
-// Mark cordons or uncordons a GPU and prints the result. The parameter instead replaces an empty reason.
-func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which string, cordoned bool, reason, instead string) (gpu.Device, error) {
-	device, changed, err := Write(ctx, r, nodeName, which, cordoned, cmp.Or(reason, instead))
+// SetCordon cordons or uncordons a GPU and prints the result. DefaultReason replaces an empty reason.
+func SetCordon(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, gpuName string, cordoned bool, reason, defaultReason string) (gpu.Device, error) {
+	device, changed, err := WriteCordon(ctx, r, nodeName, gpuName, cordoned, cmp.Or(reason, defaultReason))
 	if err != nil {
 		return device, err
 	}
-	news := done(cordoned)
+	result := newState(cordoned)
 	if !changed {
-		news = map[bool]string{true: "was cordoned already", false: "was not cordoned"}[cordoned]
+		result = map[bool]string{true: "was cordoned already", false: "was not cordoned"}[cordoned]
 		if reason != "" {
-			news += ", and its reason is not changed: uncordon the GPU first"
+			result += ", and its reason is not changed: uncordon the GPU first"
 		}
 	}
-	fmt.Fprintf(out, "gpu/%s/%d %s\n", nodeName, device.Index, news)
+	fmt.Fprintf(out, "gpu/%s/%d %s\n", nodeName, device.Index, result)
 	return device, nil
 }
 
-// Plan prints the change that Mark would make to a GPU.
-func Plan(out io.Writer, nodeName string, device gpu.Device, cordoned bool) {
-	fmt.Fprintf(out, "gpu/%s/%d %s (dry run)\n", nodeName, device.Index, done(cordoned))
+// PrintPlan prints the change that SetCordon would make to a GPU.
+func PrintPlan(out io.Writer, nodeName string, device gpu.Device, cordoned bool) {
+	fmt.Fprintf(out, "gpu/%s/%d %s (dry run)\n", nodeName, device.Index, newState(cordoned))
 }
 
-// done returns the word for the new state of a GPU.
-func done(cordoned bool) string {
+// newState returns the word for the new state of a GPU.
+func newState(cordoned bool) string {
 	if cordoned {
 		return "cordoned"
 	}
 	return "uncordoned"
 }
 
-// Write records whether a GPU is cordoned, by whom, and why. It reports whether the state changed. If
+// WriteCordon records whether a GPU is cordoned, by whom, and why. It reports whether the state changed. If
 // the GPU is already cordoned, its author and reason remain.
-func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordoned bool, reason string) (device gpu.Device, changed bool, err error) {
+func WriteCordon(ctx context.Context, r *cluster.Reader, nodeName, gpuName string, cordoned bool, reason string) (device gpu.Device, changed bool, err error) {
 	note := cordons.Note{Reason: reason}
 	if cordoned {
 		note.By = author(ctx, r)
@@ -66,12 +66,12 @@ func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordo
 		if err != nil {
 			return err
 		}
-		if device, err = gpuOf(r.Names, node, which); err != nil {
+		if device, err = selectGPU(r.Names, node, gpuName); err != nil {
 			return err
 		}
 		listed := r.Names.CordonedGPUs(node)
-		at := slices.Index(listed, device.UUID)
-		if changed = cordoned != (at >= 0); !changed {
+		position := slices.Index(listed, device.UUID)
+		if changed = cordoned != (position >= 0); !changed {
 			return nil
 		}
 		notes := cordons.Of(r.Names, node)
@@ -83,7 +83,7 @@ func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordo
 				notes[device.UUID] = note
 			}
 		} else {
-			listed = slices.Delete(listed, at, at+1)
+			listed = slices.Delete(listed, position, position+1)
 		}
 		return patch(ctx, r, node, listed, notes)
 	})
@@ -121,38 +121,38 @@ func author(ctx context.Context, r *cluster.Reader) string {
 	return review.Status.UserInfo.Username
 }
 
-// Find returns a GPU of a node.
-func Find(ctx context.Context, r *cluster.Reader, nodeName, which string) (gpu.Device, error) {
+// GetGPU returns a GPU of a node.
+func GetGPU(ctx context.Context, r *cluster.Reader, nodeName, gpuName string) (gpu.Device, error) {
 	node, err := r.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 	if err != nil {
 		return gpu.Device{}, err
 	}
-	return gpuOf(r.Names, node, which)
+	return selectGPU(r.Names, node, gpuName)
 }
 
-// gpuOf returns a GPU of a node by its index, its UUID, or a unique prefix of the UUID.
-func gpuOf(names api.Names, node *v1.Node, which string) (gpu.Device, error) {
+// selectGPU returns a GPU of a node by its index, its UUID, or a unique prefix of the UUID.
+func selectGPU(names api.Names, node *v1.Node, gpuName string) (gpu.Device, error) {
 	inv, err := names.InventoryOf(node)
 	if err != nil {
 		return gpu.Device{}, fmt.Errorf("node %s: %w", node.Name, err)
 	}
 	var indexes []string
-	var begin []gpu.Device
+	var matches []gpu.Device
 	for _, d := range inv.Devices {
 		index := strconv.Itoa(d.Index)
-		if which == index || which == string(d.UUID) {
+		if gpuName == index || gpuName == string(d.UUID) {
 			return d, nil
 		}
 		indexes = append(indexes, index)
-		if which != "" && strings.HasPrefix(string(d.UUID), which) {
-			begin = append(begin, d)
+		if gpuName != "" && strings.HasPrefix(string(d.UUID), gpuName) {
+			matches = append(matches, d)
 		}
 	}
-	if len(begin) == 1 {
-		return begin[0], nil
+	if len(matches) == 1 {
+		return matches[0], nil
 	}
 	if len(indexes) == 0 {
 		return gpu.Device{}, fmt.Errorf("node %s offers no GPU memory", node.Name)
 	}
-	return gpu.Device{}, fmt.Errorf("node %s has no GPU %q: want an index (one of %v), a UUID, or a unique prefix of a UUID", node.Name, which, indexes)
+	return gpu.Device{}, fmt.Errorf("node %s has no GPU %q: want an index (one of %v), a UUID, or a unique prefix of a UUID", node.Name, gpuName, indexes)
 }

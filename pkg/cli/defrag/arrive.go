@@ -16,51 +16,51 @@ import (
 )
 
 const (
-	// look is the interval between checks of the pods.
-	look = time.Second
-	// renewal is the interval between renewals of the reservation, which lasts for api.ReservationTime.
-	renewal = 20 * time.Second
+	// pollInterval is the interval between checks of the pods.
+	pollInterval = time.Second
+	// renewalInterval is the interval between renewals of the reservation, which lasts for api.ReservationTime.
+	renewalInterval = 20 * time.Second
 )
 
-// makeWay evicts the pods of a plan for a waiting pod and waits until the pod has a node. A reservation
+// evictForWaitingPod evicts the pods of a plan for a waiting pod and waits until the pod has a node. A reservation
 // keeps all pods except those with a higher priority off the plan's GPUs, and expires by itself. A
 // cordon would exclude the waiting pod too, and kube-scheduler clears a nomination whenever it finds no
 // node for the pod.
-func (o *Options) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error {
+func (o *Options) evictForWaitingPod(ctx context.Context, c *evictionPlanner, plan defrag.Plan) error {
 	if err := o.reserve(ctx, c, plan); err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)
 	}
 	if err := o.evict(ctx, plan); err != nil {
 		return err
 	}
-	ref := c.waits.Namespace + "/" + c.waits.Name
-	looks := 0
-	late, err := o.poll(ctx, func(ctx context.Context) (bool, error) {
-		node, err := o.placed(ctx, c)
+	ref := c.waitingPod.Namespace + "/" + c.waitingPod.Name
+	polls := 0
+	timedOut, err := o.poll(ctx, func(ctx context.Context) (bool, error) {
+		node, err := o.waitingPodNode(ctx, c)
 		switch {
 		case err != nil:
-			return false, lasting(err)
+			return false, permanentError(err)
 		case node != "":
-			fmt.Fprintf(o.Out, "pod/%s is on node %s\n", c.waits.Name, node)
+			fmt.Fprintf(o.Out, "pod/%s is on node %s\n", c.waitingPod.Name, node)
 			return true, nil
 		}
-		if looks++; looks == 1 {
-			fmt.Fprintf(o.ErrOut, "waiting for pod/%s to be placed\n", c.waits.Name)
+		if polls++; polls == 1 {
+			fmt.Fprintf(o.ErrOut, "waiting for pod/%s to be placed\n", c.waitingPod.Name)
 		}
-		if time.Duration(looks)*look%renewal == 0 {
+		if time.Duration(polls)*pollInterval%renewalInterval == 0 {
 			err = o.reserve(ctx, c, plan)
 		}
-		return false, lasting(err)
+		return false, permanentError(err)
 	})
-	if late || ctx.Err() != nil && err != nil {
+	if timedOut || ctx.Err() != nil && err != nil {
 		return fmt.Errorf("pod %s still waits, and its reservation ends within a minute: kubectl inspect gpumem explain %s shows the reason; run the command again for a new plan", ref, ref)
 	}
 	return err
 }
 
 // reserve writes or renews the reservation in the status of the waiting pod.
-func (o *Options) reserve(ctx context.Context, c *crowd, plan defrag.Plan) error {
-	pod := c.waits
+func (o *Options) reserve(ctx context.Context, c *evictionPlanner, plan defrag.Plan) error {
+	pod := c.waitingPod
 	reservation := api.Reservation{Node: plan.Node, GPUs: plan.Assignment.Devices()}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID},
@@ -75,27 +75,27 @@ func (o *Options) reserve(ctx context.Context, c *crowd, plan defrag.Plan) error
 	return nil
 }
 
-// errGone is the error for a deleted waiting pod.
-type errGone string
+// podDeletedError is the error for a deleted waiting pod.
+type podDeletedError string
 
-func (e errGone) Error() string { return string(e) }
+func (e podDeletedError) Error() string { return string(e) }
 
-// lasting returns err if a retry cannot help, and nil for other errors.
-func lasting(err error) error {
-	if gone := errGone(""); errors.As(err, &gone) || apierrors.IsForbidden(err) {
+// permanentError returns err if a retry cannot help, and nil for other errors.
+func permanentError(err error) error {
+	if deleted := podDeletedError(""); errors.As(err, &deleted) || apierrors.IsForbidden(err) {
 		return err
 	}
 	return nil
 }
 
-// placed returns the node of the waiting pod; empty while it has none.
-func (o *Options) placed(ctx context.Context, c *crowd) (string, error) {
-	now, err := o.cluster.Client.CoreV1().Pods(c.waits.Namespace).Get(ctx, c.waits.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && now.UID != c.waits.UID {
-		return "", errGone(fmt.Sprintf("pod %s/%s, for which others were evicted, is gone", c.waits.Namespace, c.waits.Name))
+// waitingPodNode returns the node of the waiting pod; empty while it has none.
+func (o *Options) waitingPodNode(ctx context.Context, c *evictionPlanner) (string, error) {
+	current, err := o.cluster.Client.CoreV1().Pods(c.waitingPod.Namespace).Get(ctx, c.waitingPod.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && current.UID != c.waitingPod.UID {
+		return "", podDeletedError(fmt.Sprintf("pod %s/%s, for which others were evicted, is gone", c.waitingPod.Namespace, c.waitingPod.Name))
 	}
 	if err != nil {
 		return "", err
 	}
-	return now.Spec.NodeName, nil
+	return current.Spec.NodeName, nil
 }

@@ -24,10 +24,10 @@ import (
 // Options are the options of the command defrag.
 type Options struct {
 	*cmdutil.Factory
-	most    int // maximum number of evictions
-	force   bool
-	exclude []string // namespaces whose pods are not evicted
-	apply   bool
+	maxEvictions int // maximum number of evictions
+	force        bool
+	exclude      []string // namespaces whose pods are not evicted
+	apply        bool
 
 	timeout time.Duration // for the waiting pod to get a node, or for evicted pods to end and be replaced
 
@@ -37,7 +37,7 @@ type Options struct {
 
 // NewCommand returns the command defrag.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
-	o := &Options{Factory: f, most: 4, timeout: 5 * time.Minute}
+	o := &Options{Factory: f, maxEvictions: 4, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use:   "defrag [POD]",
 		Short: "Plan the fewest evictions for a waiting pod, or to free a GPU",
@@ -62,9 +62,9 @@ taints and affinity of nodes; kube-scheduler chooses the replacements' nodes.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
-	f.SayNamespace(cmd, cmdutil.NamespaceOfPod)
+	f.SetNamespaceHelp(cmd, cmdutil.NamespaceOfPod)
 	flags := cmd.Flags()
-	flags.IntVar(&o.most, "max-evictions", o.most, "Maximum number of evictions in the plan, up to 32")
+	flags.IntVar(&o.maxEvictions, "max-evictions", o.maxEvictions, "Maximum number of evictions in the plan, up to 32")
 	flags.BoolVar(&o.force, "force", false, "Evict pods without a controller too")
 	flags.StringSliceVar(&o.exclude, "exclude-namespaces", nil, "Evict no pod of these namespaces")
 	flags.BoolVar(&o.apply, "apply", false, "Evict the pods of the plan")
@@ -81,22 +81,22 @@ func (o *Options) Complete(args []string) (err error) {
 
 // Validate returns an error if a flag is invalid.
 func (o *Options) Validate() error {
-	if o.most < 0 || o.most > 32 {
-		return fmt.Errorf("--max-evictions is %d, want 0 to 32", o.most)
+	if o.maxEvictions < 0 || o.maxEvictions > 32 {
+		return fmt.Errorf("--max-evictions is %d, want 0 to 32", o.maxEvictions)
 	}
 	return nil
 }
 
 // Run prints the plan and, with --apply, carries it out.
 func (o *Options) Run(ctx context.Context) error {
-	c := &crowd{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: o.force, exclude: o.exclude}
-	room := defrag.Goal{Most: o.most, May: c.mayGo, Suits: c.suits}
+	c := &evictionPlanner{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: o.force, exclude: o.exclude}
+	goal := defrag.Goal{Most: o.maxEvictions, May: c.isEvictable, Suits: c.nodeAccepts}
 	var err error
-	if room.Request, err = o.request(ctx, c); err != nil {
+	if goal.Request, err = o.request(ctx, c); err != nil {
 		return err
 	}
-	room.Empty = c.waits == nil
-	room.Displace = c.waits != nil && (c.waits.Spec.PreemptionPolicy == nil || *c.waits.Spec.PreemptionPolicy != v1.PreemptNever)
+	goal.Empty = c.waitingPod == nil
+	goal.Displace = c.waitingPod != nil && (c.waitingPod.Spec.PreemptionPolicy == nil || *c.waitingPod.Spec.PreemptionPolicy != v1.PreemptNever)
 	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{
 		EachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
 		EachPod: func(pod *v1.Pod) {
@@ -109,22 +109,22 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	c.facts = facts.Nodes
-	if err := cluster.NeedsPods("plan evictions", facts); err != nil {
+	if err := cluster.RequirePods("plan evictions", facts); err != nil {
 		return err
 	}
-	o.LearnPolicy(ctx, o.cluster, &facts)
-	c.policy, room.Fallback = facts.Policy, facts.Policy
-	if room.Budgets, err = o.budgets(ctx, c); err != nil {
+	o.ReadPolicy(ctx, o.cluster, &facts)
+	c.policy, goal.Fallback = facts.Policy, facts.Policy
+	if goal.Budgets, err = o.budgets(ctx, c); err != nil {
 		return err
 	}
 	for i, n := range nodes {
-		nodes[i] = c.asItFinds(n, room.Request)
+		nodes[i] = c.withReservations(n, goal.Request)
 	}
-	plan, ok := c.plan(room, nodes)
+	plan, ok := c.plan(goal, nodes)
 	if !ok {
-		return o.noPlan(c, room, nodes)
+		return o.noPlanError(c, goal, nodes)
 	}
-	if err := c.print(o.Out, plan, nodes, room.Request); err != nil {
+	if err := c.print(o.Out, plan, nodes, goal.Request); err != nil {
 		return err
 	}
 	return o.carryOut(ctx, c, plan, facts.Schedulers)
@@ -132,41 +132,41 @@ func (o *Options) Run(ctx context.Context) error {
 
 // carryOut executes a plan with --apply. A plan without evictions still reserves GPUs for the waiting
 // pod if terminating pods hold them.
-func (o *Options) carryOut(ctx context.Context, c *crowd, plan defrag.Plan, schedulers []string) error {
-	if len(plan.Moves) == 0 && (len(c.leaving) == 0 || c.waits == nil || !o.apply) {
+func (o *Options) carryOut(ctx context.Context, c *evictionPlanner, plan defrag.Plan, schedulers []string) error {
+	if len(plan.Moves) == 0 && (len(c.leaving) == 0 || c.waitingPod == nil || !o.apply) {
 		return nil
 	}
 	if !o.apply {
 		fmt.Fprintln(o.Out, "Nothing was evicted: --apply carries out the plan.")
 		return nil
 	}
-	if c.waits == nil {
-		return o.free(ctx, c, plan)
+	if c.waitingPod == nil {
+		return o.freeGPUs(ctx, c, plan)
 	}
-	if unserved := c.unserved(o.cluster.Names, schedulers); unserved != "" {
-		return fmt.Errorf("nothing was evicted for pod %s/%s: %s", c.waits.Namespace, c.waits.Name, unserved)
+	if unserved := c.unservedReason(o.cluster.Names, schedulers); unserved != "" {
+		return fmt.Errorf("nothing was evicted for pod %s/%s: %s", c.waitingPod.Namespace, c.waitingPod.Name, unserved)
 	}
-	return o.makeWay(ctx, c, plan)
+	return o.evictForWaitingPod(ctx, c, plan)
 }
 
-// noPlan returns an error that explains why no plan exists.
-func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) error {
-	short := fmt.Sprintf("%d evictions (--max-evictions) are too few", o.most)
-	if room.Hopeless(nodes) || o.most >= mostPods(nodes) {
-		short = "no evictions are enough"
+// noPlanError returns an error that explains why no plan exists.
+func (o *Options) noPlanError(c *evictionPlanner, goal defrag.Goal, nodes []placement.Node) error {
+	outcome := fmt.Sprintf("%d evictions (--max-evictions) are too few", o.maxEvictions)
+	if goal.Hopeless(nodes) || o.maxEvictions >= maxPodsPerNode(nodes) {
+		outcome = "no evictions are enough"
 	}
 	overdrawn := ""
-	if n, ok := room.Overdrawn(nodes); ok {
-		if refusal := inspect.Overdraws(room.Request, n); refusal != nil {
+	if n, ok := goal.Overdrawn(nodes); ok {
+		if refusal := inspect.Overdraws(goal.Request, n); refusal != nil {
 			overdrawn = "; node " + n.Name + ": " + reasons.Refusal(refusal)
 		}
 	}
-	return fmt.Errorf("%s for %s%s%s", short, c.what(), overdrawn, c.inPeace(room, c.forced(room, nodes)))
+	return fmt.Errorf("%s for %s%s%s", outcome, c.goalName(), overdrawn, c.countUnevictable(goal, c.needsForce(goal, nodes)))
 }
 
 // request returns the request of the waiting pod. Without one, it returns a request for a whole GPU that
 // may preempt all pods.
-func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, error) {
+func (o *Options) request(ctx context.Context, c *evictionPlanner) (placement.Request, error) {
 	if len(o.args) == 0 {
 		return placement.Request{
 			Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 1}),
@@ -174,14 +174,14 @@ func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, err
 		}, nil
 	}
 	var err error
-	if c.waits, err = o.GetPod(ctx, o.cluster, o.args[0]); err != nil {
+	if c.waitingPod, err = o.GetPod(ctx, o.cluster, o.args[0]); err != nil {
 		return placement.Request{}, err
 	}
-	namespace, name := c.waits.Namespace, c.waits.Name
-	if c.waits.Spec.NodeName != "" {
-		return placement.Request{}, fmt.Errorf("pod %s/%s does not wait: it is on node %s", namespace, name, c.waits.Spec.NodeName)
+	namespace, name := c.waitingPod.Namespace, c.waitingPod.Name
+	if c.waitingPod.Spec.NodeName != "" {
+		return placement.Request{}, fmt.Errorf("pod %s/%s does not wait: it is on node %s", namespace, name, c.waitingPod.Spec.NodeName)
 	}
-	req, err := o.cluster.Names.Request(c.waits)
+	req, err := o.cluster.Names.Request(c.waitingPod)
 	if err == nil && req.Empty() {
 		err = fmt.Errorf("pod %s/%s asks for no %s", namespace, name, o.cluster.Names.GPUMem())
 	}
@@ -189,7 +189,7 @@ func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, err
 }
 
 // budgets returns the PodDisruptionBudgets that select the pods.
-func (o *Options) budgets(ctx context.Context, c *crowd) ([]preemption.Budget, error) {
+func (o *Options) budgets(ctx context.Context, c *evictionPlanner) ([]preemption.Budget, error) {
 	list, err := o.cluster.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err

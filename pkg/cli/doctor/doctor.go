@@ -46,7 +46,7 @@ Warnings and notes alone leave it at 0.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
-	f.SayNamespace(cmd, cmdutil.NamespaceOfOne)
+	f.SetNamespaceHelp(cmd, cmdutil.NamespaceOfOne)
 	o.output.Add(cmd, "text")
 	cmd.Flags().BoolVar(&o.wait, "wait", o.wait, "Wait until all workloads are old enough to be checked: a minute at most")
 	return cmd
@@ -65,7 +65,7 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	read := func() (*doctor.State, error) {
-		return r.State(ctx, time.Now(), o.Version, o.MayBeLimited().Namespace)
+		return r.State(ctx, time.Now(), o.Version, o.NewAccessLimits().Namespace)
 	}
 	state, err := read()
 	if err != nil {
@@ -87,7 +87,7 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	if !state.Judged() {
-		return cmdutil.Exit(cmdutil.Unjudged, errors.New("nothing could be checked: you may list neither nodes nor pods nor gpumem's workloads"))
+		return cmdutil.Exit(cmdutil.ExitUnknown, errors.New("nothing could be checked: you may list neither nodes nor pods nor gpumem's workloads"))
 	}
 	wrong := 0
 	for _, f := range found {

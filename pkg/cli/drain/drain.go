@@ -22,8 +22,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
 
-// lastLook is the time limit for listing the remaining pods after an interrupt.
-const lastLook = 3 * time.Second
+// interruptTimeout is the time limit for listing the remaining pods after an interrupt.
+const interruptTimeout = 3 * time.Second
 
 // Options are the options of the command drain.
 type Options struct {
@@ -58,7 +58,7 @@ the GPU, unless --ignore-daemonsets or --force allows it.`,
 		ValidArgsFunction: f.CompleteNodeAndGPU,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
-	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
+	f.SetNamespaceHelp(cmd, cmdutil.NamespaceOfAll)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.force, "force", false, "Evict pods without a controller too")
 	flags.BoolVar(&o.ignoreDaemonSets, "ignore-daemonsets", false, "Do not evict pods of DaemonSets")
@@ -71,7 +71,7 @@ the GPU, unless --ignore-daemonsets or --force allows it.`,
 
 // Complete parses the arguments and connects to the cluster.
 func (o *Options) Complete(args []string) (err error) {
-	if o.node, o.which, err = cmdutil.GPUsOf(args); err != nil {
+	if o.node, o.which, err = cmdutil.ParseGPUs(args); err != nil {
 		return err
 	}
 	o.cluster, err = o.Connect()
@@ -99,7 +99,7 @@ func (o *Options) Run(ctx context.Context) error {
 
 // plan prints the actions of drain for a GPU.
 func (o *Options) plan(ctx context.Context, nodeName, which string) error {
-	device, err := cordon.Find(ctx, o.cluster, nodeName, which)
+	device, err := cordon.GetGPU(ctx, o.cluster, nodeName, which)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (o *Options) plan(ctx context.Context, nodeName, which string) error {
 	if err != nil {
 		return err
 	}
-	cordon.Plan(o.Out, nodeName, device, true)
+	cordon.PrintPlan(o.Out, nodeName, device, true)
 	for _, pod := range pods {
 		fmt.Fprintf(o.Out, "evicting pod %s/%s (dry run)\n", pod.Namespace, pod.Name)
 	}
@@ -116,12 +116,12 @@ func (o *Options) plan(ctx context.Context, nodeName, which string) error {
 
 // drain cordons a GPU and evicts the pods on it.
 func (o *Options) drain(ctx context.Context, nodeName, which string) error {
-	device, err := cordon.Mark(ctx, o.cluster, o.Out, nodeName, which, true, o.reason, "drain")
+	device, err := cordon.SetCordon(ctx, o.cluster, o.Out, nodeName, which, true, o.reason, "drain")
 	if err != nil {
 		return err
 	}
 	undo := fmt.Sprintf("The GPU is still cordoned; to undo the cordon: kubectl inspect gpumem uncordon %s %d", nodeName, device.Index)
-	if err := o.empty(ctx, nodeName, device.UUID); err != nil {
+	if err := o.emptyGPU(ctx, nodeName, device.UUID); err != nil {
 		return fmt.Errorf("%w\n%s", err, undo)
 	}
 	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
@@ -129,13 +129,13 @@ func (o *Options) drain(ctx context.Context, nodeName, which string) error {
 	return nil
 }
 
-// empty evicts the pods on a GPU and waits until they are gone or the context is done.
-func (o *Options) empty(ctx context.Context, nodeName string, id gpu.UUID) error {
+// emptyGPU evicts the pods on a GPU and waits until they are gone or the context is done.
+func (o *Options) emptyGPU(ctx context.Context, nodeName string, id gpu.UUID) error {
 	pods, err := o.evictable(ctx, nodeName, id)
 	if err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)
 	}
-	known := make(map[types.UID]bool)
+	evicted := make(map[types.UID]bool)
 	for {
 		err := o.evict(ctx, pods)
 		switch {
@@ -145,13 +145,13 @@ func (o *Options) empty(ctx context.Context, nodeName string, id gpu.UUID) error
 			return err
 		}
 		for _, pod := range pods {
-			known[pod.UID] = true
+			evicted[pod.UID] = true
 		}
 		// A pod whose binding was in progress at the time of the cordon may have arrived.
 		if pods, err = o.evictable(ctx, nodeName, id); err != nil {
 			return err
 		}
-		if pods = slices.DeleteFunc(pods, func(pod v1.Pod) bool { return known[pod.UID] }); len(pods) == 0 {
+		if pods = slices.DeleteFunc(pods, func(pod v1.Pod) bool { return evicted[pod.UID] }); len(pods) == 0 {
 			return nil
 		}
 	}
@@ -159,19 +159,19 @@ func (o *Options) empty(ctx context.Context, nodeName string, id gpu.UUID) error
 
 // interrupted returns an error that lists the remaining pods.
 func (o *Options) interrupted(ctx context.Context, pods []v1.Pod) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptTimeout)
 	defer cancel()
-	var left []string
+	var remaining []string
 	for i := range pods {
 		ref := api.Ref(&pods[i])
 		if gone, err := evict.Gone(ctx, o.cluster.Client, ref); err != nil || !gone {
-			left = append(left, ref.String())
+			remaining = append(remaining, ref.String())
 		}
 	}
-	if len(left) == 0 {
+	if len(remaining) == 0 {
 		return errors.New("interrupted: all pods are gone")
 	}
-	return fmt.Errorf("interrupted: not gone yet: %s", strings.Join(left, ", "))
+	return fmt.Errorf("interrupted: not gone yet: %s", strings.Join(remaining, ", "))
 }
 
 // evictable returns the pods on a GPU that drain evicts. The error lists pods that it may not evict.
@@ -183,7 +183,7 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 	var out []v1.Pod
 	var errs []error
 	for _, pod := range pods {
-		owner, on := metav1.GetControllerOf(&pod), o.gpusOf(&pod, inv)
+		owner, on := metav1.GetControllerOf(&pod), o.podGPUs(&pod, inv)
 		switch {
 		case pod.Spec.NodeName != nodeName || api.Terminal(&pod):
 		case len(on) == 0 && o.cluster.Names.Holds(&pod):
@@ -201,13 +201,13 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 			out = append(out, pod)
 		}
 	}
-	o.warnOfMPS(nodeName, inv, out)
+	o.warnAboutMPS(nodeName, inv, out)
 	return out, errors.Join(errs...)
 }
 
-// warnOfMPS warns that a killed MPS client can make other clients of the node's MPS server fail (NVIDIA,
+// warnAboutMPS warns that a killed MPS client can make other clients of the node's MPS server fail (NVIDIA,
 // "Multi-Process Service", Limitations).
-func (o *Options) warnOfMPS(nodeName string, inv gpu.Inventory, evicted []v1.Pod) {
+func (o *Options) warnAboutMPS(nodeName string, inv gpu.Inventory, evicted []v1.Pod) {
 	if inv.MPS && len(evicted) > 0 {
 		o.warn("warning: containers on node %s use MPS: if one outlives its grace period and is killed, programs on the node's other GPUs may fail\n", nodeName)
 	}
@@ -235,9 +235,9 @@ func (o *Options) read(ctx context.Context, nodeName string) (inv gpu.Inventory,
 	return inv, pods, err
 }
 
-// gpusOf returns the GPUs of a node that a pod has or is leaving, by its annotation, which its owner can
+// podGPUs returns the GPUs of a node that a pod has or is leaving, by its annotation, which its owner can
 // change, and by the kubelet's allocation, also by a claim.
-func (o *Options) gpusOf(pod *v1.Pod, inv gpu.Inventory) []gpu.UUID {
+func (o *Options) podGPUs(pod *v1.Pod, inv gpu.Inventory) []gpu.UUID {
 	var h placement.Holding
 	h.Assignment, _ = o.cluster.Names.AssignmentOf(pod) // an unreadable annotation names no GPU
 	if i := slices.IndexFunc(inv.Allocated, func(g gpu.PodAllocation) bool { return g.UID == string(pod.UID) }); i >= 0 {

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// evictRetry is the interval before a refused eviction is retried, as in kubectl drain.
-	evictRetry = 5 * time.Second
-	// goneLook is the interval between checks whether a pod is gone.
-	goneLook = time.Second
+	// evictRetryInterval is the interval before a refused eviction is retried, as in kubectl drain.
+	evictRetryInterval = 5 * time.Second
+	// deletionPollInterval is the interval between checks whether a pod is gone.
+	deletionPollInterval = time.Second
 )
 
 // evict evicts pods concurrently and waits until they are gone. It prints the messages of kubectl drain.
@@ -36,7 +36,7 @@ func (o *Options) evict(ctx context.Context, pods []v1.Pod) error {
 	e := &eviction{Options: o, out: &lockedWriter{Writer: o.Out}, errOut: &lockedWriter{Writer: o.ErrOut}, timeout: timeout}
 	ended := make(chan error, len(pods))
 	for _, pod := range pods {
-		go func() { ended <- e.pod(ctx, limited, pod) }()
+		go func() { ended <- e.evictPod(ctx, limited, pod) }()
 	}
 	var errs []error
 	for range pods {
@@ -54,9 +54,9 @@ type eviction struct {
 	timeout     time.Duration // of all evictions together
 }
 
-// pod requests the eviction of a pod until the API server accepts it, and waits until the pod is gone.
+// evictPod requests the eviction of a pod until the API server accepts it, and waits until the pod is gone.
 // The context limited ends retries and waiting, and ctx ends single requests.
-func (e *eviction) pod(ctx, limited context.Context, pod v1.Pod) error {
+func (e *eviction) evictPod(ctx, limited context.Context, pod v1.Pod) error {
 	var seconds *int64
 	if e.seconds >= 0 {
 		seconds = new(int64(e.seconds))
@@ -72,11 +72,11 @@ func (e *eviction) pod(ctx, limited context.Context, pod v1.Pod) error {
 		case gone:
 			return nil
 		case err == nil, ending && pod.DeletionTimestamp != nil: // a terminating pod cannot be evicted from a terminating namespace
-			return e.wait(ctx, limited, pod)
+			return e.waitUntilDeleted(ctx, limited, pod)
 		case ending:
-			fmt.Fprintf(e.errOut, "error when evicting pod %q from terminating namespace %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetry, err)
+			fmt.Fprintf(e.errOut, "error when evicting pod %q from terminating namespace %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetryInterval, err)
 		case evict.Refused(err):
-			fmt.Fprintf(e.errOut, "error when evicting pods/%q -n %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetry, err)
+			fmt.Fprintf(e.errOut, "error when evicting pods/%q -n %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetryInterval, err)
 		default:
 			return fmt.Errorf("error when evicting pods/%q -n %q: %w", pod.Name, pod.Namespace, err)
 		}
@@ -84,7 +84,7 @@ func (e *eviction) pod(ctx, limited context.Context, pod v1.Pod) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limited.Done():
-		case <-time.After(evictRetry):
+		case <-time.After(evictRetryInterval):
 		}
 		now, err := e.cluster.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil && now.UID == pod.UID {
@@ -93,9 +93,9 @@ func (e *eviction) pod(ctx, limited context.Context, pod v1.Pod) error {
 	}
 }
 
-// wait waits until a pod is gone.
-func (e *eviction) wait(ctx, limited context.Context, pod v1.Pod) error {
-	err := wait.PollUntilContextCancel(limited, goneLook, true, func(context.Context) (bool, error) {
+// waitUntilDeleted waits until a pod is gone.
+func (e *eviction) waitUntilDeleted(ctx, limited context.Context, pod v1.Pod) error {
+	err := wait.PollUntilContextCancel(limited, deletionPollInterval, true, func(context.Context) (bool, error) {
 		return evict.Gone(ctx, e.cluster.Client, api.Ref(&pod))
 	})
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// consider evaluates all nodes in their current state for a waiting pod, and sets the summary and the
+// explainWaiting evaluates all nodes in their current state for a waiting pod, and sets the summary and the
 // nodes to print.
-func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, all bool) {
+func (e *explanation) explainWaiting(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, showAll bool) {
 	switch {
 	case pod.Problem != "":
 		e.Summary = "waits, since its request cannot be read: " + pod.Problem
@@ -29,7 +29,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		}
 		return
 	case facts.PodsUnknown:
-		e.repeat(pod, facts)
+		e.explainWithoutNodes(pod, facts)
 		return
 	}
 	var chances []inspect.Chance
@@ -39,15 +39,15 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		}
 	}
 	slices.SortStableFunc(chances, inspect.Chance.Compare)
-	e.Summary, e.Advice = summary(pod, chances, facts), setScheduler(pod, facts)
-	e.fits = slices.ContainsFunc(chances, inspect.Chance.Good)
+	e.Summary, e.Advice = summary(pod, chances, facts), schedulerAdvice(pod, facts)
+	e.fitsSomeNode = slices.ContainsFunc(chances, inspect.Chance.Good)
 	e.fragmented = slices.ContainsFunc(chances, func(c inspect.Chance) bool { return c.Reason == placement.Fragmented && c.Refusal == nil && !c.KeptOff })
-	if !all && len(chances) > shownNodes {
-		e.more = len(chances) - shownNodes
+	if !showAll && len(chances) > shownNodes {
+		e.omittedNodes = len(chances) - shownNodes
 		chances = chances[:shownNodes]
 	}
 	for _, c := range chances {
-		n := look(pod.Request, c.Node, placement.Assignment{}, facts.Nodes[c.Node.Name])
+		n := describeNode(pod.Request, c.Node, placement.Assignment{}, facts.Nodes[c.Node.Name])
 		switch {
 		case c.Refusal != nil:
 			n.Reason, n.Message = c.Refusal.Reason, reasons.Refusal(c.Refusal)
@@ -58,19 +58,19 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 	}
 }
 
-// repeat summarizes the pod's fields and its scheduler's message, for a user who may not see all nodes
+// explainWithoutNodes summarizes the pod's fields and its scheduler's message, for a user who may not see all nodes
 // and pods.
-func (e *explanation) repeat(pod inspect.WaitFacts, facts inspect.Facts) {
-	e.Summary = "waits, and " + cmp.Or(said(pod), "its scheduler has reported no reason")
+func (e *explanation) explainWithoutNodes(pod inspect.WaitFacts, facts inspect.Facts) {
+	e.Summary = "waits, and " + cmp.Or(schedulerMessage(pod), "its scheduler has reported no reason")
 	if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
 		e.Summary += "; " + unserved
 	}
-	e.Advice = setScheduler(pod, facts)
+	e.Advice = schedulerAdvice(pod, facts)
 }
 
-// setScheduler returns the remedy for a pod whose scheduler may not ask gpumem, for a user who may not
+// schedulerAdvice returns the remedy for a pod whose scheduler may not ask gpumem, for a user who may not
 // read the names of the schedulers that do; empty otherwise.
-func setScheduler(pod inspect.WaitFacts, facts inspect.Facts) string {
+func schedulerAdvice(pod inspect.WaitFacts, facts inspect.Facts) string {
 	if !facts.SchedulersUnknown || pod.Scheduler == inspect.DefaultScheduler {
 		return ""
 	}
@@ -78,8 +78,8 @@ func setScheduler(pod inspect.WaitFacts, facts inspect.Facts) string {
 		inspect.DefaultScheduler, cmp.Or(pod.Scheduler, v1.DefaultSchedulerName))
 }
 
-// look describes a node for a request, with the author and the reason of each cordon.
-func look(req placement.Request, n placement.Node, chosen placement.Assignment, facts inspect.NodeFacts) decisions.Node {
+// describeNode describes a node for a request, with the author and the reason of each cordon.
+func describeNode(req placement.Request, n placement.Node, chosen placement.Assignment, facts inspect.NodeFacts) decisions.Node {
 	out := decisions.Look(req, n, chosen)
 	for i, d := range n.Devices {
 		out.GPUs[i].Unhealthy = facts.Causes(d)
@@ -89,32 +89,32 @@ func look(req placement.Request, n placement.Node, chosen placement.Assignment, 
 
 // summary returns a line with the reason why a pod waits. The chances must be sorted.
 func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Facts) string {
-	fit, allowed := 0, 0
+	fitCount, allowedCount := 0, 0
 	for _, c := range chances {
 		if c.Good() {
-			fit++
+			fitCount++
 		}
 		if !c.KeptOff {
-			allowed++
+			allowedCount++
 		}
 	}
-	of := nodesOf(allowed)
-	if allowed < len(chances) {
-		of += " that its nodeSelector, affinity and tolerations allow"
+	nodesText := countNodes(allowedCount)
+	if allowedCount < len(chances) {
+		nodesText += " that its nodeSelector, affinity and tolerations allow"
 	}
 	unserved := pod.Unserved(facts.Schedulers)
 	var s string
 	switch {
 	case len(chances) == 0:
 		s = "waits: no node offers GPU memory; kubectl inspect gpumem doctor shows the cause"
-	case fit > 0:
-		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fit, of, cmp.Or(unserved, said(pod), inspect.AskEvents))
+	case fitCount > 0:
+		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fitCount, nodesText, cmp.Or(unserved, schedulerMessage(pod), inspect.AskEvents))
 	case pod.Request.Cores() > 0 && facts.CoresOff != "":
 		s = "waits: " + facts.CoresOff
-	case allowed == 0:
-		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", nodesOf(len(chances)), chances[0].Node.Name, chances[0].Why())
+	case allowedCount == 0:
+		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", countNodes(len(chances)), chances[0].Node.Name, chances[0].Why())
 	default:
-		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", of, chances[0].Node.Name, chances[0].Why())
+		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", nodesText, chances[0].Node.Name, chances[0].Why())
 		if tainted := inspect.Tainted(chances...); tainted != "" {
 			s += "; " + tainted
 		}
@@ -125,19 +125,19 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 	return s
 }
 
-// said returns the last message of the pod's scheduler; empty if there is none.
-func said(pod inspect.WaitFacts) string {
+// schedulerMessage returns the last message of the pod's scheduler; empty if there is none.
+func schedulerMessage(pod inspect.WaitFacts) string {
 	if pod.Said == "" {
 		return ""
 	}
 	return "its scheduler says: " + pod.Said
 }
 
-// asksOf renders a request, for example "3 GiB on each of 2 GPUs", with the pod's constraints and
+// renderRequest renders a request, for example "3 GiB on each of 2 GPUs", with the pod's constraints and
 // preferences.
-func asksOf(req placement.Request, unitMiB int64) string {
+func renderRequest(req placement.Request, unitMiB int64) string {
 	units, cores := req.Share()
-	s := amount(req, units, unitMiB)
+	s := renderAmount(req, units, unitMiB)
 	if cores > 0 {
 		s += fmt.Sprintf(" and %d%% of cores", cores)
 	}
@@ -149,9 +149,9 @@ func asksOf(req placement.Request, unitMiB int64) string {
 	return s + api.Wishes(req)
 }
 
-// amount renders units of the resource that the pod requests: as shares, in GiB or MiB, or as units of
+// renderAmount renders units of the resource that the pod requests: as shares, in GiB or MiB, or as units of
 // unknown size.
-func amount(req placement.Request, units gpu.Units, unitMiB int64) string {
+func renderAmount(req placement.Request, units gpu.Units, unitMiB int64) string {
 	switch {
 	case req.InShares:
 		return reasons.Amount(units, 0)

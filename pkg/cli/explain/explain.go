@@ -44,7 +44,7 @@ pod. To see them, you need the right to forward ports to the scheduler's pods
 (create pods/portforward).`,
 		Example: "  kubectl inspect gpumem explain -n ml train-0",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if cmdutil.OfKind(args) {
+			if cmdutil.HasKind(args) {
 				return nil
 			}
 			return cobra.ExactArgs(1)(cmd, args)
@@ -52,7 +52,7 @@ pod. To see them, you need the right to forward ports to the scheduler's pods
 		ValidArgsFunction: f.CompletePods,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
-	f.SayNamespace(cmd, cmdutil.NamespaceOfPod)
+	f.SetNamespaceHelp(cmd, cmdutil.NamespaceOfPod)
 	cmd.Flags().BoolVar(&o.all, "all", false, "Show all nodes instead of the closest ones")
 	o.output.Add(cmd, "text")
 	return cmd
@@ -75,7 +75,7 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	namespace, name := pod.Namespace, pod.Name
-	e, err := o.explanationOf(ctx, pod)
+	e, err := o.explainPod(ctx, pod)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (o *Options) Run(ctx context.Context) error {
 	}
 	extenders, unread := o.cluster.Extenders(ctx)
 	e.Decided, err = o.cluster.Decided(ctx, extenders, namespace, name, string(pod.UID))
-	e.forgotten = e.asked && e.Decided == nil && err == nil && len(extenders) > 0
+	e.recordMissing = e.placedByGPUMem && e.Decided == nil && err == nil && len(extenders) > 0
 	defer o.noteUnread(cmp.Or(unread, err)) // after the answer
 	if o.output.ForPrograms() {
 		return o.output.Print(o.Out, e)
@@ -108,7 +108,7 @@ func (o *Options) noteUnread(err error) {
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err):
-		o.Limit(cluster.Decisions)
+		o.NoteMissing(cluster.Decisions)
 	default:
 		fmt.Fprintf(o.ErrOut, "warning: the scheduler's decisions cannot be read: %s\n", table.Clean(cluster.OneLine(err)))
 	}

@@ -44,31 +44,31 @@ type explanation struct {
 	Now         []decisions.Node `json:"now,omitempty"`         // the nodes' current state for the pod; for a placed pod, only its own node
 	Decided     *decisions.Pod   `json:"decided,omitempty"`     // nil if no extender has a record
 
-	gpuless   bool // the pod has no GPU, and will get none
-	asked     bool // a scheduler that asks gpumem placed the pod
-	forgotten bool // such a scheduler placed it, but no extender has a record
-	cores     bool // some node offers cores
-	unitMiB   int64
-	granted   inspect.Memory
-	more      int // number of nodes left out
+	hasNoGPU       bool // the pod has no GPU, and will get none
+	placedByGPUMem bool // a scheduler that asks gpumem placed the pod
+	recordMissing  bool // such a scheduler placed it, but no extender has a record
+	cores          bool // some node offers cores
+	unitMiB        int64
+	granted        inspect.Memory
+	omittedNodes   int // number of nodes left out
 
-	fits       bool // some node has the requested GPU memory, and accepts the pod
-	fragmented bool // some node has enough free memory in all, but not on one GPU
+	fitsSomeNode bool // some node has the requested GPU memory, and accepts the pod
+	fragmented   bool // some node has enough free memory in all, but not on one GPU
 }
 
 // shownNodes is the number of nodes that explain shows without --all. It also limits lists of pods.
 const shownNodes = 5
 
-// explanationOf explains a pod from the objects of the API server.
-func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, error) {
-	none := fmt.Errorf("pod %s/%s asks for no %s%s", pod.Namespace, pod.Name, o.cluster.Names.GPUMem(), o.nearMisses(pod))
-	if !o.cluster.PerhapsAsks(pod) {
-		return explanation{}, none
+// explainPod explains a pod from the objects of the API server.
+func (o *Options) explainPod(ctx context.Context, pod *v1.Pod) (explanation, error) {
+	errNoRequest := fmt.Errorf("pod %s/%s asks for no %s%s", pod.Namespace, pod.Name, o.cluster.Names.GPUMem(), o.similarResources(pod))
+	if !o.cluster.MayRequestMemory(pod) {
+		return explanation{}, errNoRequest
 	}
-	where := cluster.NewPlaces()
-	unseen := &cluster.Unseen{Namespace: pod.Namespace}
+	nodeIndex := cluster.NewNodeIndex()
+	unseen := &cluster.AccessLimits{Namespace: pod.Namespace}
 	rollouts := make(map[string]rollout) // by UID
-	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{Where: where, Unseen: unseen, EachPod: func(p *v1.Pod) {
+	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{NodeIndex: nodeIndex, Limits: unseen, EachPod: func(p *v1.Pod) {
 		if r := rolloutOf(p); r.deployment != "" {
 			rollouts[string(p.UID)] = r
 		}
@@ -76,9 +76,9 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 	if err != nil {
 		return explanation{}, err
 	}
-	o.Limit(unseen.Parts()...)
-	if !where.AsksFor(o.cluster.Names, pod) {
-		return explanation{}, none
+	o.NoteMissing(unseen.MissingParts()...)
+	if !nodeIndex.RequestsMemory(o.cluster.Names, pod) {
+		return explanation{}, errNoRequest
 	}
 	e := explanation{
 		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: pod.Namespace, Name: pod.Name,
@@ -88,31 +88,31 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
 		e.cores = e.cores || facts.Nodes[n.Name].RefusesCores == nil
 	}
-	asks := where.WaitFacts(o.cluster.Names, pod)
-	if !asks.Request.Empty() {
-		e.Asks, e.Policy = asksOf(asks.Request, e.unitMiB), string(asks.Request.Policy)
-		if o.LearnPolicy(ctx, o.cluster, &facts) {
+	waiting := nodeIndex.WaitFacts(o.cluster.Names, pod)
+	if !waiting.Request.Empty() {
+		e.Asks, e.Policy = renderRequest(waiting.Request, e.unitMiB), string(waiting.Request.Policy)
+		if o.ReadPolicy(ctx, o.cluster, &facts) {
 			e.Fallback = string(facts.Policy)
 		}
 	}
 	switch {
 	case api.Terminal(pod):
-		e.gpuless = e.Indexes == ""
-		e.Summary, e.Advice = "has ended, and no longer holds GPU memory"+why(pod), o.advice(ctx, pod)
+		e.hasNoGPU = e.Indexes == ""
+		e.Summary, e.Advice = "has ended, and no longer holds GPU memory"+statusReason(pod), o.advice(ctx, pod)
 	case pod.Spec.NodeName != "":
 		if unseen.Nodes == nil {
 			e.State = stateOn(pod.Spec.NodeName, e.State, facts)
 		}
-		e.asked = o.askedFor(pod)
-		e.Summary = o.lookThere(ctx, &e, pod, asks, nodes, facts)
+		e.placedByGPUMem = o.wasPlacedByGPUMem(pod)
+		e.Summary = o.explainPlaced(ctx, &e, pod, waiting, nodes, facts)
 	default:
-		e.consider(asks, nodes, facts, o.all)
-		e.lookInTheWay(asks, rolloutOf(pod), rollouts, nodes, facts)
-		if asks.InVain != "" && asks.Problem == "" {
-			_, e.Advice = cluster.WaitsInVain(o.cluster.Names, where.Unoffered(o.cluster.Names, pod))
+		e.explainWaiting(waiting, nodes, facts, o.all)
+		e.setBlockingPods(waiting, rolloutOf(pod), rollouts, nodes, facts)
+		if waiting.InVain != "" && waiting.Problem == "" {
+			_, e.Advice = cluster.UnofferedAdvice(o.cluster.Names, nodeIndex.Unoffered(o.cluster.Names, pod))
 		}
-		if asks.Nominated != "" && len(e.Now) > 0 {
-			e.Nominated, e.Summary = asks.Nominated, "is nominated to "+asks.Nominated+", where other pods leave for it, and "+e.Summary
+		if waiting.Nominated != "" && len(e.Now) > 0 {
+			e.Nominated, e.Summary = waiting.Nominated, "is nominated to "+waiting.Nominated+", where other pods leave for it, and "+e.Summary
 		}
 	}
 	return e, nil
@@ -131,39 +131,39 @@ func stateOn(node, state string, facts inspect.Facts) string {
 	}
 }
 
-// askedFor reports whether a scheduler that asks gpumem placed the pod.
-func (o *Options) askedFor(pod *v1.Pod) bool {
+// wasPlacedByGPUMem reports whether a scheduler that asks gpumem placed the pod.
+func (o *Options) wasPlacedByGPUMem(pod *v1.Pod) bool {
 	a, err := o.cluster.Names.AssignmentOf(pod)
 	return err == nil && !a.None() && !a.ByNode
 }
 
-// lookThere evaluates the node of a placed pod in its current state, and the models that the pod
+// explainPlaced evaluates the node of a placed pod in its current state, and the models that the pod
 // prefers. It returns a line that explains the placement.
-func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
-	_, unread := o.cluster.Names.Holding(pod)
-	if asks.Problem != "" {
-		return "is on a node, but its request cannot be read: " + cluster.OneLine(unread)
+func (o *Options) explainPlaced(ctx context.Context, e *explanation, pod *v1.Pod, waiting inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
+	_, readErr := o.cluster.Names.Holding(pod)
+	if waiting.Problem != "" {
+		return "is on a node, but its request cannot be read: " + cluster.OneLine(readErr)
 	}
-	there := o.whyThere(ctx, pod)
+	outcome := o.explainPlacement(ctx, pod)
 	if facts.PodsUnknown {
-		return there + "; the state of its GPUs is unknown without a list of all pods: " + facts.WhyUnknown
+		return outcome + "; the state of its GPUs is unknown without a list of all pods: " + facts.WhyUnknown
 	}
 	a, err := o.cluster.Names.AssignmentOf(pod)
 	if err != nil || a.None() {
-		return there
+		return outcome
 	}
-	if unread != nil {
-		there += "; " + cluster.OneLine(unread)
+	if readErr != nil {
+		outcome += "; " + cluster.OneLine(readErr)
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
-			e.has(a, n, pod, facts.Nodes[n.Name])
+			e.setGPUs(a, n, pod, facts.Nodes[n.Name])
 			o.measure(ctx, e, pod, a, n)
-			e.Now = append(e.Now, look(asks.Request, n, a, facts.Nodes[n.Name]))
-			e.Preferred = preferred(asks, n, a, nodes, facts)
+			e.Now = append(e.Now, describeNode(waiting.Request, n, a, facts.Nodes[n.Name]))
+			e.Preferred = preferredModels(waiting, n, a, nodes, facts)
 		}
 	}
-	return there
+	return outcome
 }
 
 // measure sets the usage of a placed pod on its GPUs. It ignores errors, because the command top reports
@@ -177,7 +177,7 @@ func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a pl
 			}
 		}
 	}
-	key, use, known := o.cluster.Recorded(pod)
+	key, use, known := o.cluster.RecordedUsage(pod)
 	if measured, ok := o.cluster.Usage(ctx, n.Name).Pods[key]; ok {
 		use, known = measured, true
 	}
@@ -186,8 +186,8 @@ func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a pl
 	}
 }
 
-// has sets the indexes of the pod's GPUs and the faults of these GPUs.
-func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod, node inspect.NodeFacts) {
+// setGPUs sets the indexes of the pod's GPUs and the faults of these GPUs.
+func (e *explanation) setGPUs(a placement.Assignment, n placement.Node, pod *v1.Pod, node inspect.NodeFacts) {
 	var indexes, wrong []string
 	for _, id := range a.Devices() {
 		i := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == id })
@@ -224,25 +224,25 @@ func moveOff(pod *v1.Pod) string {
 	return fmt.Sprintf("after kubectl delete pod --namespace %s %s, its %s creates it again on another GPU, if it fits on one", pod.Namespace, pod.Name, owner.Kind)
 }
 
-// nearMisses names requests that users mistake for a request of GPU memory: an amount of 0, another
+// similarResources names requests that users mistake for a request of GPU memory: an amount of 0, another
 // resource of gpumem's domain, or a resource with the same name in another domain.
-func (o *Options) nearMisses(pod *v1.Pod) string {
+func (o *Options) similarResources(pod *v1.Pod) string {
 	_, short, _ := strings.Cut(string(o.cluster.Names.GPUMem()), "/")
-	var near []string
+	var similar []string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for resource := range c.Resources.Limits {
 			if resource == o.cluster.Names.GPUMem() {
 				return ": its limit is 0"
 			}
 			domain, base, _ := strings.Cut(string(resource), "/")
-			if (domain == o.cluster.Names.Domain() || base == short) && !slices.Contains(near, string(resource)) {
-				near = append(near, string(resource))
+			if (domain == o.cluster.Names.Domain() || base == short) && !slices.Contains(similar, string(resource)) {
+				similar = append(similar, string(resource))
 			}
 		}
 	}
-	if len(near) == 0 {
+	if len(similar) == 0 {
 		return ""
 	}
-	slices.Sort(near)
-	return ", but for " + strings.Join(near, " and ") + ", which is another resource"
+	slices.Sort(similar)
+	return ", but for " + strings.Join(similar, " and ") + ", which is another resource"
 }

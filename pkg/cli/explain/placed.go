@@ -16,8 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// whyThere explains how a bound pod got its node and its GPU.
-func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
+// explainPlacement explains how a bound pod got its node and its GPU.
+func (o *Options) explainPlacement(ctx context.Context, pod *v1.Pod) string {
 	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
 	a, err := o.cluster.Names.AssignmentOf(pod)
 	switch {
@@ -28,30 +28,30 @@ func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	}
 	asking, _ := o.cluster.Schedulers(ctx)
 	served := strings.Join(asking, " or ")
-	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
-	there, others := "is on a node that scheduler "+scheduler+" chose", "; this scheduler is not known to ask gpumem now: if it does not, a new pod needs schedulerName "+served
+	otherScheduler := len(asking) > 0 && !slices.Contains(asking, scheduler)
+	summary, advice := "is on a node that scheduler "+scheduler+" chose", "; this scheduler is not known to ask gpumem now: if it does not, a new pod needs schedulerName "+served
 	if a.ByNode {
-		there = "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
-		others = "; pods with schedulerName " + served + " go where they fit on one GPU"
+		summary = "is on a node that was chosen without asking gpumem, " + bypass(asking, scheduler) + ": the node's device plugin chose the GPU"
+		advice = "; pods with schedulerName " + served + " go where they fit on one GPU"
 	}
-	if theirs {
-		there += others
+	if otherScheduler {
+		summary += advice
 	}
-	return there
+	return summary
 }
 
-// preferred returns a line for each model that a placed pod prefers to the worst of its own GPUs, best
-// first. The line names the closest node with the model, and its current state. preferred omits models
+// preferredModels returns a line for each model that a placed pod prefers to the worst of its own GPUs, best
+// first. The line names the closest node with the model, and its current state. The function omits models
 // that no node could ever assign to the pod.
-func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
-	own = cluster.Without(own, pod.Pod)        // the pod would leave its GPUs
+func preferredModels(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
+	own = cluster.NodeWithoutPod(own, pod.Pod) // the pod would leave its GPUs
 	liked := make(map[string]placement.Device) // a device of each model
 	best := make(map[string]inspect.Chance)    // by model
 	for _, n := range nodes {
 		if n.Name == own.Name {
 			n = own
 		}
-		for model, d := range better(pod.Request, own, a, n) {
+		for model, d := range betterModels(pod.Request, own, a, n) {
 			narrow := pod
 			narrow.Request.Models = placement.NewGlobs(model)
 			chance := facts.Chance(narrow, n)
@@ -75,9 +75,9 @@ func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment
 	return lines
 }
 
-// better returns the models of a node that the pod may use and prefers to the worst of its GPUs on its
+// betterModels returns the models of a node that the pod may use and prefers to the worst of its GPUs on its
 // own node. The value is a device of the model.
-func better(req placement.Request, own placement.Node, a placement.Assignment, n placement.Node) map[string]placement.Device {
+func betterModels(req placement.Request, own placement.Node, a placement.Assignment, n placement.Node) map[string]placement.Device {
 	models := make(map[string]placement.Device)
 	for _, d := range n.Devices {
 		if n.Check(req, d) == placement.NoSuchDevice {
@@ -92,17 +92,17 @@ func better(req placement.Request, own placement.Node, a placement.Assignment, n
 	return models
 }
 
-// past names the ways in which a pod can get a node without gpumem: spec.nodeName, and its scheduler if
+// bypass names the ways in which a pod can get a node without gpumem: spec.nodeName, and its scheduler if
 // that does not ask gpumem.
-func past(asking []string, scheduler string) string {
+func bypass(asking []string, scheduler string) string {
 	if slices.Contains(asking, scheduler) {
 		return "by spec.nodeName"
 	}
 	return "by spec.nodeName, or by scheduler " + scheduler
 }
 
-// why returns the reason and the message in the status of a pod that has ended.
-func why(pod *v1.Pod) string {
+// statusReason returns the reason and the message in the status of a pod that has ended.
+func statusReason(pod *v1.Pod) string {
 	var words []string
 	for _, s := range []string{pod.Status.Reason, pod.Status.Message} {
 		if s != "" {
@@ -117,15 +117,15 @@ func why(pod *v1.Pod) string {
 
 // advice returns the remedy for a pod that the kubelet rejected; empty for other pods.
 func (o *Options) advice(ctx context.Context, pod *v1.Pod) string {
-	const more = "docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror explains the message"
+	const docsHint = "docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror explains the message"
 	if !api.Rejected(pod) {
 		return ""
 	}
 	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
 	if a, err := o.cluster.Names.AssignmentOf(pod); err == nil && !a.None() {
-		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it again if it has no controller; %s", scheduler, more)
+		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it again if it has no controller; %s", scheduler, docsHint)
 	}
 	asking, _ := o.cluster.Schedulers(ctx)
 	ours := cmp.Or(strings.Join(asking, " or "), "the name of gpumem's scheduler")
-	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod again without nodeName, and set schedulerName to %s; %s", past(asking, scheduler), ours, more)
+	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod again without nodeName, and set schedulerName to %s; %s", bypass(asking, scheduler), ours, docsHint)
 }

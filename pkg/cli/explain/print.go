@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-func nodesOf(n int) string {
+func countNodes(n int) string {
 	if n == 1 {
 		return "1 node"
 	}
@@ -30,14 +30,14 @@ func (e explanation) policy() string {
 
 // gpus returns the indexes of the pod's GPUs.
 func (e explanation) gpus() string {
-	if e.Node == "" || e.gpuless {
+	if e.Node == "" || e.hasNoGPU {
 		return ""
 	}
 	return cmp.Or(e.Indexes, "not known yet")
 }
 
-// uses compares the pod's usage with its allocation, and suggests a better request.
-func (e explanation) uses() string {
+// usageLine compares the pod's usage with its allocation, and suggests a better request.
+func (e explanation) usageLine() string {
 	if e.Usage == nil {
 		return ""
 	}
@@ -62,22 +62,22 @@ func (o *Options) print(e explanation) error {
 	for _, model := range e.Preferred {
 		lines = append(lines, labelled{"Preferred:", model})
 	}
-	for _, line := range append(lines, labelled{"Evicted:", e.Evicted}, labelled{"Leaving:", e.Terminating}, labelled{"Replaces:", e.Replaced}, labelled{"Uses:", e.uses()}, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
+	for _, line := range append(lines, labelled{"Evicted:", e.Evicted}, labelled{"Leaving:", e.Terminating}, labelled{"Replaces:", e.Replaced}, labelled{"Uses:", e.usageLine()}, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
 		if line.text != "" {
 			fmt.Fprintf(out, "%-11s%s\n", line.label, table.Clean(line.text))
 		}
 	}
-	then := e.whenBound()
-	if len(e.Now) > 0 && len(then) == 0 {
-		fmt.Fprintf(out, "\n%s:\n", e.whatIsNow())
+	boundNodes := e.nodesAtBinding()
+	if len(e.Now) > 0 && len(boundNodes) == 0 {
+		fmt.Fprintf(out, "\n%s:\n", e.nodesTitle())
 		if err := o.printConsidered(e.Now, e.cores); err != nil {
 			return err
 		}
-		if e.more > 0 {
-			fmt.Fprintf(out, "and %d more nodes; --all shows them\n", e.more)
+		if e.omittedNodes > 0 {
+			fmt.Fprintf(out, "and %d more nodes; --all shows them\n", e.omittedNodes)
 		}
 	}
-	if e.forgotten {
+	if e.recordMissing {
 		fmt.Fprintln(out, "\ngpumem's scheduler has restarted since it placed the pod, and has no record of\nits decisions.")
 	}
 	if e.Decided == nil {
@@ -90,22 +90,22 @@ func (o *Options) print(e explanation) error {
 			fmt.Fprintf(out, "      %s\n", table.Clean(line))
 		}
 	}
-	if len(then) > 0 {
+	if len(boundNodes) > 0 {
 		fmt.Fprintln(out, "\nThe GPUs of the node when it was bound:")
-		return o.printConsidered(then, e.cores)
+		return o.printConsidered(boundNodes, e.cores)
 	}
 	return nil
 }
 
-func (e explanation) whatIsNow() string {
+func (e explanation) nodesTitle() string {
 	if e.Node != "" {
 		return "The GPUs of the node now"
 	}
 	return "Now"
 }
 
-// whenBound returns the state of the pod's node at its binding, if an extender has a record.
-func (e explanation) whenBound() []decisions.Node {
+// nodesAtBinding returns the state of the pod's node at its binding, if an extender has a record.
+func (e explanation) nodesAtBinding() []decisions.Node {
 	if e.Decided != nil {
 		for _, d := range e.Decided.Decisions {
 			if d.Verb == decisions.Bind && len(d.Nodes) > 0 {
@@ -120,26 +120,26 @@ func (e explanation) whenBound() []decisions.Node {
 func outcome(d decisions.Decision) string {
 	switch {
 	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0: // the message describes only the first node
-		return d.Result + ": " + fitting(d)
+		return d.Result + ": " + fitCount(d)
 	case d.Message != "":
 		return d.Result + ": " + d.Message
 	case d.Verb == decisions.Filter:
-		return fitting(d)
+		return fitCount(d)
 	case d.Verb == decisions.Prioritize:
 		var best []string
 		for _, n := range d.Nodes[:min(3, len(d.Nodes))] {
 			best = append(best, fmt.Sprintf("%s %d", n.Name, *n.Score))
 		}
-		return fmt.Sprintf("best of %s, 10 is most: %s", nodesOf(d.Asked), strings.Join(best, ", "))
+		return fmt.Sprintf("best of %s, 10 is most: %s", countNodes(d.Asked), strings.Join(best, ", "))
 	default:
 		return strings.TrimSpace(d.Result + " " + d.Node)
 	}
 }
 
-// fitting counts the nodes that the pod fits. The total excludes nodes that kube-scheduler had already
+// fitCount counts the nodes that the pod fits. The total excludes nodes that kube-scheduler had already
 // rejected.
-func fitting(d decisions.Decision) string {
-	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, nodesOf(d.Asked))
+func fitCount(d decisions.Decision) string {
+	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, countNodes(d.Asked))
 }
 
 // details explains a decision: why the policy alone would have chosen another node, or why recorded
@@ -151,7 +151,7 @@ func details(d decisions.Decision) (lines []string) {
 	if d.Verb != decisions.Filter || len(d.Nodes) == 0 {
 		return nil
 	}
-	told := 0
+	printed := 0
 	groups := inspect.Alike(d.Nodes, func(n decisions.Node) string { return n.Message })
 	for _, same := range groups[:min(shownNodes, len(groups))] {
 		var names []string
@@ -159,9 +159,9 @@ func details(d decisions.Decision) (lines []string) {
 			names = append(names, n.Name)
 		}
 		lines = append(lines, strings.Join(names, ", ")+": "+same[0].Message)
-		told += len(same)
+		printed += len(same)
 	}
-	if more := d.Asked - d.Fit - told; more > 0 {
+	if more := d.Asked - d.Fit - printed; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more nodes", more))
 	}
 	return lines

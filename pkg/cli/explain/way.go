@@ -37,10 +37,10 @@ func (r rollout) replaces(old rollout) bool {
 	return r.deployment != "" && r.namespace == old.namespace && r.deployment == old.deployment && r.hash != old.hash
 }
 
-// lookInTheWay names the pods that have to leave before the pod fits: terminating pods, and pods of the
+// setBlockingPods names the pods that have to leave before the pod fits: terminating pods, and pods of the
 // previous revision, which leave only when the new pod runs.
-func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts map[string]rollout, nodes []placement.Node, facts inspect.Facts) {
-	if e.fits || len(e.Now) == 0 && (!facts.PodsUnknown || pod.Problem != "" || pod.InVain != "") {
+func (e *explanation) setBlockingPods(pod inspect.WaitFacts, revision rollout, rollouts map[string]rollout, nodes []placement.Node, facts inspect.Facts) {
+	if e.fitsSomeNode || len(e.Now) == 0 && (!facts.PodsUnknown || pod.Problem != "" || pod.InVain != "") {
 		return // the pod fits, or waits for another reason
 	}
 	order := make(map[string]int) // e.Now has the closest nodes first; nodes that it lacks get 0 and come last
@@ -48,13 +48,13 @@ func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts m
 		order[n.Name] = i - len(e.Now)
 	}
 	nodes = slices.SortedStableFunc(slices.Values(nodes), func(a, b placement.Node) int { return cmp.Compare(order[a.Name], order[b.Name]) })
-	leaving := func(h placement.Holding) bool { return facts.Pods[h.Pod.UID].State == "Terminating" }
-	e.Terminating, _ = without(pod, nodes, facts, leaving)
+	isTerminating := func(h placement.Holding) bool { return facts.Pods[h.Pod.UID].State == "Terminating" }
+	e.Terminating, _ = simulateDeletion(pod, nodes, facts, isTerminating)
 	var helps bool
-	e.Replaced, helps = without(pod, nodes, facts, func(h placement.Holding) bool { return of.replaces(rollouts[h.Pod.UID]) && !leaving(h) })
+	e.Replaced, helps = simulateDeletion(pod, nodes, facts, func(h placement.Holding) bool { return revision.replaces(rollouts[h.Pod.UID]) && !isTerminating(h) })
 	if helps {
 		e.Replaced += fmt.Sprintf(". They belong to the previous revision of Deployment %s, which deletes them only when the new pod runs: "+
-			"with spec.strategy.rollingUpdate.maxSurge: 0 and maxUnavailable: 1 it deletes one first", of.deployment)
+			"with spec.strategy.rollingUpdate.maxSurge: 0 and maxUnavailable: 1 it deletes one first", revision.deployment)
 	}
 	noScheduler := pod.Unseen && e.Advice != "" // free memory does not help a pod with a wrong schedulerName
 	if e.fragmented && e.Terminating == "" && e.Replaced == "" && !noScheduler {
@@ -62,39 +62,39 @@ func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts m
 	}
 }
 
-// without reports the effect of deleting all pods for which the function goes returns true. The line names these
-// pods and their memory on the first node that the pod fits after the deletion. If it fits none, the line
+// simulateDeletion reports the effect of deleting all pods for which isDeleted returns true. The line names
+// these pods and their memory on the first node that the pod fits after the deletion. If it fits none, the line
 // names the first node with such pods or, if the free memory is unknown, all nodes with such pods. Helps is
 // true if the pod may fit earlier after a user deletes them.
-func without(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, goes func(placement.Holding) bool) (line string, helps bool) {
+func simulateDeletion(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, isDeleted func(placement.Holding) bool) (line string, helps bool) {
 	var unsure []string
 	for _, n := range nodes {
-		var gone []placement.Holding
+		var deleted []placement.Holding
 		var names []string
 		var units gpu.Units
 		for _, h := range n.Holdings() {
-			if !goes(h) {
+			if !isDeleted(h) {
 				continue
 			}
-			gone = append(gone, h)
+			deleted = append(deleted, h)
 			names = append(names, h.Pod.String())
 			units += h.Request.Units()
 		}
-		if len(gone) == 0 {
+		if len(deleted) == 0 {
 			continue
 		}
 		slices.Sort(names)
 		if more := len(names) - shownNodes; more > 0 {
 			names = append(names[:shownNodes], fmt.Sprintf("%d more", more))
 		}
-		said := fmt.Sprintf("%s on %s: %s", strings.Join(names, ", "), n.Name, amount(pod.Request, units, n.UnitMiB))
+		description := fmt.Sprintf("%s on %s: %s", strings.Join(names, ", "), n.Name, renderAmount(pod.Request, units, n.UnitMiB))
 		switch {
 		case facts.PodsUnknown:
-			unsure, helps = append(unsure, said), helps || units >= pod.Request.Units()
-		case facts.Chance(pod, n.Without(gone)).Good():
-			return said + "; the pod fits once they are gone", true
+			unsure, helps = append(unsure, description), helps || units >= pod.Request.Units()
+		case facts.Chance(pod, n.Without(deleted)).Good():
+			return description + "; the pod fits once they are gone", true
 		case line == "":
-			line, helps = said+", which is not enough", true
+			line, helps = description+", which is not enough", true
 		}
 	}
 	if len(unsure) > 0 {

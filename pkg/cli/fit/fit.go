@@ -21,13 +21,13 @@ import (
 // Options are the options of the command fit.
 type Options struct {
 	listing.Flags
-	wish wish
+	pod hypotheticalPod
 
 	nodes []string // empty: all
 }
 
-// wish describes the hypothetical pod by its flags.
-type wish struct {
+// hypotheticalPod describes the hypothetical pod by its flags.
+type hypotheticalPod struct {
 	memory        string
 	shares        int
 	count, cores  int
@@ -43,7 +43,7 @@ type capacity struct {
 
 // NewCommand returns the command fit.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
-	o := &Options{Flags: listing.Flags{Factory: f}, wish: wish{count: 1}}
+	o := &Options{Flags: listing.Flags{Factory: f}, pod: hypotheticalPod{count: 1}}
 	cmd := &cobra.Command{
 		Use:   "fit --mem SIZE|--share N [--count N] [NODE...]",
 		Short: "Count the pods of a given size that fit each node",
@@ -65,10 +65,10 @@ and the other constraints of a node.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
 	o.Add(cmd, "nodes", ".node", ".times")
-	f.SayNamespace(cmd, cmdutil.NamespaceOfOne)
-	flags, w := cmd.Flags(), &o.wish
+	f.SetNamespaceHelp(cmd, cmdutil.NamespaceOfOne)
+	flags, w := cmd.Flags(), &o.pod
 	flags.StringVar(&w.memory, "mem", "", "GPU memory of the pod, summed over its GPUs: GiB, or with a unit (512Mi)")
-	flags.SetNormalizeFunc(asAnnotated)
+	flags.SetNormalizeFunc(normalizeFlag)
 	flags.IntVar(&w.count, "count", w.count, "Number of GPUs to split the amount over")
 	flags.IntVar(&w.cores, "cores", 0, "GPU cores that the pod requests as well, in per cent")
 	flags.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
@@ -85,30 +85,30 @@ func (o *Options) Complete(args []string) error {
 
 // Validate returns all errors in the flags.
 func (o *Options) Validate() error {
-	if (o.wish.memory == "") == (o.wish.shares == 0) {
+	if (o.pod.memory == "") == (o.pod.shares == 0) {
 		return errors.New("set either --mem SIZE or --share N")
 	}
-	if o.wish.count < 1 {
-		return fmt.Errorf("--count is %d, want a number of GPUs from 1", o.wish.count)
+	if o.pod.count < 1 {
+		return fmt.Errorf("--count is %d, want a number of GPUs from 1", o.pod.count)
 	}
-	_, err := o.wish.request(o.Cluster.Names, 1)
+	_, err := o.pod.request(o.Cluster.Names, 1)
 	return errors.Join(o.Flags.Validate(), err)
 }
 
 // Run prints the number of pods that fit each node, and their sum.
 func (o *Options) Run(ctx context.Context) error {
-	unseen := o.MayBeLimited()
-	nodes, facts, err := o.Cluster.Load(ctx, cluster.Selection{Names: o.nodes, Labels: o.Selector, Unseen: unseen})
+	unseen := o.NewAccessLimits()
+	nodes, facts, err := o.Cluster.Load(ctx, cluster.Selection{Names: o.nodes, Labels: o.Selector, Limits: unseen})
 	if err != nil {
 		return err
 	}
-	if unseen.Any() {
-		return o.byQuota(ctx, unseen)
+	if unseen.IsLimited() {
+		return o.printQuotaAnswer(ctx, unseen)
 	}
-	if err := cluster.NeedsPods("count the pods that fit", facts); err != nil {
+	if err := cluster.RequirePods("count the pods that fit", facts); err != nil {
 		return err
 	}
-	o.LearnPolicy(ctx, o.Cluster, &facts)
+	o.ReadPolicy(ctx, o.Cluster, &facts)
 	rows, total, err := o.capacities(nodes, facts)
 	if err != nil {
 		return err
@@ -128,15 +128,15 @@ func (o *Options) Run(ctx context.Context) error {
 	if o.Format == "" && !o.ForPrograms() && !o.NoHeaders {
 		fmt.Fprintf(o.Out, "\nFits %s in all.\n", cmdutil.Times(total))
 		if namespace := o.Namespace(); namespace != "" {
-			exceeded = o.sayQuotas(ctx, namespace)
+			exceeded = o.printQuotas(ctx, namespace)
 		}
 	}
-	if err := o.Complain(report.Problems); err != nil {
+	if err := o.PrintProblems(report.Problems); err != nil {
 		return err
 	}
 	switch {
 	case len(rows) == 0:
-		return fmt.Errorf("the pod fits on no node: none of these nodes offers %s", o.wish.resource(o.Cluster.Names))
+		return fmt.Errorf("the pod fits on no node: none of these nodes offers %s", o.pod.resource(o.Cluster.Names))
 	case total == 0:
 		return errors.New("the pod fits on no node")
 	}
@@ -151,11 +151,11 @@ func (o *Options) capacities(nodes []placement.Node, facts inspect.Facts) (rows 
 		if len(n.Devices) == 0 {
 			continue
 		}
-		req, err := o.wish.request(o.Cluster.Names, n.UnitMiB)
+		req, err := o.pod.request(o.Cluster.Names, n.UnitMiB)
 		if err != nil {
 			return nil, 0, err
 		}
-		if s := o.wish.spelling(o.Cluster.Names.GPUMem(), req, n.UnitMiB); s != "" && !slices.Contains(spellings, s) {
+		if s := o.pod.spelling(o.Cluster.Names.GPUMem(), req, n.UnitMiB); s != "" && !slices.Contains(spellings, s) {
 			spellings = append(spellings, s)
 			fmt.Fprintln(o.ErrOut, s)
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// asAnnotated lets users write a flag like the resource or annotation of the same meaning, for example
+// normalizeFlag lets users write a flag like the resource or annotation of the same meaning, for example
 // --gpu-mem.
-func asAnnotated(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
 	case "gpu-mem", "gpu-share", "gpu-count", "gpu-model":
 		name = strings.TrimPrefix(name, "gpu-")
@@ -29,7 +29,7 @@ func asAnnotated(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 }
 
 // mib returns the amount of --mem in MiB, rounded up. A bare number is GiB.
-func (w wish) mib() (int64, error) {
+func (w hypotheticalPod) mib() (int64, error) {
 	q, err := resource.ParseQuantity(w.memory)
 	if _, number := strconv.ParseFloat(w.memory, 64); number == nil {
 		q, err = resource.ParseQuantity(w.memory + "Gi")
@@ -42,11 +42,13 @@ func (w wish) mib() (int64, error) {
 }
 
 // resource returns the extended resource that the pod requests.
-func (w wish) resource(names api.Names) v1.ResourceName { return names.Offered(w.memory == "") }
+func (w hypotheticalPod) resource(names api.Names) v1.ResourceName {
+	return names.Offered(w.memory == "")
+}
 
 // units returns the requested number of shares or of units. A unit has unitMiB MiB, or 1024 if unitMiB
 // is 0. Each GPU's part of the memory is rounded up.
-func (w wish) units(unitMiB int64) (int64, error) {
+func (w hypotheticalPod) units(unitMiB int64) (int64, error) {
 	if w.memory == "" {
 		if w.shares < 1 {
 			return 0, fmt.Errorf("--share is %d, want 1 or more", w.shares)
@@ -63,7 +65,7 @@ func (w wish) units(unitMiB int64) (int64, error) {
 }
 
 // request returns the request of a pod with these limits and annotations, in units of unitMiB MiB.
-func (w wish) request(names api.Names, unitMiB int64) (placement.Request, error) {
+func (w hypotheticalPod) request(names api.Names, unitMiB int64) (placement.Request, error) {
 	units, err := w.units(unitMiB)
 	if err != nil {
 		return placement.Request{}, err
@@ -85,7 +87,7 @@ func (w wish) request(names api.Names, unitMiB int64) (placement.Request, error)
 }
 
 // spelling returns a note with the pod's request in units; empty if --mem has the same number.
-func (w wish) spelling(name v1.ResourceName, req placement.Request, unitMiB int64) string {
+func (w hypotheticalPod) spelling(name v1.ResourceName, req placement.Request, unitMiB int64) string {
 	amount := strconv.FormatInt(int64(req.Units()), 10)
 	if amount == w.memory || req.InShares || unitMiB == 0 {
 		return ""

@@ -22,13 +22,13 @@ type View[R any] struct {
 	ID      func(R) string                     // identifies the object of a row
 	Notes   func(rows []R, wide bool) []string // the legend; nil for none
 
-	// Unseen returns the parts that the user could not see at the last Read. It is nil for views that need
+	// AccessLimits returns the parts that the user could not see at the last Read. It is nil for views that need
 	// all namespaces.
-	Unseen func() *cluster.Unseen
+	Limits func() *cluster.AccessLimits
 
-	// End returns the last row of an object that is gone, for a watch. If it is nil, a watch prints no such
+	// EndRow returns the last row of an object that is gone, for a watch. If it is nil, a watch prints no such
 	// row.
-	End func(R) R
+	EndRow func(R) R
 }
 
 // PodKind is the kind of a list of pods in JSON.
@@ -49,55 +49,55 @@ func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
 		return err
 	}
 	if len(rows) == 0 && len(report.Problems) == 0 && !l.ForPrograms() {
-		fmt.Fprintln(l.ErrOut, "Nothing found"+l.within(v.Kind))
+		fmt.Fprintln(l.ErrOut, "Nothing found"+l.namespaceSuffix(v.Kind))
 	}
-	incomplete := l.Complain(report.Problems)
+	incomplete := l.PrintProblems(report.Problems)
 	if !l.Watch {
 		return incomplete
 	}
-	l.NoteLimits()
-	return follow(ctx, l, v, report, rows)
+	l.PrintMissing()
+	return watchRows(ctx, l, v, report, rows)
 }
 
-// within returns " in namespace NAME" for a list of pods that is limited to one namespace. Other objects
+// namespaceSuffix returns " in namespace NAME" for a list of pods that is limited to one namespace. Other objects
 // have no namespace.
-func (l *Flags) within(kind string) string {
+func (l *Flags) namespaceSuffix(kind string) string {
 	if namespace := l.Namespace(); namespace != "" && kind == PodKind {
 		return " in namespace " + table.Clean(namespace)
 	}
 	return ""
 }
 
-// follow prints the rows that change and, if the view has End, a last row for each object that is gone.
-func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Report, rows []R) error {
-	seen, headed := linesOf(l, v, report, rows), len(rows) > 0
-	unseen := func() *cluster.Unseen { return nil }
-	if v.Unseen != nil {
-		unseen = v.Unseen
+// watchRows prints the rows that change and, if the view has EndRow, a last row for each object that is gone.
+func watchRows[R any](ctx context.Context, l *Flags, v View[R], report inspect.Report, rows []R) error {
+	printed, headed := linesOf(l, v, report, rows), len(rows) > 0
+	unseen := func() *cluster.AccessLimits { return nil }
+	if v.Limits != nil {
+		unseen = v.Limits
 	}
 	return l.Cluster.OnChange(ctx, unseen(), func(ctx context.Context) error {
 		report, used, err := v.Read(ctx)
 		if err != nil {
 			return err
 		}
-		if report.RequestedUnknown && !unseen().Some() { // without the pods, all rows would seem to have ended
-			_ = l.Complain(report.Problems)
+		if report.RequestedUnknown && !unseen().HasSomePods() { // without the pods, all rows would seem to have ended
+			_ = l.PrintProblems(report.Problems)
 			return nil
 		}
-		now := v.Rows(report, used)
-		lines := linesOf(l, v, report, now)
+		current := v.Rows(report, used)
+		lines := linesOf(l, v, report, current)
 		var fresh []R
 		for _, row := range rows {
-			if _, there := lines[v.ID(row)]; !there && v.End != nil && l.Format != cmdutil.Name {
-				fresh = append(fresh, v.End(row))
+			if _, there := lines[v.ID(row)]; !there && v.EndRow != nil && l.Format != cmdutil.Name {
+				fresh = append(fresh, v.EndRow(row))
 			}
 		}
-		for _, row := range now {
-			if id := v.ID(row); seen[id] != lines[id] {
+		for _, row := range current {
+			if id := v.ID(row); printed[id] != lines[id] {
 				fresh = append(fresh, row)
 			}
 		}
-		seen, rows = lines, now
+		printed, rows = lines, current
 		first := !headed && len(fresh) > 0
 		headed = headed || first
 		return Print(l.Out, l, v, report, fresh, first && !l.NoHeaders)

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// fieldsOf returns the fields as paths below the path by. If by is not a plain path, it returns the
+// fieldPaths returns the fields as paths below the path by. If by is not a plain path, it returns the
 // fields alone.
-func fieldsOf(by string, fields []string) []string {
-	path := bare(by)
+func fieldPaths(sortPath string, fields []string) []string {
+	path := bare(sortPath)
 	if path == "" || strings.ContainsAny(path, "$@[]*?'\"") || strings.Contains(path, "..") || strings.HasPrefix(path, ".") {
 		return fields
 	}
@@ -30,11 +30,11 @@ func bare(path string) string {
 // Rows without the field come first. Sort returns an error if no row has the field, unless the flag's
 // help names the field.
 func Sort[R any](l *Flags, rows []R) error {
-	by := l.SortBy
-	if by == "" {
+	sortPath := l.SortBy
+	if sortPath == "" {
 		return nil
 	}
-	path, err := pathOf("sort-by", by)
+	path, err := pathOf("sort-by", sortPath)
 	if err != nil {
 		return fmt.Errorf("--sort-by: %w", err)
 	}
@@ -44,7 +44,7 @@ func Sort[R any](l *Flags, rows []R) error {
 		text   string
 	}
 	sorted := make([]keyed, 0, len(rows))
-	known := len(rows) == 0
+	fieldSeen := len(rows) == 0
 	for _, row := range rows {
 		values, err := valuesAt(path, row)
 		if err != nil {
@@ -52,24 +52,24 @@ func Sort[R any](l *Flags, rows []R) error {
 		}
 		k := keyed{row: row}
 		if len(values) > 0 {
-			known = true
+			fieldSeen = true
 			switch value := values[0].(type) {
 			case int64:
 				k.number = float64(value)
 			case float64:
 				k.number = value
 			case map[string]any:
-				return fmt.Errorf("--sort-by: %s has no order: name one of its fields, %s", by, strings.Join(fieldsOf(by, slices.Sorted(maps.Keys(value))), " or "))
+				return fmt.Errorf("--sort-by: %s has no order: name one of its fields, %s", sortPath, strings.Join(fieldPaths(sortPath, slices.Sorted(maps.Keys(value))), " or "))
 			case []any:
-				return fmt.Errorf("--sort-by: %s is a list, which has no order", by)
+				return fmt.Errorf("--sort-by: %s is a list, which has no order", sortPath)
 			default:
 				k.text = fmt.Sprint(value)
 			}
 		}
 		sorted = append(sorted, k)
 	}
-	if !known && !slices.Contains(l.fields, "."+bare(by)) {
-		return fmt.Errorf("--sort-by: no row has the field %s; -o json shows all fields", by)
+	if !fieldSeen && !slices.Contains(l.fields, "."+bare(sortPath)) {
+		return fmt.Errorf("--sort-by: no row has the field %s; -o json shows all fields", sortPath)
 	}
 	slices.SortStableFunc(sorted, func(a, b keyed) int {
 		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.text, b.text))

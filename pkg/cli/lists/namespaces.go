@@ -16,7 +16,7 @@ import (
 
 // NewNamespacesCommand returns the command namespaces.
 func NewNamespacesCommand(f *cmdutil.Factory) *cobra.Command {
-	o := &Pods{keep: func(printers.PodRow) bool { return true }, waiting: func() bool { return false }}
+	o := &Pods{selects: func(printers.PodRow) bool { return true }, waiting: func() bool { return false }}
 	cmd := newCommand(f, &cobra.Command{
 		Use: "namespaces", Aliases: []string{"ns"}, Short: "Show the allocated, used and waiting memory of each namespace",
 		Long: `Show the GPU memory of each namespace: the amount allocated to its pods, their
@@ -40,14 +40,14 @@ list leaves them out.`,
 // user lacks the right, the command prints a note instead.
 func (o *namespaces) readQuotas(ctx context.Context, report *inspect.Report) {
 	namespace := o.Namespace()
-	if o.unseen.Pods != nil {
-		namespace = o.unseen.Namespace
+	if o.limits.Pods != nil {
+		namespace = o.limits.Namespace
 	}
 	quotas, err := o.Cluster.Quotas(ctx, namespace, report.UnitMiB())
 	switch {
 	case apierrors.IsForbidden(err):
-		o.unseen.Quotas = err
-		o.Limit(o.unseen.Parts()...)
+		o.limits.Quotas = err
+		o.NoteMissing(o.limits.MissingParts()...)
 	case err != nil:
 		report.Problems = append(report.Problems, inspect.Problem{Object: "resourcequotas", Message: cluster.OneLine(err)})
 	default:

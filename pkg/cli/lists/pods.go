@@ -22,15 +22,15 @@ import (
 type Pods struct {
 	listing.Flags
 
-	columns func(inspect.Report) []table.Column[printers.PodRow]
-	notes   func(rows []printers.PodRow, wide bool) []string
-	keep    func(printers.PodRow) bool
-	waiting func() bool // only waiting pods are shown: those that wait alike share a row, and usage is irrelevant
-	ends    func() bool // a watch prints a last row for pods that are gone
+	columns   func(inspect.Report) []table.Column[printers.PodRow]
+	notes     func(rows []printers.PodRow, wide bool) []string
+	selects   func(printers.PodRow) bool
+	waiting   func() bool // only waiting pods are shown: those that wait alike share a row, and usage is irrelevant
+	printsEnd func() bool // a watch prints a last row for pods that are gone
 
-	named   map[string]bool // NAME or NAMESPACE/NAME; empty: all
-	matched map[string]bool // UIDs of the selected pods
-	unseen  *cluster.Unseen // from the last read
+	named   map[string]bool       // NAME or NAMESPACE/NAME; empty: all
+	matched map[string]bool       // UIDs of the selected pods
+	limits  *cluster.AccessLimits // from the last read
 }
 
 // NewPodsCommand returns the command pods.
@@ -44,11 +44,11 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
   # Waiting pods, with the reasons
   kubectl inspect gpumem pods --waiting`,
 	}, &Pods{
-		columns: func(r inspect.Report) []table.Column[printers.PodRow] { return printers.PodColumns(r, waiting) },
-		notes:   printers.PodNotes,
-		keep:    func(p printers.PodRow) bool { return !waiting || p.Waits() },
-		waiting: func() bool { return waiting },
-		ends:    func() bool { return !waiting }, // a pod that leaves this list may have got a node
+		columns:   func(r inspect.Report) []table.Column[printers.PodRow] { return printers.PodColumns(r, waiting) },
+		notes:     printers.PodNotes,
+		selects:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
+		waiting:   func() bool { return waiting },
+		printsEnd: func() bool { return !waiting }, // a pod that leaves this list may have got a node
 	}, ".node", ".granted.MiB", ".waitsFor.MiB")
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that wait for a node; pods that wait alike share a row, except with -o wide")
 	return cmd
@@ -61,11 +61,11 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 		Example: `  # Who uses the most
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
 	}, &Pods{
-		columns: func(inspect.Report) []table.Column[printers.PodRow] { return printers.TopColumns() },
-		notes:   printers.TopNotes,
-		keep:    func(p printers.PodRow) bool { return !p.Waits() },
-		waiting: func() bool { return false },
-		ends:    func() bool { return false },
+		columns:   func(inspect.Report) []table.Column[printers.PodRow] { return printers.TopColumns() },
+		notes:     printers.TopNotes,
+		selects:   func(p printers.PodRow) bool { return !p.Waits() },
+		waiting:   func() bool { return false },
+		printsEnd: func() bool { return false },
 	}, ".node", ".granted.MiB", ".usage.usedMiB", ".usage.smPercent")
 }
 
@@ -96,9 +96,9 @@ func (o *Pods) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	end := printers.PodRow.End
-	if !o.ends() {
-		end = nil
+	endRow := printers.PodRow.End
+	if !o.printsEnd() {
+		endRow = nil
 	}
 	return listing.Show(ctx, &o.Flags, listing.View[printers.PodRow]{
 		Kind: listing.PodKind,
@@ -114,8 +114,8 @@ func (o *Pods) Run(ctx context.Context) error {
 		Name:    func(row printers.PodRow) string { return "pod/" + row.Name },
 		Notes:   o.notes,
 		ID:      func(row printers.PodRow) string { return row.UID },
-		Unseen:  func() *cluster.Unseen { return o.unseen },
-		End:     end,
+		Limits:  func() *cluster.AccessLimits { return o.limits },
+		EndRow:  endRow,
 	})
 }
 
@@ -128,22 +128,22 @@ func (o *Pods) reader() (func(context.Context) (inspect.Report, cluster.Usage, e
 
 // rows returns a row for each selected pod.
 func (o *Pods) rows(r inspect.Report, u cluster.Usage) []printers.PodRow {
-	return slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !o.matched[row.UID] || !o.keep(row) })
+	return slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !o.matched[row.UID] || !o.selects(row) })
 }
 
 // read reads the cluster and records the selected pods in o.matched.
 func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report, cluster.Usage, error) {
-	missing, unseen := maps.Clone(o.named), o.MayBeLimited()
-	o.unseen = unseen
+	missing, unseen := maps.Clone(o.named), o.NewAccessLimits()
+	o.limits = unseen
 	recorded := make(map[printers.Used]printers.Usage)
-	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Unseen: unseen, EachPod: func(pod *v1.Pod) {
+	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Limits: unseen, EachPod: func(pod *v1.Pod) {
 		if only := o.Namespace(); only != "" && pod.Namespace != only {
 			return // a pod of another namespace with the same name
 		}
 		byName := o.named[pod.Name] || o.named[pod.Namespace+"/"+pod.Name]
 		if match.Matches(labels.Set(pod.Labels)) && (len(o.named) == 0 || byName) {
 			o.matched[string(pod.UID)] = true
-			if key, use, ok := o.Cluster.Recorded(pod); ok {
+			if key, use, ok := o.Cluster.RecordedUsage(pod); ok {
 				recorded[key] = use
 			}
 		}
@@ -157,7 +157,7 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 	if usage.Denied { // few users may read device plugins
 		usage.Problems = nil
 		if len(recorded) == 0 && !o.waiting() {
-			o.Limit("usage")
+			o.NoteMissing("usage")
 		}
 	}
 	maps.Copy(recorded, usage.Pods)

@@ -126,7 +126,7 @@ func (o *Options) show(ctx context.Context) error {
 	if command := o.meant(report); command != "" {
 		fmt.Fprintf(o.ErrOut, "There is no node %s: did you mean the command %s?\n", table.Clean(o.nodes[0]), command)
 	}
-	if incomplete := o.Complain(report.Problems); !o.Watch { // a watch continues
+	if incomplete := o.PrintProblems(report.Problems); !o.Watch { // a watch continues
 		return incomplete
 	}
 	return nil

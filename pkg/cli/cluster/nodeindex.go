@@ -14,22 +14,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
-// Places has the nodes with GPU memory, for the question which pods may go there, and the resources that
-// the nodes offer.
-type Places struct {
+// NodeIndex contains the nodes with GPU memory, and the resources that all nodes offer. It finds the nodes
+// that a pod may use.
+type NodeIndex struct {
 	*reach.Nodes
 	offered map[v1.ResourceName]bool // by any node, with or without GPU memory
 	claimed map[types.UID]bool       // pods that have GPU memory by claims
 	partial bool                     // some nodes of the cluster are not included
 }
 
-// NewPlaces returns Places without nodes.
-func NewPlaces() *Places {
-	return &Places{Nodes: reach.NewNodes(), offered: make(map[v1.ResourceName]bool), claimed: make(map[types.UID]bool)}
+// NewNodeIndex returns a NodeIndex without nodes.
+func NewNodeIndex() *NodeIndex {
+	return &NodeIndex{Nodes: reach.NewNodes(), offered: make(map[v1.ResourceName]bool), claimed: make(map[types.UID]bool)}
 }
 
 // Add adds a node with its inventory.
-func (p *Places) Add(node *v1.Node, inv gpu.Inventory) {
+func (p *NodeIndex) Add(node *v1.Node, inv gpu.Inventory) {
 	for name := range node.Status.Allocatable {
 		p.offered[name] = p.offered[name] || api.Offers(node, name)
 	}
@@ -45,11 +45,11 @@ func (p *Places) Add(node *v1.Node, inv gpu.Inventory) {
 
 // HasByClaim reports whether a pod has GPU memory by a claim, according to the inventories of the added
 // nodes.
-func (p *Places) HasByClaim(pod *v1.Pod) bool { return p.claimed[pod.UID] }
+func (p *NodeIndex) HasByClaim(pod *v1.Pod) bool { return p.claimed[pod.UID] }
 
 // Unoffered returns a resource that a pod requests, that gpumem does not define and that no node offers;
 // empty if there is none or not all nodes are known.
-func (p *Places) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
+func (p *NodeIndex) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
 	if p.partial {
 		return ""
 	}
@@ -59,24 +59,24 @@ func (p *Places) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
 	return ""
 }
 
-// AsksFor reports whether a pod requests GPU memory, or waits for a resource that seems meant to be GPU
+// RequestsMemory reports whether a pod requests GPU memory, or waits for a resource that seems meant to be GPU
 // memory.
-func (p *Places) AsksFor(names api.Names, pod *v1.Pod) bool {
+func (p *NodeIndex) RequestsMemory(names api.Names, pod *v1.Pod) bool {
 	return names.Asks(pod) || p.Unoffered(names, pod) != ""
 }
 
 // WaitFacts returns the request of a pod without a node, and the nodes that its spec excludes.
-func (p *Places) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
+func (p *NodeIndex) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := p.Nodes.WaitFacts(names, pod)
 	if resource := p.Unoffered(names, pod); resource != "" {
-		w.InVain, _ = WaitsInVain(names, resource)
+		w.InVain, _ = UnofferedAdvice(names, resource)
 	}
 	return w
 }
 
-// WaitsInVain describes the fault of a pod that requests a resource that gpumem does not define and no
+// UnofferedAdvice describes the fault of a pod that requests a resource that gpumem does not define and no
 // node offers. It also returns the remedy.
-func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, fix string) {
+func UnofferedAdvice(names api.Names, resource v1.ResourceName) (wrong, fix string) {
 	meant := names.GPUMem()
 	fix = fmt.Sprintf("request %s in the pod's template", meant)
 	if _, base, _ := strings.Cut(string(resource), "/"); strings.Contains(base, "core") {

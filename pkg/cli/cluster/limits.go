@@ -16,9 +16,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Unseen lets Load answer a user who is allowed to read only one namespace. Load records in it which parts of
+// AccessLimits lets Load answer a user who is allowed to read only one namespace. Load records in it which parts of
 // the cluster this user is not allowed to read.
-type Unseen struct {
+type AccessLimits struct {
 	Namespace string // Load lists only its pods if the list of all namespaces' pods is forbidden
 
 	Nodes  error // error of the list of nodes; nil if Load has listed them
@@ -31,9 +31,9 @@ type Unseen struct {
 // Decisions is the part of an answer that the ClusterRole gpumem-viewer does not permit users to read.
 const Decisions = "decisions"
 
-// AskFor returns the rights that a user must request to see the missing parts of an answer. The string `system`
+// RequiredRights returns the rights that a user must request to see the missing parts of an answer. The string `system`
 // is gpumem's namespace.
-func AskFor(parts []string, system string) string {
+func RequiredRights(parts []string, system string) string {
 	var rights []string
 	if slices.ContainsFunc(parts, func(part string) bool { return part != Decisions }) {
 		rights = append(rights, "Ask for the ClusterRole gpumem-viewer; usage needs the Role of the same name too.")
@@ -44,8 +44,8 @@ func AskFor(parts []string, system string) string {
 	return strings.Join(rights, " ")
 }
 
-// Parts returns the parts of the answer that the user is not allowed to read.
-func (u *Unseen) Parts() (parts []string) {
+// MissingParts returns the parts of the answer that the user is not allowed to read.
+func (u *AccessLimits) MissingParts() (parts []string) {
 	if u == nil {
 		return nil
 	}
@@ -61,17 +61,17 @@ func (u *Unseen) Parts() (parts []string) {
 	return parts
 }
 
-// why returns a short reason why some nodes or pods are unknown.
-func (u *Unseen) why() string {
+// reason returns a short reason why some nodes or pods are unknown.
+func (u *AccessLimits) reason() string {
 	if u.Nodes != nil {
 		return "you may not list nodes"
 	}
 	return "you may not list the pods of all namespaces"
 }
 
-// nodes records a Forbidden error for the list of nodes, and returns nil. It returns any other error unchanged.
+// recordNodesError records a Forbidden error for the list of nodes, and returns nil. It returns any other error unchanged.
 // If u is nil, it returns the Forbidden error with the commands that work without nodes.
-func (u *Unseen) nodes(err error) error {
+func (u *AccessLimits) recordNodesError(err error) error {
 	switch {
 	case !apierrors.IsForbidden(err):
 		return err
@@ -82,17 +82,17 @@ func (u *Unseen) nodes(err error) error {
 	return nil
 }
 
-func (u *Unseen) anyNodes() bool { return u != nil && u.Nodes != nil }
+func (u *AccessLimits) hidesNodes() bool { return u != nil && u.Nodes != nil }
 
-// Any reports whether the user is not allowed to read some nodes or pods.
-func (u *Unseen) Any() bool { return u.anyNodes() || u != nil && u.Pods != nil }
+// IsLimited reports whether the user is not allowed to read some nodes or pods.
+func (u *AccessLimits) IsLimited() bool { return u.hidesNodes() || u != nil && u.Pods != nil }
 
-// Some reports whether the user is not allowed to read some nodes or pods, but Load has listed the other pods.
-func (u *Unseen) Some() bool { return u.Any() && !u.failed }
+// HasSomePods reports whether the user is not allowed to read some nodes or pods, but Load has listed the other pods.
+func (u *AccessLimits) HasSomePods() bool { return u.IsLimited() && !u.failed }
 
-// only returns the namespace to which Load has limited the list of pods; empty if the list covers all
+// namespaceLimit returns the namespace to which Load has limited the list of pods; empty if the list covers all
 // namespaces.
-func (u *Unseen) only() string {
+func (u *AccessLimits) namespaceLimit() string {
 	if u == nil || u.Pods == nil {
 		return ""
 	}
@@ -100,28 +100,28 @@ func (u *Unseen) only() string {
 }
 
 // listAllowedPods lists the pods of all namespaces. If the user is not allowed to do that, it lists only the
-// pods of Unseen.Namespace.
-func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Places) (found, error) {
-	pods, err := r.listPods(ctx, "", where, sel.EachPod)
-	if u := sel.Unseen; u != nil && u.Namespace != "" && apierrors.IsForbidden(err) {
-		ofAll := err
-		if pods, err = r.listPods(ctx, u.Namespace, where, sel.EachPod); err == nil {
-			u.Pods = ofAll
+// pods of AccessLimits.Namespace.
+func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, nodeIndex *NodeIndex) (loadedPods, error) {
+	pods, err := r.listPods(ctx, "", nodeIndex, sel.EachPod)
+	if u := sel.Limits; u != nil && u.Namespace != "" && apierrors.IsForbidden(err) {
+		forbidden := err
+		if pods, err = r.listPods(ctx, u.Namespace, nodeIndex, sel.EachPod); err == nil {
+			u.Pods = forbidden
 		}
 		if apierrors.IsForbidden(err) {
 			err = fmt.Errorf("%w; name a namespace that you may read with -n", err)
 		}
 	}
-	if sel.Unseen != nil {
-		sel.Unseen.failed = err != nil
+	if sel.Limits != nil {
+		sel.Limits.failed = err != nil
 	}
 	return pods, err
 }
 
-// said derives inventories from the annotations of pods, for a user who is not allowed to list nodes. Each
+// inventoriesFromPods derives inventories from the annotations of pods, for a user who is not allowed to list nodes. Each
 // inventory contains the GPUs of the node's listed pods. The function adds the node to `facts`, without cores,
 // because the cores of the node are unknown.
-func said(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
+func inventoriesFromPods(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
 	inventories := make(map[string]gpu.Inventory)
 	for _, p := range pods {
 		inv := inventories[p.node]
@@ -138,8 +138,8 @@ func said(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.In
 	return inventories
 }
 
-// indexesOf parses the annotation with the indexes of a pod's GPUs, in the order of its shares.
-func indexesOf(value string, a placement.Assignment) (indexes []int) {
+// parseIndexes parses the annotation with the indexes of a pod's GPUs, in the order of its shares.
+func parseIndexes(value string, a placement.Assignment) (indexes []int) {
 	for field := range strings.SplitSeq(value, ",") {
 		index, err := strconv.Atoi(field)
 		if err != nil {
