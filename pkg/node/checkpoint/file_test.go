@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -65,4 +66,18 @@ func namesIn(t *testing.T, dir string) (names []string) {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// A full disk leaves the file unchanged.
+func TestWriteFileOnAFullDisk(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.json")
+	if err := errors.Join(WriteFile(file, []byte("before"), 0o644), os.Symlink("/dev/full", file+halfSuffix)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(file, []byte("after"), 0o644); err == nil {
+		t.Error("no error")
+	}
+	if data, err := os.ReadFile(file); err != nil || string(data) != "before" {
+		t.Errorf("the file has %q, %v", data, err)
+	}
 }

@@ -164,7 +164,20 @@ func TestResponseInShares(t *testing.T) {
 			}
 		})
 	}
-	if got := DefaultConfig().Percent(allocation.Grant{Devices: []gpu.Device{t4}, Each: 3}); got != 100 {
-		t.Errorf("%d per cent of the cores where these are off", got)
+	inShares, inUnits := allocation.Grant{Devices: []gpu.Device{t4}, Each: 3}, allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360}}, Each: 3}
+	for _, tc := range []struct {
+		name  string
+		cores bool
+		grant allocation.Grant
+		want  int
+	}{
+		{"shares include no cores", false, inShares, 100},
+		{"shares include cores", true, inShares, 30},
+		{"an amount of memory includes all cores", true, inUnits, 100},
+		{"no GPU", true, allocation.Grant{}, 100},
+	} {
+		if got := (Config{ShareCores: tc.cores}).Percent(tc.grant); got != tc.want {
+			t.Errorf("%s: %d percent of the cores, want %d", tc.name, got, tc.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package grants
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -27,6 +28,41 @@ func TestAnOfferIsMadeWhenTheGPUsChange(t *testing.T) {
 	if now, _ := o.Now(); now.Why == "" || !now.Refused {
 		t.Errorf("what makes no sense is offered: %+v", now)
 	}
+}
+
+// An offer without a whole unit needs somebody to correct the cause. A node without GPUs does not.
+func TestOffersOfNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		inv     gpu.Inventory
+		why     string
+		refused bool
+	}{
+		"no GPU":                  {gpu.Inventory{UnitMiB: 1024}, "the driver is not loaded", false},
+		"GPUs that are too small": {gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 512, NUMANode: -1}}}, "no GPU has a whole unit of 1024 MiB to give", true},
+	} {
+		o := newOffer(tc.inv, "the driver is not loaded")
+		if o.Why != tc.why || o.Refused != tc.refused || len(o.Inventory.Devices) > 0 || len(o.List(gpu.Memory).GetDevices()) > 0 {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+}
+
+// TestReadersOfAnOffer read it concurrently, while the GPUs change. The race detector checks the lock.
+func TestReadersOfAnOffer(t *testing.T) {
+	source := plugintest.NewSource(plugintest.TwoGPUs())
+	o := NewOffers(source, true)
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for range 10 {
+				if inv, _ := o.Inventory(); !inv.Coreless || len(inv.Devices) != 2 {
+					t.Errorf("offered %+v", inv)
+				}
+				source.Set(func(*gpu.Inventory) {})
+			}
+		})
+	}
+	readers.Wait()
 }
 
 // Eight GPUs of 141 GB with a unit of 1 MiB would make a device list that the kubelet drops silently. It is

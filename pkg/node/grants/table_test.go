@@ -2,6 +2,7 @@ package grants
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -454,5 +455,40 @@ func TestTheLimitIsThatOfTheSmallestGPU(t *testing.T) {
 	}
 	if got.LimitMiB() != 800 {
 		t.Errorf("limit %d MiB, want 800", got.LimitMiB())
+	}
+}
+
+// TestAnInitContainerIsOne verifies that the table and package allocation agree about the kind of a container.
+func TestAnInitContainerIsOne(t *testing.T) {
+	for _, kind := range []placement.ContainerKind{placement.App, placement.Init} {
+		to := allocation.Attributed{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: placement.Container{Name: "c", Kind: kind}, Slots: []gpu.SlotID{"a-0"}}
+		g := NewGrant(to, allocation.Grant{Slots: to.Slots}, gpu.Inventory{}, nil)
+		if diff := cmp.Diff(to, g.Attributed()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestTwoGrantsExchangeTheirContainers covers an init container that has the grant of another call than the table
+// had assumed. The next process knows the exchange.
+func TestTwoGrantsExchangeTheirContainers(t *testing.T) {
+	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
+	table := loaded(store, "")
+	own, other := initial(grant("p", "warm", gpu.EnforcementMPS, "a-0")), grant("q", "main", gpu.EnforcementAdvisory, "a-1")
+	cores := initial(grant("p", "warm", gpu.EnforcementAdvisory, "a-c0"))
+	for _, g := range []Grant{own, other, cores} {
+		table.Put(g)
+	}
+	table.Attribute(own.ref(), "warm", other)
+	for name, table := range map[string]*Table{"this process": table, "the next one": loaded(store, "")} {
+		got := make(map[gpu.SlotID]string)
+		grants, _ := table.Grants()
+		for _, g := range grants {
+			got[g.Slots[0]] = fmt.Sprint(g.ref(), " ", g.UID, " ", g.Container, " ", g.Init)
+		}
+		want := map[gpu.SlotID]string{"a-0": "ns/q uid-q main false", "a-1": "ns/p uid-p warm true", "a-c0": "ns/p uid-p warm true"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }

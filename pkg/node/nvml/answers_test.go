@@ -568,3 +568,100 @@ func TestOneLostGPUOfAMachine(t *testing.T) {
 		t.Errorf("all are lost: %v", err)
 	}
 }
+
+// TestAMachineThatFails covers failures of calls that concern all GPUs.
+func TestAMachineThatFails(t *testing.T) {
+	m := newMachine(t4("GPU-a"))
+	for _, tc := range []struct {
+		n    int
+		ret  nvml.Return
+		want string
+	}{
+		{0, nvml.SUCCESS, "NVML reports no GPU"},
+		{1, nvml.ERROR_UNKNOWN, "NVML reports 1 GPUs: "},
+		{-1, nvml.SUCCESS, "NVML reports -1 GPUs: "},
+		{maxGPUs, nvml.SUCCESS, "GPU 0: the driver has lost it"},
+		{maxGPUs + 1, nvml.SUCCESS, "NVML reports 1025 GPUs: "},
+	} {
+		open := func() (nvml.Interface, string) {
+			lib, from := m.open()
+			if of, ok := lib.(*mock.Interface); ok {
+				of.DeviceGetCountFunc = func() (int, nvml.Return) { return tc.n, tc.ret }
+				of.DeviceGetHandleByIndexFunc = func(int) (nvml.Device, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
+			}
+			return lib, from
+		}
+		if _, _, _, _, err := (Machine{Open: open}).Parts(0, all); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("%d, %v: %v; want %q", tc.n, tc.ret, err, tc.want)
+		}
+	}
+	open := func() (nvml.Interface, string) {
+		lib, from := m.open()
+		replace(t, lib, "Shutdown", nvml.ERROR_UNKNOWN, 0)
+		return lib, from
+	}
+	if modes, err := (Machine{Open: open}).Modes(); len(modes) != 1 || err == nil || !strings.Contains(err.Error(), "shut NVML down") {
+		t.Errorf("a library that does not shut down: %v, %v", modes, err)
+	}
+}
+
+// TestComputeModesThatCannotBeRead omits GPUs without an answer. It returns an error if no GPU answers.
+func TestComputeModesThatCannotBeRead(t *testing.T) {
+	for _, function := range []string{"GetUUID", "GetComputeMode"} {
+		m := newMachine(t4("GPU-a"), t4("GPU-b"))
+		machine := Machine{Open: m.open}
+		replace(t, m.gpus[0].device, function, nvml.ERROR_GPU_IS_LOST, 0)
+		if modes, err := machine.Modes(); err != nil || !maps.Equal(modes, map[string]int{"GPU-b": 0}) {
+			t.Errorf("%s fails on one of two: %v, %v", function, modes, err)
+		}
+		replace(t, m.gpus[1].device, function, nvml.ERROR_UNKNOWN, 0)
+		if modes, err := machine.Modes(); len(modes) > 0 || err == nil || !strings.Contains(err.Error(), "GPU 0: the driver has lost it") || !strings.Contains(err.Error(), "GPU 1: NVML: ") {
+			t.Errorf("%s fails on both: %v, %v", function, modes, err)
+		}
+	}
+}
+
+// TestSupportedEvents never registers for events that a prober ignores.
+func TestSupportedEvents(t *testing.T) {
+	c := t4("GPU-a")
+	newMachine(c)
+	if got := supported(c.device); got != failures {
+		t.Errorf("events %#x of a GPU that supports all, want %#x", got, failures)
+	}
+	replace(t, c.device, "GetSupportedEventTypes", nvml.ERROR_NOT_SUPPORTED, 0)
+	if got := supported(c.device); got != nvml.EventTypeXidCriticalError {
+		t.Errorf("events %#x of a GPU that does not list them", got)
+	}
+}
+
+// TestAFileOfResetsThatCannotBeRead is an error for the command that clears resets.
+func TestAFileOfResetsThatCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := ClearResets(dir, "GPU-a"); err == nil {
+		t.Error("a directory is read as a file")
+	}
+	file := filepath.Join(dir, "resets.json")
+	if unknown, err := ClearResets(file, "GPU-a"); err != nil || !slices.Equal(unknown, []gpu.UUID{"GPU-a"}) {
+		t.Errorf("without a file: %v, %v", unknown, err)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ClearResets(file, "GPU-a"); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file without JSON: %v", err)
+	}
+}
+
+// TestALoadThatIsUnknown requires the module and the boot ID.
+func TestALoadThatIsUnknown(t *testing.T) {
+	h := host(t)
+	if h.Load() == "" {
+		t.Error("the load of a loaded driver is unknown")
+	}
+	if got := (Host{Sys: h.Sys, Proc: t.TempDir()}).Load(); got != "" {
+		t.Errorf("load %q without a boot ID", got)
+	}
+	if got := (Host{Sys: t.TempDir(), Proc: h.Proc}).Load(); got != "" {
+		t.Errorf("load %q without a module", got)
+	}
+}

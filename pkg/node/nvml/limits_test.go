@@ -174,10 +174,11 @@ func TestEachAnswerOfLimits(t *testing.T) {
 // TestAModeIsSetOnOneGPU changes one GPU next to a GPU that does not report its UUID.
 func TestAModeIsSetOnOneGPU(t *testing.T) {
 	var set []string
+	refuses := nvml.SUCCESS
 	device := func(uuid string, ret nvml.Return) *mock.Device {
 		return &mock.Device{
 			GetUUIDFunc:        func() (string, nvml.Return) { return uuid, ret },
-			SetComputeModeFunc: func(nvml.ComputeMode) nvml.Return { set = append(set, uuid); return nvml.SUCCESS },
+			SetComputeModeFunc: func(nvml.ComputeMode) nvml.Return { set = append(set, uuid); return refuses },
 		}
 	}
 	devices := []*mock.Device{device("GPU-a", nvml.ERROR_GPU_IS_LOST), device("GPU-b", nvml.SUCCESS), device("GPU-c", nvml.SUCCESS)}
@@ -197,5 +198,9 @@ func TestAModeIsSetOnOneGPU(t *testing.T) {
 	}
 	if err := m.SetMode("GPU-a", 3); err == nil || fmt.Sprint(set) != "[GPU-b]" {
 		t.Errorf("a lost GPU: set on %v, %v", set, err)
+	}
+	refuses = nvml.ERROR_NO_PERMISSION
+	if err := m.SetMode("GPU-c", 3); err == nil || fmt.Sprint(set) != "[GPU-b GPU-c]" {
+		t.Errorf("a refused mode: set on %v, %v", set, err)
 	}
 }

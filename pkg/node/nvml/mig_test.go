@@ -154,6 +154,28 @@ func TestInstancesOfAMachine(t *testing.T) {
 	}
 }
 
+// TestInstancesThatDoNotAnswer omits instances without an ID or attributes.
+func TestInstancesThatDoNotAnswer(t *testing.T) {
+	for function, ret := range map[string]nvml.Return{
+		"GetGpuInstanceId": nvml.ERROR_UNKNOWN, "GetAttributes": nvml.ERROR_NOT_SUPPORTED, "GetUUID": nvml.ERROR_GPU_IS_LOST,
+	} {
+		m := newMachine(sliced("GPU-a"))
+		handle, _ := m.gpus[0].device.GetMigDeviceHandleByIndex(0)
+		replace(t, handle, function, ret, 0)
+		s, err := open(m.open)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := s.read(0, nil, true).instances
+		if len(of) != 2 || of[0].failed != failure(ret) || of[1].failed != "" {
+			t.Errorf("%s returns %v: instances %+v", function, ret, of)
+		}
+		if _, _, instances, _, err := (Machine{Open: m.open}).Parts(0, all); err != nil || len(instances) != 1 || instances[0].UUID != "MIG-b" {
+			t.Errorf("%s returns %v: parts %+v, %v", function, ret, instances, err)
+		}
+	}
+}
+
 func TestPartsOfAMachine(t *testing.T) {
 	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-split"), t4("GPU-others"), sliced("GPU-lost"), sliced("GPU-sliced"))
 	m.gpus[1].reserved, m.gpus[2].mig, m.gpus[4].ret = 1024, nvml.DEVICE_MIG_ENABLE, nvml.ERROR_GPU_IS_LOST

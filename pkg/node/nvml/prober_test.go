@@ -189,6 +189,36 @@ func TestProberWithNoGPU(t *testing.T) {
 	})
 }
 
+// TestProberGivesAReason covers the reasons why a node offers no GPU although NVML lists some.
+func TestProberGivesAReason(t *testing.T) {
+	lost, split := t4("GPU-lost"), t4("GPU-split")
+	lost.ret, split.mig = nvml.ERROR_GPU_IS_LOST, nvml.DEVICE_MIG_ENABLE
+	for name, tc := range map[string]struct {
+		cards []*card
+		mig   bool
+		want  string
+	}{
+		"a lost GPU":                            {[]*card{lost}, false, "no GPU answers: the driver has lost it"},
+		"a lost GPU, with instances":            {[]*card{lost}, true, "no GPU answers: the driver has lost it"},
+		"a GPU without a UUID":                  {[]*card{t4("")}, false, "no GPU answers: it has no UUID"},
+		"a GPU in MIG mode":                     {[]*card{lost, split}, false, "all GPUs are in MIG mode, or do not answer"},
+		"a GPU in MIG mode without an instance": {[]*card{lost, split}, true, "all GPUs are in MIG mode without an instance, or do not answer"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := config(newMachine(tc.cards...).open)
+			cfg.MIG = tc.mig
+			p, logs := watched(t, cfg)
+			if inv, reason, _ := p.Inventory(); reason != tc.want || len(inv.Devices) > 0 {
+				t.Errorf("%s: %d GPUs, reason %q; want %q", name, len(inv.Devices), reason, tc.want)
+			}
+			pass(3 * retry)
+			if n := logs.FilterMessage("the node has no GPU to offer").Len(); n != 1 {
+				t.Errorf("%s: %d lines for one reason", name, n)
+			}
+		})
+	}
+}
+
 func TestProberLeavesMIGAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := t4("GPU-a"), t4("GPU-b")
@@ -583,6 +613,21 @@ func TestUseAfterTheClockWasSetBack(t *testing.T) {
 			t.Errorf("per cent (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// TestForeignMemoryIsRoundedUp verifies that a part of a MiB counts as a whole one, and that more than all of
+// the memory counts as all.
+func TestForeignMemoryIsRoundedUp(t *testing.T) {
+	d := tracked{Device: gpu.Device{MemoryMiB: 15360, Allocatable: 14}, reservedMiB: 450}
+	for bytes, want := range map[uint64]gpu.Units{0: 0, 1: 0, 574 * mib: 0, 574*mib + 1: 1, 575 * mib: 1, 15360 * mib: 14, 1<<64 - 1: 14} {
+		if got := d.foreignUnits(Config{UnitMiB: 1024}, bytes); got != want {
+			t.Errorf("%d bytes: %d units, want %d", bytes, got, want)
+		}
+	}
+	d.Allocatable = 10 // fewer than would fit
+	if got := d.foreignUnits(Config{UnitMiB: 1024}, mib); got != 0 {
+		t.Errorf("%d units of a GPU that offers fewer than it has", got)
+	}
 }
 
 func TestWhatForeignProgramsUseIsNotOffered(t *testing.T) {

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -149,6 +150,63 @@ func TestUnknownTimesAreToldApart(t *testing.T) {
 	}
 	if err := Sweep(proc, dir); err == nil || err.Error() != "the kernel does not report when the machine was booted" {
 		t.Errorf("a machine without a boot time: %v", err)
+	}
+}
+
+// TestSweepWithoutFacts removes nothing if it cannot tell which processes use the directory.
+func TestSweepWithoutFacts(t *testing.T) {
+	const before = -time.Hour
+	for name, tc := range map[string]struct {
+		spoil func(proc, dir string) error
+		fails bool
+		left  bool
+	}{
+		"the directory is gone": {func(_, dir string) error { return os.RemoveAll(dir) }, true, false},
+		"no boot time": {func(proc, _ string) error {
+			return os.WriteFile(filepath.Join(proc, "stat"), []byte("cpu 1 2\n"), 0o644)
+		}, true, true},
+		"no file with the boot time": {func(proc, _ string) error { return os.Remove(filepath.Join(proc, "stat")) }, true, true},
+		"a boot time that is no number": {func(proc, _ string) error {
+			return os.WriteFile(filepath.Join(proc, "stat"), []byte("btime x\n"), 0o644)
+		}, true, true},
+		"no namespace of its own": {func(proc, _ string) error { return os.RemoveAll(filepath.Join(proc, "self")) }, true, true},
+		"mounts that cannot be read": {func(proc, _ string) error {
+			file := filepath.Join(proc, "10", "mountinfo")
+			return errors.Join(os.Remove(file), os.Mkdir(file, 0o755))
+		}, true, true},
+		"the process ends before its mounts are read": {func(proc, _ string) error { return os.Remove(filepath.Join(proc, "10", "mountinfo")) }, false, false},
+		"the process ends before its start is read":   {func(proc, _ string) error { return os.Remove(filepath.Join(proc, "10", "stat")) }, false, false},
+		"its start is no number": {func(proc, _ string) error {
+			return os.WriteFile(filepath.Join(proc, "10", "stat"), []byte("10 (a) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 x 0 0\n"), 0o644)
+		}, true, true},
+		"a container uses it": {func(string, string) error { return nil }, false, true},
+	} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "torch_1")
+		if err := os.WriteFile(file, nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		proc := procOf(t, dir, process{mounts: Dir, started: before})
+		if err := tc.spoil(proc, dir); err != nil {
+			t.Fatal(err)
+		}
+		err := Sweep(proc, dir)
+		if _, gone := os.Stat(file); (err != nil) != tc.fails || (gone == nil) != tc.left {
+			t.Errorf("%s: %v, left: %t", name, err, gone == nil)
+		}
+	}
+}
+
+// TestOtherFileSystems verifies that only processes with this file system at /dev/shm count.
+func TestOtherFileSystems(t *testing.T) {
+	const device = 0x801 // 8:1
+	for line, want := range map[string]bool{
+		"3 1 8:1 / /dev/shm rw - tmpfs tmpfs rw": true, "3 1 8:2 / /dev/shm rw - tmpfs tmpfs rw": false,
+		"3 1 8:1 / /mnt rw - tmpfs tmpfs rw": false, "3 1 8:1 / /dev/shm": true, "3 1 8:1 /": false, "": false,
+	} {
+		if got := hasShm(line+"\n", device); got != want {
+			t.Errorf("%q: %t", line, got)
+		}
 	}
 }
 

@@ -1,0 +1,238 @@
+package enforcement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+var gpuA = []gpu.Device{{UUID: "GPU-a"}}
+
+// unreadable is a driver that cannot read the limits of one directory, nor of any path that is no directory.
+type unreadable struct {
+	*driver
+	dir string
+	err error
+}
+
+func (u unreadable) Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard uint64, ok bool, err error) {
+	if dir == u.dir {
+		return 0, 0, false, u.err
+	}
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return 0, 0, false, fmt.Errorf("%s is no control group", dir)
+	}
+	return u.driver.Get(ctx, id, dir)
+}
+
+// TestAChangeThatGetsNoTurn verifies that no change counts as done while another one runs.
+func TestAChangeThatGetsNoTurn(t *testing.T) {
+	d := newDriver(t)
+	k := newKernel(d, Cgroups{Root: d.root})
+	k.turn <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, err := range map[string]error{
+		"keep": k.keep(ctx, "GPU-a"), "undo": k.undo(ctx), "hold": k.hold(ctx, c1, gpuA, 1), "release": k.release(ctx, c1, gpuA),
+	} {
+		if !errors.Is(err, errBusy) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestALimitThatCannotBeReadBack is an error of the container.
+func TestALimitThatCannotBeReadBack(t *testing.T) {
+	d := newDriver(t)
+	k := newKernel(unreadable{d, filepath.Join(d.root, c1), errors.New("no answer")}, Cgroups{Root: d.root})
+	if err := k.hold(t.Context(), c1, gpuA, 1024); err == nil || !strings.Contains(err.Error(), "no answer") || len(k.limits) > 0 {
+		t.Errorf("%v, limits %v", err, k.limits)
+	}
+}
+
+// TestAReservationThatCannotBeReleased remains recorded until its release succeeds.
+func TestAReservationThatCannotBeReleased(t *testing.T) {
+	d := newDriver(t)
+	k := newKernel(d, Cgroups{Root: d.root})
+	if err := k.hold(t.Context(), c1, gpuA, 1024); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(d.root, c1)
+	delete(k.limits, dir)
+	k.cut[dir] = gpuA
+	d.stuck = dir
+	if err := k.undo(t.Context()); err == nil || len(k.cut) != 1 {
+		t.Errorf("%v, to release: %v", err, k.cut)
+	}
+	if _, err := k.test(t.Context(), gpuA); err == nil || !strings.Contains(err.Error(), "stuck") {
+		t.Errorf("the test of the driver passes: %v", err)
+	}
+	d.stuck = ""
+	if err := k.undo(t.Context()); err != nil || len(k.cut) != 0 {
+		t.Errorf("%v, to release: %v", err, k.cut)
+	}
+	d.wantReserved(t, map[string]uint64{})
+}
+
+// TestARemovedGroupNeedsNoLimit verifies that a limit is not set again after the container's group is gone.
+func TestARemovedGroupNeedsNoLimit(t *testing.T) {
+	d := newDriver(t)
+	k := newKernel(d, Cgroups{Root: d.root})
+	if err := k.hold(t.Context(), c1, gpuA, 1024); err != nil {
+		t.Fatal(err)
+	}
+	d.end(t, c1)
+	if err := k.keep(t.Context(), "GPU-b"); err != nil || len(k.limits) != 1 {
+		t.Errorf("another GPU: %v, limits %v", err, k.limits)
+	}
+	if err := k.keep(t.Context(), "GPU-a"); err != nil || len(k.limits) != 0 {
+		t.Errorf("%v, limits %v", err, k.limits)
+	}
+}
+
+// TestReleaseThatFails covers groups that release cannot find.
+func TestReleaseThatFails(t *testing.T) {
+	d := newDriver(t)
+	k := newKernel(d, Cgroups{Root: d.root})
+	if err := k.release(t.Context(), "", gpuA); err == nil {
+		t.Error("no group is released")
+	}
+	if err := os.Rename(filepath.Join(d.root, "kubepods"), filepath.Join(d.root, "other")); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.release(t.Context(), c1, gpuA); err == nil || !strings.Contains(err.Error(), "kubepods is not below") {
+		t.Errorf("without groups of pods: %v", err)
+	}
+}
+
+// TestSettleWithAGroupThatFails keeps the reservation above a group that cannot be read. A removed group counts
+// as empty, and files are no groups.
+func TestSettleWithAGroupThatFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err     error
+		settles bool
+	}{"it cannot be read": {errors.New("no answer"), false}, "it was removed": {fs.ErrNotExist, true}} {
+		d := newDriver(t)
+		k := newKernel(d, Cgroups{Root: d.root})
+		if err := k.hold(t.Context(), c1, gpuA, 1024); err != nil {
+			t.Fatal(err)
+		}
+		qos := filepath.Join(d.root, "kubepods/burstable")
+		if err := os.WriteFile(filepath.Join(qos, "cgroup.procs"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		k.driver = unreadable{d, filepath.Join(d.root, c1), tc.err}
+		soft, err := k.settle(t.Context(), "GPU-a", qos)
+		if (err == nil) != tc.settles || (soft == 0) != tc.settles {
+			t.Errorf("%s: reserved %d, %v", name, soft, err)
+		}
+	}
+}
+
+// TestTheScratchGroup covers a scratch group that the test of the driver can neither create nor remove.
+func TestTheScratchGroup(t *testing.T) {
+	d := newDriver(t)
+	k := newKernel(d, Cgroups{Root: d.root})
+	pods := filepath.Join(d.root, "kubepods")
+	if err := os.MkdirAll(filepath.Join(pods, scratch, "inner"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.test(t.Context(), gpuA); err == nil || !strings.Contains(err.Error(), "remove") {
+		t.Errorf("the scratch group stays: %v", err)
+	}
+	if err := errors.Join(os.RemoveAll(pods), os.WriteFile(pods, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.test(t.Context(), gpuA); err == nil || !strings.Contains(err.Error(), "mkdir") {
+		t.Errorf("no scratch group is created: %v", err)
+	}
+}
+
+// TestHowLongAResultIsValid covers the last moment of each kind of result. A result of other GPUs, or of another
+// driver, is never valid.
+func TestHowLongAResultIsValid(t *testing.T) {
+	failed := map[gpu.UUID]error{"GPU-b": errors.New("no")}
+	for name, tc := range map[string]struct {
+		last result
+		good time.Duration
+	}{
+		"passed":         {result{of: "615 GPU-a"}, retest},
+		"failed on one":  {result{of: "615 GPU-a", gpus: failed}, retry},
+		"failed on all":  {result{of: "615 GPU-a", err: errors.New("no")}, retry},
+		"of another GPU": {result{of: "615 GPU-b"}, 0},
+	} {
+		for _, early := range []time.Duration{1, 0} {
+			synctest.Test(t, func(t *testing.T) {
+				d := asleep{newDriver(t), make(chan struct{}, 8)}
+				k := newKernel(d, Cgroups{Root: d.root})
+				tc.last.at = time.Now()
+				k.tested = tc.last
+				time.Sleep(tc.good - early)
+				_, ended := k.begun(t.Context(), "615 GPU-a", gpuA)
+				if (ended == nil) != (early > 0 && tc.good > 0) {
+					t.Errorf("%s: %s before the end of its time, a new test starts: %t", name, early, ended != nil)
+				}
+				time.Sleep(2 * testPatience)
+			})
+		}
+	}
+	for _, early := range []time.Duration{1, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			d := asleep{newDriver(t), make(chan struct{}, 8)}
+			k := newKernel(d, Cgroups{Root: d.root})
+			k.tested = result{of: "615 GPU-a", at: time.Now(), gpus: failed}
+			time.Sleep(retest + testPatience - early)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			gpus, err := k.proven(ctx, "615", gpuA)
+			if (err == nil) != (early > 0) || (len(gpus) == 1) != (early > 0) {
+				t.Errorf("while a test runs, %s before the end: %v, %v", early, gpus, err)
+			}
+			time.Sleep(2 * testPatience)
+		})
+	}
+}
+
+// TestAJudgementOfANodeThatEnds is not logged: calls that were interrupted prove nothing.
+func TestAJudgementOfANodeThatEnds(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	h := newHost(t)
+	h.set(func(f *Facts) { f.Driver = "580" })
+	n := NewNode(Auto, interval, h, h.probes(), zap.New(core))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	inv, _, _ := h.Inventory()
+	n.judge(ctx, inv, "")
+	if logs.Len() > 0 {
+		t.Errorf("logged %v", logs.All())
+	}
+	n.judge(t.Context(), inv, "")
+	if logs.FilterMessage("enforcement judged").Len() != 1 {
+		t.Errorf("logged %v", logs.All())
+	}
+}
+
+// TestNoMPSAtLevelAdvisory verifies that containers do not become clients of a daemon that works, if the
+// administrator wants the level advisory.
+func TestNoMPSAtLevelAdvisory(t *testing.T) {
+	for mode, want := range map[Mode]bool{"advisory": false, "mps": true, "kernel": true, Auto: true} {
+		h := newHost(t)
+		n := NewNode(mode, interval, h, h.probes(), zap.NewNop())
+		n.Update(t.Context(), n.judge)
+		if inv, _, _ := n.Inventory(); inv.MPS != want {
+			t.Errorf("mode %s: MPS %t", mode, inv.MPS)
+		}
+	}
+}
