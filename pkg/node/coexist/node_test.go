@@ -557,3 +557,13 @@ func TestAnIndexSelectsTheGPUThatHadItFirst(t *testing.T) {
 		}
 	})
 }
+
+func TestFirstNames(t *testing.T) {
+	for want, names := range map[string][]string{
+		"": nil, "a": {"a"}, "a, b": {"b", "a"}, "a, b and 1 more": {"c", "b", "a"}, "a, b and 2 more": {"d", "c", "b", "a"},
+	} {
+		if got := firstNames(slices.Values(names), 2); got != want {
+			t.Errorf("%v: %q, want %q", names, got, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,4 +22,26 @@ func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
 			t.Errorf("it waits until %v after the second was sent, want %v", waited, BindTimeout)
 		}
 	})
+}
+
+// TestBindsThatEndTogether report unknown outcomes concurrently. The race detector checks the lock.
+func TestBindsThatEndTogether(t *testing.T) {
+	b := Binder{Now: time.Now}
+	sent := b.Now().Add(-BindTimeout)
+	var binds sync.WaitGroup
+	for i := range 8 {
+		binds.Go(func() {
+			leave := b.end.enter()
+			defer leave()
+			b.end.unknown(sent.Add(-time.Duration(i) * time.Second))
+			b.end.begun()
+		})
+	}
+	binds.Wait()
+	b.Drain()
+	if want := sent.Add(BindTimeout); !b.end.lands.Equal(want) || !b.end.begun() {
+		t.Errorf("bindings may land until %v, want %v", b.end.lands, want)
+	}
+	b.end.enter()() // does not make a later Drain wait
+	b.Drain()
 }

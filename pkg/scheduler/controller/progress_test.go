@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"strconv"
+	"sync"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -62,5 +64,24 @@ func TestProgress(t *testing.T) {
 				t.Error("a version that is not reached counts as told")
 			}
 		})
+	}
+}
+
+// TestProgressDuringEvents reads the progress while events arrive. The race detector checks the lock.
+func TestProgressDuringEvents(t *testing.T) {
+	p := &progress{listed: func() string { return "1" }}
+	follow := p.follow(toolscache.ResourceEventHandlerFuncs{})
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for version := range 100 {
+				p.past("1000")
+				follow.OnAdd(&v1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version + 1)}}, false)
+			}
+		})
+	}
+	readers.Wait()
+	if p.seen != "100" {
+		t.Errorf("seen up to %q, want 100", p.seen)
 	}
 }

@@ -449,6 +449,17 @@ func TestPrioritizeLetsOneNodeStandAlone(t *testing.T) {
 	}
 }
 
+func TestPrioritizeWithoutANodeThatFits(t *testing.T) {
+	w := newWorld(t)
+	for _, nodes := range [][]string{{}, {"plain"}, {"plain", "gone"}} {
+		for _, h := range *w.Prioritize(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("pod", "3"), NodeNames: &nodes}) {
+			if h.Score != 0 {
+				t.Errorf("node %s has score %d", h.Host, h.Score)
+			}
+		}
+	}
+}
+
 func TestBindWritesNodeAndGPUAtOnce(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")

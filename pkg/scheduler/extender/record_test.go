@@ -112,6 +112,28 @@ func TestRefusalsAreRememberedWithTheirReason(t *testing.T) {
 	})
 }
 
+func TestPreemptionsAreRemembered(t *testing.T) {
+	w, _ := crowded(t)
+	log := w.remembering()
+	for _, tc := range []struct {
+		units    string
+		proposed nodesToVictims
+		want     decisions.Decision
+	}{
+		{"40", nodesToVictims{"pair": victims(0, "low-0"), "big": victims(0, "bulk")}, decisions.Decision{Result: decisions.Fits, Asked: 2, Fit: 1}},
+		{"40", nodesToVictims{"pair": victims(0, "low-0")}, decisions.Decision{
+			Result: decisions.Unfit, Asked: 1, Reason: placement.Insufficient.String(), Message: noneIsEnough,
+		}},
+	} {
+		w.preempt(w.preemptor(tc.units), tc.proposed)
+		tc.want.Verb = decisions.Preempt
+		got := log.Pods("team", "vip")[0].Decisions[0]
+		if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(decisions.Decision{}, "Time", "Nodes")); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
 func TestAnswersAreTimed(t *testing.T) {
 	w := newWorld(t)
 	took := make(map[string]time.Duration)
