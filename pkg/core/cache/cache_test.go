@@ -1359,3 +1359,19 @@ func TestReadersWhileNodesComeAndGo(t *testing.T) {
 	close(done)
 	readers.Wait()
 }
+
+// TestAViewCountsExpectedPods verifies that the view for ranking lacks the memory of expected pods, except the
+// asking pod's.
+func TestAViewCountsExpectedPods(t *testing.T) {
+	own, other := bound("own", ask(2), 0), bound("other", ask(3), 0)
+	n := placement.NewNode("n", inventory(10), nil)
+	n.Expected = []placement.Holding{own, other}
+	for _, tc := range []struct {
+		pod  placement.PodRef
+		want gpu.Units
+	}{{own.Pod, 7}, {other.Pod, 8}, {placement.PodRef{UID: "stranger"}, 5}} {
+		if got := NewQuestion(tc.pod, ask(1), placement.Binpack).View(&n).Devices[0].Free(); got != tc.want {
+			t.Errorf("for pod %s %d units are free, want %d", tc.pod.UID, got, tc.want)
+		}
+	}
+}

@@ -1,10 +1,13 @@
 package nri
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // TestHoldReportsWhetherContainersWait verifies that the plugin tries again only while a container lacks its limit,
@@ -27,5 +30,23 @@ func TestHoldReportsWhetherContainersWait(t *testing.T) {
 	c.fail = nil
 	if p.hold(t.Context(), nil) || len(p.waiting) != 0 {
 		t.Error("a container waits that has its limit")
+	}
+}
+
+// TestMessagesOfTheLibraryAreForPeopleWhoDebug verifies that NRI's library logs everything, and nothing above
+// debug.
+func TestMessagesOfTheLibraryAreForPeopleWhoDebug(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	l := logger{zap.New(core).Sugar()}
+	for i, log := range []func(context.Context, string, ...any){l.Debugf, l.Infof, l.Warnf, l.Errorf} {
+		log(t.Context(), "line %d", i)
+	}
+	for i, line := range logs.All() {
+		if want := fmt.Sprint("line ", i); line.Message != want || line.Level != zap.DebugLevel {
+			t.Errorf("%s: %q, want %q", line.Level, line.Message, want)
+		}
+	}
+	if logs.Len() != 4 {
+		t.Errorf("%d lines of 4", logs.Len())
 	}
 }
