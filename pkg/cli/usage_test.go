@@ -69,7 +69,7 @@ func TestTimeOfAGPUIsASum(t *testing.T) {
 		t.Fatal(u.Problems)
 	}
 	for name, want := range map[string]*int{"one": new(29), "idle": new(0), "two": new(120), "partly": nil, "unknown": nil, "uses-nothing": nil} {
-		if diff := cmp.Diff(want, u.Pods[printers.Used{Node: "gpu-a", Name: "ml/" + name}].SM); diff != "" {
+		if diff := cmp.Diff(want, u.Pods[printers.UsageKey{Node: "gpu-a", Name: "ml/" + name}].SM); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

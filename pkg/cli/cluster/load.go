@@ -80,7 +80,7 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 	maps.Copy(facts.Pods, pods.byClaims)
 	for _, w := range pods.waiting {
 		if _, shown := inventories[w.Nominated]; shown && !w.Request.Empty() {
-			state.NominatePod(w.Nominated, w.Pod, w.Request, w.At, time.Time{})
+			state.NominatePod(w.Nominated, w.Pod, w.Request, w.NominatedGPUs, time.Time{})
 		}
 	}
 	// Add nodes last, so that the cache computes the sums of each node once.
@@ -107,7 +107,7 @@ func (r *Reader) loadNodes(ctx context.Context, sel Selection, nodeIndex *NodeIn
 		}
 		inv, err := r.Names.InventoryOf(node)
 		f := nodeFacts(r.Names, node, inv)
-		f.Wanted = len(sel.Names) > 0
+		f.NamedByUser = len(sel.Names) > 0
 		if err != nil {
 			f.Problem = OneLine(err)
 			facts.Problems = append(facts.Problems, problem("node "+node.Name, err))

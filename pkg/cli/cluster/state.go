@@ -35,10 +35,10 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namesp
 	pods := func(namespace string) error {
 		return r.eachPod(ctx, namespace, notSucceededSelector, func() { s.Pods, s.ControlPlane = nil, nil }, func(pod *v1.Pod) {
 			// Store only the pods that checks read: a cluster may have many others.
-			if doctor.Concerns(r.Names, pod) {
+			if doctor.IsRelevantPod(r.Names, pod) {
 				s.Pods = append(s.Pods, *pod)
 			}
-			if doctor.Controls(pod) {
+			if doctor.IsControlPlanePod(pod) {
 				s.ControlPlane = append(s.ControlPlane, *pod)
 			}
 		})

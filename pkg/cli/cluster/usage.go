@@ -30,8 +30,8 @@ const (
 
 // Usage is the usage of GPUs and pods that device plugins have measured, each on its own node.
 type Usage struct {
-	GPUs     map[printers.Used]printers.Usage
-	Pods     map[printers.Used]printers.Usage
+	GPUs     map[printers.UsageKey]printers.Usage
+	Pods     map[printers.UsageKey]printers.Usage
 	Problems []inspect.Problem
 	Denied   bool // the user may not read the metrics of device plugins
 }
@@ -39,9 +39,9 @@ type Usage struct {
 var errDenied = errors.New("reading the metrics of device plugins requires the right to get pods/proxy")
 
 // RecordedUsage returns the usage that a pod's annotations record. Ok is false if they record none.
-func (r *Reader) RecordedUsage(pod *v1.Pod) (key printers.Used, usage printers.Usage, ok bool) {
+func (r *Reader) RecordedUsage(pod *v1.Pod) (key printers.UsageKey, usage printers.Usage, ok bool) {
 	use, ok := r.Names.UseOf(pod)
-	return printers.Used{Node: pod.Spec.NodeName, Name: pod.Namespace + "/" + pod.Name}, printers.Usage{UsedMiB: use.UsedMiB, PeakMiB: &use.PeakMiB}, ok
+	return printers.UsageKey{Node: pod.Spec.NodeName, Name: pod.Namespace + "/" + pod.Name}, printers.Usage{UsedMiB: use.UsedMiB, PeakMiB: &use.PeakMiB}, ok
 }
 
 // MaxListed is the maximum number of problems, or of nodes with one, that an answer lists.
@@ -50,7 +50,7 @@ const MaxListed = 20
 // Usage reads the metrics of the device plugins on these nodes, or on all nodes if none is given,
 // through the proxy of the API server.
 func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
-	out := Usage{GPUs: make(map[printers.Used]printers.Usage), Pods: make(map[printers.Used]printers.Usage)}
+	out := Usage{GPUs: make(map[printers.UsageKey]printers.Usage), Pods: make(map[printers.UsageKey]printers.Usage)}
 	plugins, err := r.Plugins(ctx)
 	if err != nil {
 		out.Problems = append(out.Problems, inspect.Problem{Object: "device plugins", Message: OneLine(err)})
@@ -127,11 +127,11 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 		}
 	}
 	each(answers.GPUUsed, func(labels map[string]string, used float64) {
-		u.GPUs[printers.Used{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: int64(used / mib)}
+		u.GPUs[printers.UsageKey{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: int64(used / mib)}
 	})
-	eachPod := func(name string, f func(key printers.Used, pod *printers.Usage, value float64)) {
+	eachPod := func(name string, f func(key printers.UsageKey, pod *printers.Usage, value float64)) {
 		each(name, func(labels map[string]string, value float64) {
-			key := printers.Used{Node: node, Name: labels["namespace"] + "/" + labels["pod"]}
+			key := printers.UsageKey{Node: node, Name: labels["namespace"] + "/" + labels["pod"]}
 			pod := u.Pods[key]
 			f(key, &pod, value)
 			u.Pods[key] = pod
@@ -142,12 +142,12 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 			Object: "usage on " + node, Message: fmt.Sprintf("NVML counts %d MiB of MPS clients on GPU %s as memory of the MPS server: the usage of pods with MPS on this GPU is too low", int64(used/mib), labels["uuid"]),
 		})
 	})
-	unknown := make(map[printers.Used]int) // number of a pod's containers and GPUs without a share of GPU time
-	eachPod(containerUsed, func(key printers.Used, pod *printers.Usage, used float64) {
+	unknown := make(map[printers.UsageKey]int) // number of a pod's containers and GPUs without a share of GPU time
+	eachPod(containerUsed, func(key printers.UsageKey, pod *printers.Usage, used float64) {
 		pod.UsedMiB += int64(used / mib)
 		unknown[key]++
 	})
-	eachPod(containerSM, func(key printers.Used, pod *printers.Usage, share float64) {
+	eachPod(containerSM, func(key printers.UsageKey, pod *printers.Usage, share float64) {
 		if pod.SM == nil {
 			pod.SM = new(int)
 		}
@@ -160,7 +160,7 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 			u.Pods[name] = pod
 		}
 	}
-	eachPod(containerPeak, func(_ printers.Used, pod *printers.Usage, peak float64) {
+	eachPod(containerPeak, func(_ printers.UsageKey, pod *printers.Usage, peak float64) {
 		if pod.PeakMiB == nil {
 			pod.PeakMiB = new(int64)
 		}

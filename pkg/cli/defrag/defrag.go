@@ -157,7 +157,7 @@ func (o *Options) noPlanError(c *evictionPlanner, goal defrag.Goal, nodes []plac
 	}
 	overdrawn := ""
 	if n, ok := goal.Overdrawn(nodes); ok {
-		if refusal := inspect.Overdraws(goal.Request, n); refusal != nil {
+		if refusal := inspect.OverdrawnRefusal(goal.Request, n); refusal != nil {
 			overdrawn = "; node " + n.Name + ": " + reasons.Refusal(refusal)
 		}
 	}

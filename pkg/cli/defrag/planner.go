@@ -188,7 +188,7 @@ func (c *evictionPlanner) nodeAccepts(ref placement.PodRef, nodeName string) boo
 	if pod == nil {
 		return true
 	}
-	return reach.KeepsOff(pod, node) == nil
+	return reach.ExclusionRefusal(pod, node) == nil
 }
 
 // goalName renders the goal of the plan for messages.

@@ -71,7 +71,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if young, left := state.Young(); o.wait && len(young) > 0 {
+	if young, left := state.YoungWorkloads(); o.wait && len(young) > 0 {
 		fmt.Fprintf(o.ErrOut, "Waiting %s, until all workloads can be checked\n", duration.HumanDuration(left))
 		select {
 		case <-ctx.Done():

@@ -32,27 +32,29 @@ func (e *explanation) explainWaiting(pod inspect.WaitFacts, nodes []placement.No
 		e.explainWithoutNodes(pod, facts)
 		return
 	}
-	var chances []inspect.Chance
+	var results []inspect.NodeResult
 	for _, n := range nodes {
 		if len(n.Devices) > 0 {
-			chances = append(chances, facts.Chance(pod, n))
+			results = append(results, facts.EvaluateNode(pod, n))
 		}
 	}
-	slices.SortStableFunc(chances, inspect.Chance.Compare)
-	e.Summary, e.Advice = summary(pod, chances, facts), schedulerAdvice(pod, facts)
-	e.fitsSomeNode = slices.ContainsFunc(chances, inspect.Chance.Good)
-	e.fragmented = slices.ContainsFunc(chances, func(c inspect.Chance) bool { return c.Reason == placement.Fragmented && c.Refusal == nil && !c.KeptOff })
-	if !showAll && len(chances) > shownNodes {
-		e.omittedNodes = len(chances) - shownNodes
-		chances = chances[:shownNodes]
+	slices.SortStableFunc(results, inspect.NodeResult.Compare)
+	e.Summary, e.Advice = summary(pod, results, facts), schedulerAdvice(pod, facts)
+	e.fitsSomeNode = slices.ContainsFunc(results, inspect.NodeResult.IsPlaceable)
+	e.fragmented = slices.ContainsFunc(results, func(c inspect.NodeResult) bool {
+		return c.Reason == placement.Fragmented && c.Refusal == nil && !c.IsExcluded
+	})
+	if !showAll && len(results) > shownNodes {
+		e.omittedNodes = len(results) - shownNodes
+		results = results[:shownNodes]
 	}
-	for _, c := range chances {
+	for _, c := range results {
 		n := describeNode(pod.Request, c.Node, placement.Assignment{}, facts.Nodes[c.Node.Name])
 		switch {
 		case c.Refusal != nil:
 			n.Reason, n.Message = c.Refusal.Reason, reasons.Refusal(c.Refusal)
 		case !c.Fits():
-			n.Reason, n.Message = c.Reason.String(), c.Why()
+			n.Reason, n.Message = c.Reason.String(), c.Explain()
 		}
 		e.Now = append(e.Now, n)
 	}
@@ -80,42 +82,42 @@ func schedulerAdvice(pod inspect.WaitFacts, facts inspect.Facts) string {
 
 // describeNode describes a node for a request, with the author and the reason of each cordon.
 func describeNode(req placement.Request, n placement.Node, chosen placement.Assignment, facts inspect.NodeFacts) decisions.Node {
-	out := decisions.Look(req, n, chosen)
+	out := decisions.DescribeNode(req, n, chosen)
 	for i, d := range n.Devices {
 		out.GPUs[i].Unhealthy = facts.Causes(d)
 	}
 	return out
 }
 
-// summary returns a line with the reason why a pod waits. The chances must be sorted.
-func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Facts) string {
+// summary returns a line with the reason why a pod waits. The results must be sorted.
+func summary(pod inspect.WaitFacts, results []inspect.NodeResult, facts inspect.Facts) string {
 	fitCount, allowedCount := 0, 0
-	for _, c := range chances {
-		if c.Good() {
+	for _, c := range results {
+		if c.IsPlaceable() {
 			fitCount++
 		}
-		if !c.KeptOff {
+		if !c.IsExcluded {
 			allowedCount++
 		}
 	}
 	nodesText := countNodes(allowedCount)
-	if allowedCount < len(chances) {
+	if allowedCount < len(results) {
 		nodesText += " that its nodeSelector, affinity and tolerations allow"
 	}
 	unserved := pod.Unserved(facts.Schedulers)
 	var s string
 	switch {
-	case len(chances) == 0:
+	case len(results) == 0:
 		s = "waits: no node offers GPU memory; kubectl inspect gpumem doctor shows the cause"
 	case fitCount > 0:
 		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fitCount, nodesText, cmp.Or(unserved, schedulerMessage(pod), inspect.AskEvents))
 	case pod.Request.Cores() > 0 && facts.CoresOff != "":
 		s = "waits: " + facts.CoresOff
 	case allowedCount == 0:
-		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", countNodes(len(chances)), chances[0].Node.Name, chances[0].Why())
+		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", countNodes(len(results)), results[0].Node.Name, results[0].Explain())
 	default:
-		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", nodesText, chances[0].Node.Name, chances[0].Why())
-		if tainted := inspect.Tainted(chances...); tainted != "" {
+		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", nodesText, results[0].Node.Name, results[0].Explain())
+		if tainted := inspect.Tainted(results...); tainted != "" {
 			s += "; " + tainted
 		}
 	}
@@ -127,10 +129,10 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 
 // schedulerMessage returns the last message of the pod's scheduler; empty if there is none.
 func schedulerMessage(pod inspect.WaitFacts) string {
-	if pod.Said == "" {
+	if pod.LastMessage == "" {
 		return ""
 	}
-	return "its scheduler says: " + pod.Said
+	return "its scheduler says: " + pod.LastMessage
 }
 
 // renderRequest renders a request, for example "3 GiB on each of 2 GPUs", with the pod's constraints and

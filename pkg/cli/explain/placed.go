@@ -44,9 +44,9 @@ func (o *Options) explainPlacement(ctx context.Context, pod *v1.Pod) string {
 // first. The line names the closest node with the model, and its current state. The function omits models
 // that no node could ever assign to the pod.
 func preferredModels(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
-	own = cluster.NodeWithoutPod(own, pod.Pod) // the pod would leave its GPUs
-	liked := make(map[string]placement.Device) // a device of each model
-	best := make(map[string]inspect.Chance)    // by model
+	own = cluster.NodeWithoutPod(own, pod.Pod)  // the pod would leave its GPUs
+	liked := make(map[string]placement.Device)  // a device of each model
+	best := make(map[string]inspect.NodeResult) // by model
 	for _, n := range nodes {
 		if n.Name == own.Name {
 			n = own
@@ -54,10 +54,10 @@ func preferredModels(pod inspect.WaitFacts, own placement.Node, a placement.Assi
 		for model, d := range betterModels(pod.Request, own, a, n) {
 			narrow := pod
 			narrow.Request.Models = placement.NewGlobs(model)
-			chance := facts.Chance(narrow, n)
+			result := facts.EvaluateNode(narrow, n)
 			was, known := best[model]
-			if !chance.KeptOff && !chance.Unresolvable() && (!known || chance.Compare(was) < 0) {
-				liked[model], best[model] = d, chance
+			if !result.IsExcluded && !result.Unresolvable() && (!known || result.Compare(was) < 0) {
+				liked[model], best[model] = d, result
 			}
 		}
 	}
@@ -66,8 +66,8 @@ func preferredModels(pod inspect.WaitFacts, own placement.Node, a placement.Assi
 		return cmp.Or(cmp.Compare(likes.Cost(liked[x].Speed), likes.Cost(liked[y].Speed)), cmp.Compare(x, y))
 	})
 	for _, model := range models {
-		now := best[model].Why()
-		if best[model].Good() {
+		now := best[model].Explain()
+		if best[model].IsPlaceable() {
 			now = "it would fit; a pod that is placed is not moved"
 		}
 		lines = append(lines, fmt.Sprintf("%s on %s; now: %s", model, best[model].Node.Name, now))

@@ -56,7 +56,7 @@ func (e *explanation) setBlockingPods(pod inspect.WaitFacts, revision rollout, r
 		e.Replaced += fmt.Sprintf(". They belong to the previous revision of Deployment %s, which deletes them only when the new pod runs: "+
 			"with spec.strategy.rollingUpdate.maxSurge: 0 and maxUnavailable: 1 it deletes one first", revision.deployment)
 	}
-	noScheduler := pod.Unseen && e.Advice != "" // free memory does not help a pod with a wrong schedulerName
+	noScheduler := pod.NotConsidered && e.Advice != "" // free memory does not help a pod with a wrong schedulerName
 	if e.fragmented && e.Terminating == "" && e.Replaced == "" && !noScheduler {
 		e.Advice = fmt.Sprintf("kubectl inspect gpumem defrag %s plans which pods to move: a node has enough free memory in all", pod.Pod)
 	}
@@ -91,7 +91,7 @@ func simulateDeletion(pod inspect.WaitFacts, nodes []placement.Node, facts inspe
 		switch {
 		case facts.PodsUnknown:
 			unsure, helps = append(unsure, description), helps || units >= pod.Request.Units()
-		case facts.Chance(pod, n.Without(deleted)).Good():
+		case facts.EvaluateNode(pod, n.Without(deleted)).IsPlaceable():
 			return description + "; the pod fits once they are gone", true
 		case line == "":
 			line, helps = description+", which is not enough", true

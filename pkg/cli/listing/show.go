@@ -106,7 +106,7 @@ func watchRows[R any](ctx context.Context, l *Flags, v View[R], report inspect.R
 
 // linesOf returns the visible cells of each row by ID, without the columns that show an age.
 func linesOf[R any](l *Flags, v View[R], report inspect.Report, rows []R) map[string]string {
-	columns := slices.DeleteFunc(table.Shown(columnsOf(l, v, report), l.Format == cmdutil.Wide), func(c table.Column[R]) bool { return c.Ages })
+	columns := slices.DeleteFunc(table.VisibleColumns(columnsOf(l, v, report), l.Format == cmdutil.Wide), func(c table.Column[R]) bool { return c.Ages })
 	lines := make(map[string]string, len(rows))
 	for _, row := range rows {
 		lines[v.ID(row)] = strings.Join(table.Cells(columns, row), "\x00")

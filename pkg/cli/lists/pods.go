@@ -46,7 +46,7 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 	}, &Pods{
 		columns:   func(r inspect.Report) []table.Column[printers.PodRow] { return printers.PodColumns(r, waiting) },
 		notes:     printers.PodNotes,
-		selects:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
+		selects:   func(p printers.PodRow) bool { return !waiting || p.IsWaiting() },
 		waiting:   func() bool { return waiting },
 		printsEnd: func() bool { return !waiting }, // a pod that leaves this list may have got a node
 	}, ".node", ".granted.MiB", ".waitsFor.MiB")
@@ -63,7 +63,7 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 	}, &Pods{
 		columns:   func(inspect.Report) []table.Column[printers.PodRow] { return printers.TopColumns() },
 		notes:     printers.TopNotes,
-		selects:   func(p printers.PodRow) bool { return !p.Waits() },
+		selects:   func(p printers.PodRow) bool { return !p.IsWaiting() },
 		waiting:   func() bool { return false },
 		printsEnd: func() bool { return false },
 	}, ".node", ".granted.MiB", ".usage.usedMiB", ".usage.smPercent")
@@ -96,7 +96,7 @@ func (o *Pods) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	endRow := printers.PodRow.End
+	endRow := printers.PodRow.EndRow
 	if !o.printsEnd() {
 		endRow = nil
 	}
@@ -135,7 +135,7 @@ func (o *Pods) rows(r inspect.Report, u cluster.Usage) []printers.PodRow {
 func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report, cluster.Usage, error) {
 	missing, unseen := maps.Clone(o.named), o.NewAccessLimits()
 	o.limits = unseen
-	recorded := make(map[printers.Used]printers.Usage)
+	recorded := make(map[printers.UsageKey]printers.Usage)
 	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Limits: unseen, EachPod: func(pod *v1.Pod) {
 		if only := o.Namespace(); only != "" && pod.Namespace != only {
 			return // a pod of another namespace with the same name

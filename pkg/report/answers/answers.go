@@ -28,8 +28,8 @@ const Max = 4 << 20
 const AtOnce = 32
 
 // Read reads a response. It returns an error if the response exceeds Max.
-func Read(from io.Reader) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(from, Max+1))
+func Read(reader io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(reader, Max+1))
 	if err == nil && len(text) > Max {
 		err = fmt.Errorf("the answer exceeds %d MiB", Max>>20)
 	}

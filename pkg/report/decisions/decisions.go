@@ -172,15 +172,15 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(List{Pods: l.Pods(query.Get("namespace"), query.Get("pod"))})
 }
 
-// Look describes a node for a request. Chosen are the GPUs that the pod has been assigned, if any.
-func Look(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
+// DescribeNode describes a node for a request. Chosen are the GPUs that the pod has been assigned, if any.
+func DescribeNode(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB, GPUs: make([]GPU, 0, len(n.Devices))}
 	for _, d := range n.Devices {
 		left := n.Left(d)
 		cores := left.Cores
 		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Allocatable, Free: left.Units, FreeCores: &cores, Unhealthy: reasons.Causes(d.Status), Status: d.Status}
 		switch reason := n.Check(req, d); {
-		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
+		case reason == placement.Insufficient && n.Check(memoryOnly(req), d) == placement.Fits:
 			g.Reason = InsufficientCores
 		case reason != placement.Fits:
 			g.Reason = reason.String()
@@ -215,8 +215,8 @@ var scores = func() (all [ranking.MaxScore + 1]int64) {
 	return all
 }()
 
-// memoryOf returns the request without cores.
-func memoryOf(req placement.Request) placement.Request {
+// memoryOnly returns the request without cores.
+func memoryOnly(req placement.Request) placement.Request {
 	req.Containers = req.Containers.Each(func(c *placement.Container) { c.Cores = 0 })
 	return req
 }
@@ -262,7 +262,7 @@ func (c *Closest) Names() iter.Seq[string] {
 func (c *Closest) Nodes() []Node {
 	var out []Node
 	for _, v := range c.kept {
-		n := Look(v.Request, v.Node, placement.Assignment{})
+		n := DescribeNode(v.Request, v.Node, placement.Assignment{})
 		n.Reason, n.Message = v.Reason.String(), reasons.Verdict(*v.Verdict)
 		out = append(out, n)
 	}

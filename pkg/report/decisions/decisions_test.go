@@ -217,7 +217,7 @@ func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 		{Index: 2, UUID: "GPU-c", Capacity: 16, Free: 4, FreeCores: new(100), Reason: "Insufficient"},
 		{Index: 3, UUID: "GPU-d", Capacity: 16, Free: 16, FreeCores: new(100), Chosen: true},
 	}}
-	if diff := cmp.Diff(want, Look(asks(8), node, on("GPU-d", 8))); diff != "" {
+	if diff := cmp.Diff(want, DescribeNode(asks(8), node, on("GPU-d", 8))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 
@@ -231,7 +231,7 @@ func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 		{Pod: ref("x"), Request: cores(2, 80), Assignment: held}, {Pod: ref("y"), Request: asks(12), Assignment: on("GPU-c", 12)},
 	})
 	for asked, want := range map[int]string{10: "Insufficient, ", 30: "Insufficient, InsufficientCores"} {
-		got := Look(cores(8, asked), node, placement.Assignment{})
+		got := DescribeNode(cores(8, asked), node, placement.Assignment{})
 		if reasons := got.GPUs[2].Reason + ", " + got.GPUs[3].Reason; reasons != want {
 			t.Errorf("%d per cent of cores: %q, want %q", asked, reasons, want)
 		}

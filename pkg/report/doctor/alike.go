@@ -9,10 +9,10 @@ import (
 // Alike merges findings for people. Several objects of one kind with the same fault become one finding,
 // at the place of the first. Object then has the number of objects and the first few names. In Fix, the
 // kind in capital letters replaces each name.
-func Alike(found []Finding) (alike []Finding) {
+func Alike(result []Finding) (alike []Finding) {
 	var kinds []Finding // of each returned finding, the part that its group has in common
 	var names [][]string
-	for _, f := range found {
+	for _, f := range result {
 		object, name, _ := strings.Cut(f.Object, " ")
 		kind := Finding{f.Check, f.Severity, object, f.Wrong, withoutName(f.Fix, name, strings.ToUpper(object))}
 		at := slices.Index(kinds, kind)
@@ -25,7 +25,7 @@ func Alike(found []Finding) (alike []Finding) {
 	for i, of := range names {
 		if len(of) > 1 {
 			alike[i] = kinds[i]
-			alike[i].Object = fmt.Sprintf("%d × %s %s", len(of), kinds[i].Object, some(of))
+			alike[i].Object = fmt.Sprintf("%d × %s %s", len(of), kinds[i].Object, abbreviateNames(of))
 		}
 	}
 	return alike

@@ -2,12 +2,12 @@ package doctor
 
 // A Check is one condition of a working installation.
 type Check struct {
-	Name   string // the field "check" of its findings
-	Wants  string // the condition
-	Remedy string // for findings without a remedy
-	Doc    string // the page of docs/ about it
+	Name      string // the field "check" of its findings
+	Condition string // the condition
+	Remedy    string // for findings without a remedy
+	Doc       string // the page of docs/ about it
 
-	find func(*State, installation) findings
+	run func(*State, installation) findings
 }
 
 // Checks returns the table of all checks.

@@ -13,7 +13,7 @@ func TestTableOfChecks(t *testing.T) {
 	table := "| check | condition | remedy |\n|---|---|---|\n"
 	for _, c := range Checks() {
 		page := strings.TrimPrefix(c.Doc, "troubleshooting.md")
-		table += fmt.Sprintf("| `%s` | %s | %s: [more](%s) |\n", c.Name, c.Wants, c.Remedy, page)
+		table += fmt.Sprintf("| `%s` | %s | %s: [more](%s) |\n", c.Name, c.Condition, c.Remedy, page)
 	}
 	tabletest.Between(t, "docs/troubleshooting.md", "pkg/report/doctor/checks.go", table)
 }
@@ -23,7 +23,7 @@ func TestChecksAreFewAndNamed(t *testing.T) {
 	checks, names := Checks(), make(map[string]bool)
 	for _, c := range checks {
 		names[c.Name] = true
-		for field, value := range map[string]string{"name": c.Name, "condition": c.Wants, "remedy": c.Remedy, "page": c.Doc} {
+		for field, value := range map[string]string{"name": c.Name, "condition": c.Condition, "remedy": c.Remedy, "page": c.Doc} {
 			if value == "" {
 				t.Errorf("check %q has no %s", c.Name, field)
 			}

@@ -21,30 +21,30 @@ var (
 )
 
 func checkClaims(s *State, _ installation) findings {
-	found := s.eachInventory(s.checkPublished)
+	result := s.eachInventory(s.checkPublished)
 	if !slices.ContainsFunc(s.Nodes, func(n v1.Node) bool { return n.Labels[s.Names.API()] == api.ByClaims }) {
-		return found
+		return result
 	}
 	const outdated, update = "nodes offer GPUs by claims, and Kubernetes is %s: %s", "update Kubernetes to %s or newer"
 	switch server, err := kubeversion.ParseGeneric(s.ServerVersion); {
 	case err != nil:
 	case server.LessThan(claimsNeed):
-		found.add(Error, "cluster", fmt.Sprintf(update+", or remove the label %s from the nodes", claimsWant, s.Names.API()), outdated, s.ServerVersion, "no claim gets a part of a GPU")
+		result.add(Error, "cluster", fmt.Sprintf(update+", or remove the label %s from the nodes", claimsWant, s.Names.API()), outdated, s.ServerVersion, "no claim gets a part of a GPU")
 	case server.LessThan(claimsWant):
-		found.add(Warning, "cluster", fmt.Sprintf(update, claimsWant), outdated, s.ServerVersion, "pods may wait for GPUs that are free")
+		result.add(Warning, "cluster", fmt.Sprintf(update, claimsWant), outdated, s.ServerVersion, "pods may wait for GPUs that are free")
 	}
 	look := func(object string, spec v1.PodSpec) {
-		for _, gate := range gatesOff(spec, "DRAConsumableCapacity", "DRADeviceTaints") {
-			found.add(Error, object, "turn it on there: --feature-gates="+gate+"=true", "has the feature gate %s off, but claims need it", gate)
+		for _, gate := range disabledGates(spec, "DRAConsumableCapacity", "DRADeviceTaints") {
+			result.add(Error, object, "turn it on there: --feature-gates="+gate+"=true", "has the feature gate %s off, but claims need it", gate)
 		}
 	}
 	for _, pod := range s.ControlPlane {
-		look("pod "+nameOf(pod.ObjectMeta), pod.Spec)
+		look("pod "+namespacedName(pod.ObjectMeta), pod.Spec)
 	}
 	for _, d := range s.Deployments {
-		look("deployment "+nameOf(d.ObjectMeta), d.Spec.Template.Spec)
+		look("deployment "+namespacedName(d.ObjectMeta), d.Spec.Template.Spec)
 	}
-	return found
+	return result
 }
 
 // slicesOf returns the ResourceSlices of a node.
@@ -58,7 +58,7 @@ func (s *State) slicesOf(node string) (slices []*resourceapi.ResourceSlice) {
 }
 
 // checkPublished compares the GPUs that a node offers by claims with the GPUs that its plugin publishes.
-func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (found findings) {
+func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (result findings) {
 	object := "node " + node.Name
 	var ours []resourceapi.Device
 	for _, slice := range s.slicesOf(node.Name) {
@@ -69,20 +69,20 @@ func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (found findings
 	byClaims := func(d gpu.Device) bool { return d.Status.ByClaims && d.Allocatable > 0 }
 	switch {
 	case len(ours) == 0 && s.read("resourceslices") && slices.ContainsFunc(inv.Devices, byClaims):
-		found.add(Error, object, "", "offers GPUs by claims and publishes none of them: no claim gets any")
+		result.add(Error, object, "", "offers GPUs by claims and publishes none of them: no claim gets any")
 	case len(ours) > 0 && api.Offers(node, s.Names.GPUMem()):
-		found.add(Warning, object, "this ends within a minute after a change of its label "+s.Names.API()+". If it does not, delete the device plugin's pod on the node",
+		result.add(Warning, object, "this ends within a minute after a change of its label "+s.Names.API()+". If it does not, delete the device plugin's pod on the node",
 			"offers its GPUs by claims and as %s", s.Names.GPUMem())
 	}
 	if slices.ContainsFunc(ours, func(d resourceapi.Device) bool { return d.AllowMultipleAllocations == nil }) {
-		found.add(Error, object, "turn it on at kube-apiserver and kube-scheduler (--feature-gates=DRAConsumableCapacity=true), and delete the device plugin's pod on the node, which publishes them again",
+		result.add(Error, object, "turn it on at kube-apiserver and kube-scheduler (--feature-gates=DRAConsumableCapacity=true), and delete the device plugin's pod on the node, which publishes them again",
 			"the API server stores its GPUs for one claim each: the feature gate DRAConsumableCapacity is off there")
 	}
-	return found
+	return result
 }
 
 func checkOtherDrivers(s *State, _ installation) findings {
-	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (found findings) {
+	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (result findings) {
 		others := make(published.GPUs)
 		for _, slice := range s.slicesOf(node.Name) {
 			if slice.Spec.Driver != s.Names.Domain() {
@@ -91,13 +91,13 @@ func checkOtherDrivers(s *State, _ installation) findings {
 		}
 		for _, d := range inv.Devices {
 			if by := others[d.UUID]; by != "" && d.Status.Open() {
-				found.add(Warning, "node "+node.Name, "", "driver %s publishes GPU %d (%s) as well: both allocate it", by, d.Index, d.UUID)
+				result.add(Warning, "node "+node.Name, "", "driver %s publishes GPU %d (%s) as well: both allocate it", by, d.Index, d.UUID)
 			}
 		}
 		nvidia, resource := node.Status.Allocatable["nvidia.com/gpu"], s.Names.Offered(inv.InShares())
 		if nvidia.Value() > 0 && slices.ContainsFunc(inv.Devices, gpu.Device.Advertised) {
-			found.add(Warning, "node "+node.Name, "", "offers %d nvidia.com/gpu as well as %s: unless they are other GPUs, both allocate the same ones", nvidia.Value(), resource)
+			result.add(Warning, "node "+node.Name, "", "offers %d nvidia.com/gpu as well as %s: unless they are other GPUs, both allocate the same ones", nvidia.Value(), resource)
 		}
-		return found
+		return result
 	})
 }

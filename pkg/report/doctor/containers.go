@@ -35,7 +35,7 @@ func trouble(c v1.ContainerStatus) string {
 	if w == nil || slices.Contains([]string{"", "PodInitializing", "ContainerCreating"}, w.Reason) {
 		return ""
 	}
-	why := "waits: " + said(w.Reason, w.Message)
+	why := "waits: " + joinMessage(w.Reason, w.Message)
 	if t := c.LastTerminationState.Terminated; t != nil && w.Reason == crashLoop {
 		why += "; it has ended before: " + exit(t)
 	}
@@ -43,17 +43,17 @@ func trouble(c v1.ContainerStatus) string {
 }
 
 func exit(t *v1.ContainerStateTerminated) string {
-	return said(fmt.Sprintf("%s, exit code %d", t.Reason, t.ExitCode), t.Message)
+	return joinMessage(fmt.Sprintf("%s, exit code %d", t.Reason, t.ExitCode), t.Message)
 }
 
-// said joins a reason and its message, on one line of bounded length.
-func said(reason, message string) string {
-	const shown = 300 // characters
+// joinMessage joins a reason and its message, on one line of bounded length.
+func joinMessage(reason, message string) string {
+	const maxMessage = 300 // characters
 	if message = strings.Join(strings.Fields(message), " "); message == "" {
 		return reason
 	}
-	if runes := []rune(message); len(runes) > shown {
-		message = string(runes[:shown]) + "…"
+	if runes := []rune(message); len(runes) > maxMessage {
+		message = string(runes[:maxMessage]) + "…"
 	}
 	return reason + ": " + message
 }

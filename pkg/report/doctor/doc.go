@@ -18,6 +18,6 @@
 // of its release.
 //
 // An error keeps pods from their GPU memory, or breaks a guarantee. A warning may become an error, or
-// weakens a safeguard. Workloads younger than Settle may still be starting, so the checks skip them, and
+// weakens a safeguard. Workloads younger than MinAge may still be starting, so the checks skip them, and
 // a note lists them.
 package doctor

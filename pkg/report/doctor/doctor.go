@@ -18,8 +18,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Settle is the minimum age of a workload for the checks.
-const Settle = time.Minute
+// MinAge is the minimum age of a workload for the checks.
+const MinAge = time.Minute
 
 // Severity ranks a finding.
 type Severity string
@@ -59,7 +59,7 @@ type State struct {
 	ServerVersion string // of Kubernetes, "v1.36.3"
 
 	Nodes []v1.Node
-	// Pods are the pods that Concerns selects. If Namespace is set, only its pods could be listed.
+	// Pods are the pods that IsRelevantPod selects. If Namespace is set, only its pods could be listed.
 	Pods      []v1.Pod
 	Namespace string
 	// ControlPlane has the pods of kube-apiserver and kube-scheduler, if these run as pods.
@@ -76,76 +76,76 @@ type State struct {
 	Unread map[string]string
 }
 
-// Young returns the workloads of gpumem that are younger than Settle, and the time until the youngest
+// YoungWorkloads returns the workloads of gpumem that are younger than MinAge, and the time until the youngest
 // reaches it.
-func (s *State) Young() (objects []string, left time.Duration) {
-	look := func(kind string, object metav1.ObjectMeta) {
-		if object.Labels[partOf] == "gpumem" && !old(s, object) {
-			objects = append(objects, kind+" "+nameOf(object))
-			left = max(left, Settle-s.Now.Sub(object.CreationTimestamp.Time))
+func (s *State) YoungWorkloads() (objects []string, remaining time.Duration) {
+	addIfYoung := func(kind string, object metav1.ObjectMeta) {
+		if object.Labels[partOfLabel] == "gpumem" && !old(s, object) {
+			objects = append(objects, kind+" "+namespacedName(object))
+			remaining = max(remaining, MinAge-s.Now.Sub(object.CreationTimestamp.Time))
 		}
 	}
 	for _, ds := range s.DaemonSets {
-		look("daemonset", ds.ObjectMeta)
+		addIfYoung("daemonset", ds.ObjectMeta)
 	}
 	for _, d := range s.Deployments {
-		look("deployment", d.ObjectMeta)
+		addIfYoung("deployment", d.ObjectMeta)
 	}
 	for i := range s.Pods {
-		look("pod", s.Pods[i].ObjectMeta)
+		addIfYoung("pod", s.Pods[i].ObjectMeta)
 	}
-	return objects, left
+	return objects, remaining
 }
 
-// Concerns reports whether a check reads a pod: it belongs to gpumem, or requests GPU memory.
-func Concerns(names api.Names, pod *v1.Pod) bool {
-	return pod.Labels[partOf] == "gpumem" || names.Asks(pod)
+// IsRelevantPod reports whether a check reads a pod: it belongs to gpumem, or requests GPU memory.
+func IsRelevantPod(names api.Names, pod *v1.Pod) bool {
+	return pod.Labels[partOfLabel] == "gpumem" || names.Asks(pod)
 }
 
-// Controls reports whether a pod belongs to the part of the control plane that allocates claims.
-func Controls(pod *v1.Pod) bool {
-	of := pod.Labels["component"]
-	return pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane" && (of == "kube-apiserver" || of == "kube-scheduler")
+// IsControlPlanePod reports whether a pod belongs to the part of the control plane that allocates claims.
+func IsControlPlanePod(pod *v1.Pod) bool {
+	role := pod.Labels["component"]
+	return pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane" && (role == "kube-apiserver" || role == "kube-scheduler")
 }
 
-// some returns the first few of many names.
-func some(names []string) string {
-	const shown = 3
-	if len(names) <= shown+1 {
+// abbreviateNames returns the first few of many names.
+func abbreviateNames(names []string) string {
+	const maxNames = 3
+	if len(names) <= maxNames+1 {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }
 
 // Examine runs all checks. It returns errors first, and last the notes about everything that it could
 // not check.
 func Examine(s *State) []Finding {
-	var found []Finding
-	in := find(s)
+	var result []Finding
+	inst := findInstallation(s)
 	for _, check := range Checks() {
-		for _, f := range check.find(s, in) {
+		for _, f := range check.run(s, inst) {
 			f.Check, f.Fix = check.Name, cmp.Or(f.Fix, check.Remedy)
-			found = append(found, f)
+			result = append(result, f)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Finding) int {
+	slices.SortStableFunc(result, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(a.Object, b.Object))
 	})
-	return append(found, unchecked(s)...)
+	return append(result, listUnchecked(s)...)
 }
 
-// unchecked notes workloads that are too young, and kinds that could not be listed.
-func unchecked(s *State) (found []Finding) {
-	if young, _ := s.Young(); len(young) > 0 {
-		minute := duration.HumanDuration(Settle)
-		found = append(found, Finding{"", Note, "cluster", fmt.Sprintf("not checked, because they are younger than %s: %s", minute, some(young)),
+// listUnchecked notes workloads that are too young, and kinds that could not be listed.
+func listUnchecked(s *State) (result []Finding) {
+	if young, _ := s.YoungWorkloads(); len(young) > 0 {
+		minute := duration.HumanDuration(MinAge)
+		result = append(result, Finding{"", Note, "cluster", fmt.Sprintf("not checked, because they are younger than %s: %s", minute, abbreviateNames(young)),
 			fmt.Sprintf("repeat the command in %s, or add --wait", minute)})
 	}
 	if kinds := slices.Sorted(maps.Keys(s.Unread)); len(kinds) > 0 {
-		found = append(found, Finding{"", Note, "cluster", "not checked, because they could not be listed: " + strings.Join(kinds, ", ") + " (" + s.Unread[kinds[0]] + ")",
+		result = append(result, Finding{"", Note, "cluster", "not checked, because they could not be listed: " + strings.Join(kinds, ", ") + " (" + s.Unread[kinds[0]] + ")",
 			"the ClusterRole and the Role gpumem-viewer have the rights for most of them; a cluster administrator has all"})
 	}
-	return found
+	return result
 }
 
 // node returns a node by its name; nil if there is none.
@@ -168,12 +168,12 @@ func (s *State) Judged() bool {
 	return slices.ContainsFunc([]string{"nodes", "pods", "daemonsets", "deployments"}, func(kind string) bool { return s.read(kind) })
 }
 
-// old reports whether an object has reached Settle.
+// old reports whether an object has reached MinAge.
 func old(s *State, object metav1.ObjectMeta) bool {
-	return s.Now.Sub(object.CreationTimestamp.Time) >= Settle
+	return s.Now.Sub(object.CreationTimestamp.Time) >= MinAge
 }
 
-func nameOf(object metav1.ObjectMeta) string { return object.Namespace + "/" + object.Name }
+func namespacedName(object metav1.ObjectMeta) string { return object.Namespace + "/" + object.Name }
 
 // oneLine returns the text of an error on one line. Joined errors have several.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

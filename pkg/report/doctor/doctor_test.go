@@ -39,7 +39,7 @@ var (
 func meta(component, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(now().Add(-time.Hour)),
-		Labels: map[string]string{partOf: "gpumem", instance: "gpumem", "app.kubernetes.io/component": component, version: "0.1.0"},
+		Labels: map[string]string{partOfLabel: "gpumem", instance: "gpumem", "app.kubernetes.io/component": component, version: "0.1.0"},
 	}
 }
 
@@ -685,14 +685,14 @@ func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
 // The notes list workloads that are too young for the checks, and no others.
 func TestYoung(t *testing.T) {
 	s := healthy(t)
-	if got, left := s.Young(); len(got) > 0 || left > 0 {
+	if got, left := s.YoungWorkloads(); len(got) > 0 || left > 0 {
 		t.Errorf("%q are young, for %v, in a cluster that has settled", got, left)
 	}
-	s.DaemonSets[0].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 2))
-	s.Pods[0].CreationTimestamp, s.Pods[3].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle/4)), metav1.NewTime(s.Now)
+	s.DaemonSets[0].CreationTimestamp = metav1.NewTime(s.Now.Add(-MinAge / 2))
+	s.Pods[0].CreationTimestamp, s.Pods[3].CreationTimestamp = metav1.NewTime(s.Now.Add(-MinAge/4)), metav1.NewTime(s.Now)
 	s.Nodes[0].CreationTimestamp = metav1.NewTime(s.Now)
-	got, left := s.Young()
-	if diff := cmp.Diff([]string{"daemonset gpumem-system/gpumem-device-plugin", "pod gpumem-system/plugin-a"}, got); diff != "" || left != 3*Settle/4 {
+	got, left := s.YoungWorkloads()
+	if diff := cmp.Diff([]string{"daemonset gpumem-system/gpumem-device-plugin", "pod gpumem-system/plugin-a"}, got); diff != "" || left != 3*MinAge/4 {
 		t.Errorf("for %v (-want +got):\n%s", left, diff)
 	}
 }
@@ -737,10 +737,10 @@ func TestClientsOfMPSProtocol3AreToBeDeleted(t *testing.T) {
 	node.Annotations[inventory] = strings.Replace(node.Annotations[inventory], "{", `{"mps":3,`, 1)
 	pod.Annotations[assignment] = strings.Replace(pod.Annotations[assignment], `"enforcement":"advisory"`, `"enforcement":"mps"`, 1)
 	want := []Finding{{
-		Severity: Error, Object: "pod " + nameOf(pod.ObjectMeta), Wrong: "is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it",
+		Severity: Error, Object: "pod " + namespacedName(pod.ObjectMeta), Wrong: "is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it",
 		Fix: "delete the pod and the MPS daemon of node " + node.Name + " before the upgrade (docs/upgrading.md#upgrade-from-02)",
 	}}
-	if diff := cmp.Diff(findings(want), checkPods(s, find(s))); diff != "" {
+	if diff := cmp.Diff(findings(want), checkPods(s, findInstallation(s))); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 }

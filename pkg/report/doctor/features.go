@@ -21,13 +21,13 @@ const (
 
 // A Feature is a part of gpumem that users choose.
 type Feature struct {
-	Name  string
-	Stage Stage
-	Since string // the version in which it appeared
-	On    string // the setting that turns it on, in Markdown
-	Doc   string // the page of docs/ about it
+	Name    string
+	Stage   Stage
+	Since   string // the version in which it appeared
+	Setting string // the setting that turns it on, in Markdown
+	Doc     string // the page of docs/ about it
 
-	used func(*State, installation) bool // reports whether the cluster uses it; nil if its objects do not show that
+	isUsed func(*State, installation) bool // reports whether the cluster uses it; nil if its objects do not show that
 }
 
 // Features returns the table of all features.
@@ -37,33 +37,33 @@ func Features() []Feature {
 		{"policies, models, groups", Stable, "0.1.0", "[annotations](pods.md#annotations)", "choosing-gpus.md", nil},
 		{"scheduler extender", Stable, "0.1.0", "`scheduler.mode: extender` or `existing`", "extender.md", nil},
 		{"scheduler plugin", Stable, "0.2.0", "`scheduler.mode: bundled` or `plugin`", "how-it-works.md", nil},
-		{"cores", Beta, "0.1.0", "`cores`", "choosing-gpus.md", pluginHas("cores", "true")},
-		{"labels of pods", Beta, "0.2.0", "`labelPods`", "routers.md", func(_ *State, in installation) bool {
-			return in.scheduler != nil && set(in.scheduler.Spec.Template.Spec, "label-pods")
+		{"cores", Beta, "0.1.0", "`cores`", "choosing-gpus.md", pluginFlagIs("cores", "true")},
+		{"labels of pods", Beta, "0.2.0", "`labelPods`", "routers.md", func(_ *State, inst installation) bool {
+			return inst.scheduler != nil && set(inst.scheduler.Spec.Template.Spec, "label-pods")
 		}},
-		{"page", Beta, "0.1.0", "`extender.page`", "seeing.md#the-page", func(_ *State, in installation) bool {
-			return in.scheduler != nil && set(in.scheduler.Spec.Template.Spec, "page")
+		{"page", Beta, "0.1.0", "`extender.page`", "seeing.md#the-page", func(_ *State, inst installation) bool {
+			return inst.scheduler != nil && set(inst.scheduler.Spec.Template.Spec, "page")
 		}},
-		{"level mps", Alpha, "0.1.0", "`mps.enabled`", "limits.md", func(_ *State, in installation) bool { return in.mps != nil }},
+		{"level mps", Alpha, "0.1.0", "`mps.enabled`", "limits.md", func(_ *State, inst installation) bool { return inst.mps != nil }},
 		{"level kernel", Alpha, "0.1.0", "driver 615 or newer", "limits.md", func(s *State, _ installation) bool { return s.enforces(gpu.EnforcementKernel) }},
 		{"defrag --apply", Alpha, "0.1.0", "`kubectl inspect gpumem defrag POD --apply`", "packing.md", nil},
-		{"shares", Alpha, "0.2.0", "`shares.enabled`", "shares.md", pluginHas("shares", "true")},
-		{"MIG instances", Alpha, "0.2.0", "`devicePlugin.mig`", "mig.md", func(_ *State, in installation) bool {
-			return in.plugin != nil && set(in.plugin.Spec.Template.Spec, "mig")
+		{"shares", Alpha, "0.2.0", "`shares.enabled`", "shares.md", pluginFlagIs("shares", "true")},
+		{"MIG instances", Alpha, "0.2.0", "`devicePlugin.mig`", "mig.md", func(_ *State, inst installation) bool {
+			return inst.plugin != nil && set(inst.plugin.Spec.Template.Spec, "mig")
 		}},
-		{"CDI hook", Alpha, "0.2.0", "`devicePlugin.cdi.hook`", "install.md", func(_ *State, in installation) bool {
-			return in.plugin != nil && Flag(in.plugin.Spec.Template.Spec, "cdi-hook", "") != ""
+		{"CDI hook", Alpha, "0.2.0", "`devicePlugin.cdi.hook`", "install.md", func(_ *State, inst installation) bool {
+			return inst.plugin != nil && Flag(inst.plugin.Spec.Template.Spec, "cdi-hook", "") != ""
 		}},
-		{"claims", Alpha, "0.2.0", "`claims.enabled`", "claims.md", func(_ *State, in installation) bool {
-			return in.plugin != nil && set(in.plugin.Spec.Template.Spec, "claims")
+		{"claims", Alpha, "0.2.0", "`claims.enabled`", "claims.md", func(_ *State, inst installation) bool {
+			return inst.plugin != nil && set(inst.plugin.Spec.Template.Spec, "claims")
 		}},
 	}
 }
 
-// pluginHas reports whether the device plugin has a flag with a value.
-func pluginHas(name, value string) func(*State, installation) bool {
-	return func(_ *State, in installation) bool {
-		return in.plugin != nil && Flag(in.plugin.Spec.Template.Spec, name, "") == value
+// pluginFlagIs reports whether the device plugin has a flag with a value.
+func pluginFlagIs(name, value string) func(*State, installation) bool {
+	return func(_ *State, inst installation) bool {
+		return inst.plugin != nil && Flag(inst.plugin.Spec.Template.Spec, name, "") == value
 	}
 }
 
@@ -82,17 +82,17 @@ func (s *State) enforces(level gpu.Enforcement) bool {
 	})
 }
 
-func checkFeatures(s *State, in installation) (found findings) {
+func checkFeatures(s *State, inst installation) (result findings) {
 	for _, stage := range []Stage{Alpha, Beta} {
 		var used []string
 		for _, f := range Features() {
-			if f.Stage == stage && f.used != nil && f.used(s, in) {
+			if f.Stage == stage && f.isUsed != nil && f.isUsed(s, inst) {
 				used = append(used, f.Name)
 			}
 		}
 		if len(used) > 0 {
-			found.add(Note, "cluster", "", "uses features of the stage %s: %s", stage, strings.Join(used, ", "))
+			result.add(Note, "cluster", "", "uses features of the stage %s: %s", stage, strings.Join(used, ", "))
 		}
 	}
-	return found
+	return result
 }

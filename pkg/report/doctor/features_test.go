@@ -14,10 +14,10 @@ import (
 func TestTableOfFeatures(t *testing.T) {
 	table := "| feature | stage | since | turned on by |\n|---|---|---|---|\n"
 	for _, f := range Features() {
-		if !slices.Contains([]Stage{Alpha, Beta, Stable}, f.Stage) || f.Name == "" || f.Since == "" || f.On == "" || f.Doc == "" || f.Stage == Stable && f.used != nil {
+		if !slices.Contains([]Stage{Alpha, Beta, Stable}, f.Stage) || f.Name == "" || f.Since == "" || f.Setting == "" || f.Doc == "" || f.Stage == Stable && f.isUsed != nil {
 			t.Errorf("want a name, a stage, a version, a switch and a page, and no use of a stable feature: %+v", f)
 		}
-		table += fmt.Sprintf("| [%s](%s) | %s | %s | %s |\n", f.Name, f.Doc, f.Stage, f.Since, f.On)
+		table += fmt.Sprintf("| [%s](%s) | %s | %s | %s |\n", f.Name, f.Doc, f.Stage, f.Since, f.Setting)
 	}
 	tabletest.Between(t, "docs/stability.md", "pkg/report/doctor/features.go", table)
 }
@@ -25,7 +25,7 @@ func TestTableOfFeatures(t *testing.T) {
 // The default installation uses stable features only, and a note lists the others.
 func TestFeaturesInUse(t *testing.T) {
 	s := healthy(t)
-	if found := checkFeatures(s, find(s)); len(found) > 0 {
+	if found := checkFeatures(s, findInstallation(s)); len(found) > 0 {
 		t.Errorf("findings about an installation with defaults: %v", found)
 	}
 	plugin, scheduler := &s.DaemonSets[0], &s.Deployments[0]

@@ -22,7 +22,7 @@ func TestFeatureGatesThatAreOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := v1.PodSpec{Containers: []v1.Container{{Name: "other"}, {Command: c.command, Args: c.args}}}
-			if diff := cmp.Diff(c.want, gatesOff(spec, "A", "B")); diff != "" {
+			if diff := cmp.Diff(c.want, disabledGates(spec, "A", "B")); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -13,10 +13,10 @@ import (
 
 // Labels of the chart.
 const (
-	partOf    = "app.kubernetes.io/part-of"
-	component = "app.kubernetes.io/component"
-	instance  = "app.kubernetes.io/instance"
-	version   = "app.kubernetes.io/version"
+	partOfLabel = "app.kubernetes.io/part-of"
+	component   = "app.kubernetes.io/component"
+	instance    = "app.kubernetes.io/instance"
+	version     = "app.kubernetes.io/version"
 )
 
 // install is the remedy for missing workloads, also of an existing release.
@@ -38,7 +38,7 @@ func (i installation) bundled() bool {
 }
 
 // object names the DaemonSet of the device plugin.
-func (i installation) object() string { return "daemonset " + nameOf(i.plugin.ObjectMeta) }
+func (i installation) object() string { return "daemonset " + namespacedName(i.plugin.ObjectMeta) }
 
 // schedulers returns the names of the schedulers that ask gpumem; none if the chart did not configure
 // them.
@@ -49,30 +49,30 @@ func (i installation) schedulers(names api.Names) []string {
 	return Schedulers(names.GPUMem(), []v1.ConfigMap{*i.config})
 }
 
-// find returns the installation of the requested domain.
-func find(s *State) (in installation) {
+// findInstallation returns the installation of the requested domain.
+func findInstallation(s *State) (inst installation) {
 	if !s.read("daemonsets", "deployments") {
-		return in
+		return inst
 	}
-	in.findPlugin(s)
+	inst.findPlugin(s)
 	for i := range s.DaemonSets {
 		ds := &s.DaemonSets[i]
-		if in.plugin != nil && ds.Namespace == in.plugin.Namespace && ds.Labels[instance] == in.plugin.Labels[instance] && ds.Labels[component] == "mps" {
-			in.mps = ds
+		if inst.plugin != nil && ds.Namespace == inst.plugin.Namespace && ds.Labels[instance] == inst.plugin.Labels[instance] && ds.Labels[component] == "mps" {
+			inst.mps = ds
 		}
 	}
 	for i := range s.Deployments {
 		d := &s.Deployments[i]
-		if d.Labels[partOf] == "gpumem" && Flag(d.Spec.Template.Spec, "resource-domain", "") == s.Names.Domain() {
-			in.scheduler = d
+		if d.Labels[partOfLabel] == "gpumem" && Flag(d.Spec.Template.Spec, "resource-domain", "") == s.Names.Domain() {
+			inst.scheduler = d
 		}
 	}
 	for i := range s.ConfigMaps {
-		if c := &s.ConfigMaps[i]; in.scheduler != nil && c.Namespace == in.scheduler.Namespace && c.Name == in.scheduler.Name {
-			in.config = c
+		if c := &s.ConfigMaps[i]; inst.scheduler != nil && c.Namespace == inst.scheduler.Namespace && c.Name == inst.scheduler.Name {
+			inst.config = c
 		}
 	}
-	return in
+	return inst
 }
 
 // findPlugin finds the device plugin of the requested domain, and records the domains of other device
@@ -80,7 +80,7 @@ func find(s *State) (in installation) {
 func (i *installation) findPlugin(s *State) {
 	for n := range s.DaemonSets {
 		ds := &s.DaemonSets[n]
-		if ds.Labels[partOf] != "gpumem" || ds.Labels[component] != "device-plugin" {
+		if ds.Labels[partOfLabel] != "gpumem" || ds.Labels[component] != "device-plugin" {
 			continue
 		}
 		switch domain := Flag(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
@@ -94,25 +94,25 @@ func (i *installation) findPlugin(s *State) {
 	}
 }
 
-func checkInstalled(s *State, in installation) (found findings) {
+func checkInstalled(s *State, inst installation) (result findings) {
 	if !s.read("daemonsets", "deployments") {
 		return nil
 	}
-	if in.plugin == nil {
+	if inst.plugin == nil {
 		fix := ""
-		if len(in.domains) > 0 {
-			fix = fmt.Sprintf("ask about an installed domain: --resource-domain=%s; or install this one", strings.Join(in.domains, " or "))
+		if len(inst.domains) > 0 {
+			fix = fmt.Sprintf("ask about an installed domain: --resource-domain=%s; or install this one", strings.Join(inst.domains, " or "))
 		}
-		found.add(Error, "cluster", fix, "no device plugin for %s is installed", s.Names.Domain())
+		result.add(Error, "cluster", fix, "no device plugin for %s is installed", s.Names.Domain())
 	}
-	if in.second != nil {
-		found.add(Error, "daemonset "+nameOf(in.second.ObjectMeta), "uninstall one of the two releases",
-			"is a second device plugin for %s, next to %s: both offer the same GPUs", s.Names.Domain(), nameOf(in.plugin.ObjectMeta))
+	if inst.second != nil {
+		result.add(Error, "daemonset "+namespacedName(inst.second.ObjectMeta), "uninstall one of the two releases",
+			"is a second device plugin for %s, next to %s: both offer the same GPUs", s.Names.Domain(), namespacedName(inst.plugin.ObjectMeta))
 	}
-	if in.scheduler == nil {
-		found.add(Error, "cluster", "", "no scheduler for %s is installed: nothing places pods on GPUs", s.Names.Domain())
+	if inst.scheduler == nil {
+		result.add(Error, "cluster", "", "no scheduler for %s is installed: nothing places pods on GPUs", s.Names.Domain())
 	}
-	return found
+	return result
 }
 
 // Flag returns the value of a flag of gpumem's containers in a pod, or otherwise if none sets it.

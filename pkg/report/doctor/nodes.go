@@ -18,50 +18,50 @@ import (
 )
 
 // eachInventory calls check for every node with a readable inventory, and returns all findings.
-func (s *State) eachInventory(check func(node *v1.Node, inv gpu.Inventory) findings) (found findings) {
+func (s *State) eachInventory(check func(node *v1.Node, inv gpu.Inventory) findings) (result findings) {
 	for i := range s.Nodes {
 		if _, has := s.Nodes[i].Annotations[s.Names.Inventory()]; !has {
 			continue
 		}
 		if inv, err := s.Names.InventoryOf(&s.Nodes[i]); err == nil {
-			found = append(found, check(&s.Nodes[i], inv)...)
+			result = append(result, check(&s.Nodes[i], inv)...)
 		}
 	}
-	return found
+	return result
 }
 
-func checkNodes(s *State, in installation) (found findings) {
-	if in.plugin == nil {
+func checkNodes(s *State, inst installation) (result findings) {
+	if inst.plugin == nil {
 		return nil
 	}
-	spec := in.plugin.Spec.Template.Spec
+	spec := inst.plugin.Spec.Template.Spec
 	unit, noUnit := strconv.ParseInt(Flag(spec, "unit-mib", "1024"), 10, 64)
 	level, noLevel := api.ParseEnforcement(Flag(spec, "enforcement", "auto"))
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
 		object := "node " + node.Name
 		_, has := node.Annotations[s.Names.Inventory()]
-		if down := api.NotReady(node); down != nil && (has || mayHaveGPU(in.plugin, node)) {
-			found.add(Error, object, "kubectl describe node "+node.Name+" shows the reason; its GPUs take no new pods until it is Ready", "is NotReady: %s", said(down.Reason, down.Message))
+		if down := api.NotReady(node); down != nil && (has || mayHaveGPU(inst.plugin, node)) {
+			result.add(Error, object, "kubectl describe node "+node.Name+" shows the reason; its GPUs take no new pods until it is Ready", "is NotReady: %s", joinMessage(down.Reason, down.Message))
 		}
 		if !has {
 			continue
 		}
 		inv, err := s.Names.InventoryOf(node)
 		if err != nil {
-			found.add(Error, object, "restart its device plugin, which writes it again; if that does not help, plugin and scheduler are of incompatible versions", "its inventory cannot be read: %s", oneLine(err))
+			result.add(Error, object, "restart its device plugin, which writes it again; if that does not help, plugin and scheduler are of incompatible versions", "its inventory cannot be read: %s", oneLine(err))
 			continue
 		}
 		if noUnit == nil && unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 && !inv.InShares() {
-			found.add(Error, object, "drain the node, or restore unitMiB; without pods on the node, this ends with the update of the DaemonSet",
+			result.add(Error, object, "drain the node, or restore unitMiB; without pods on the node, this ends with the update of the DaemonSet",
 				"has units of %d MiB, and the installation has unitMiB %d: it takes no new pods", inv.UnitMiB, unit)
 		}
 		if noLevel == nil && len(inv.Devices) > 0 && !inv.Enforcement.AtLeast(level) {
-			found.add(Error, object, "meet the requirements of that level on the node (docs/limits.md), or set a weaker one",
+			result.add(Error, object, "meet the requirements of that level on the node (docs/limits.md), or set a weaker one",
 				"enforces the level %s, and devicePlugin.enforcement is %s%s", levelName(inv.Enforcement), level, because(inv.Weaker))
 		}
 	}
-	return found
+	return result
 }
 
 func levelName(e gpu.Enforcement) gpu.Enforcement {
@@ -78,18 +78,18 @@ func because(reason string) string {
 	return ": " + reason
 }
 
-func checkResource(s *State, in installation) findings {
-	if in.plugin == nil || !s.read("nodes") {
+func checkResource(s *State, inst installation) findings {
+	if inst.plugin == nil || !s.read("nodes") {
 		return nil
 	}
-	found := s.eachInventory(func(node *v1.Node, inv gpu.Inventory) findings {
-		return append(s.checkAllocatable(node, inv), checkLabel(s, in.plugin, node, inv)...)
+	result := s.eachInventory(func(node *v1.Node, inv gpu.Inventory) findings {
+		return append(s.checkAllocatable(node, inv), checkLabel(s, inst.plugin, node, inv)...)
 	})
-	return append(found, checkSilent(s, in.plugin)...)
+	return append(result, checkSilent(s, inst.plugin)...)
 }
 
 // checkAllocatable compares the units that the kubelet offers with those that the device plugin lists.
-func (s *State) checkAllocatable(node *v1.Node, inv gpu.Inventory) (found findings) {
+func (s *State) checkAllocatable(node *v1.Node, inv gpu.Inventory) (result findings) {
 	listed := int64(0)
 	for _, d := range inv.Devices {
 		if d.Advertised() {
@@ -101,31 +101,31 @@ func (s *State) checkAllocatable(node *v1.Node, inv gpu.Inventory) (found findin
 	if allocatable.Value() == listed {
 		return nil
 	}
-	found.add(Warning, "node "+node.Name, "", "its kubelet offers %d of %s, and its device plugin %d", allocatable.Value(), resource, listed)
-	return found
+	result.add(Warning, "node "+node.Name, "", "its kubelet offers %d of %s, and its device plugin %d", allocatable.Value(), resource, listed)
+	return result
 }
 
 // checkLabel compares the resource that a node offers with the resource that its label selects.
-func checkLabel(s *State, ds *appsv1.DaemonSet, node *v1.Node, inv gpu.Inventory) (found findings) {
+func checkLabel(s *State, ds *appsv1.DaemonSet, node *v1.Node, inv gpu.Inventory) (result findings) {
 	label := s.Names.API() + "=" + api.InShares
 	labelled := node.Labels[s.Names.API()] == api.InShares
 	switch {
 	case len(inv.Devices) == 0 || labelled == inv.InShares() || inv.Devices[0].Status.ByClaims:
 	case labelled && Flag(ds.Spec.Template.Spec, "shares", "false") != "true":
-		found.add(Warning, "node "+node.Name, "helm upgrade the release with --reset-then-reuse-values --set shares.enabled=true, or remove the label",
+		result.add(Warning, "node "+node.Name, "helm upgrade the release with --reset-then-reuse-values --set shares.enabled=true, or remove the label",
 			"has the label %s, which has no effect: shares are off", label)
 	default:
 		offered := s.Names.Offered(inv.InShares())
-		found.add(Warning, "node "+node.Name, "wait until no pod of the node requests "+string(offered)+", or restore the label",
+		result.add(Warning, "node "+node.Name, "wait until no pod of the node requests "+string(offered)+", or restore the label",
 			"offers %s, and its label %s selects another resource: it takes no new pods until its present ones have ended", offered, s.Names.API())
 	}
-	return found
+	return result
 }
 
 // checkSilent finds device plugins that run and offer nothing. The plugin runs on every Linux node
 // unless values select others, and it is ready on nodes without a GPU. So checkSilent reports a single
 // plugin only if something indicates a GPU.
-func checkSilent(s *State, ds *appsv1.DaemonSet) (found findings) {
+func checkSilent(s *State, ds *appsv1.DaemonSet) (result findings) {
 	const usual = "usually the driver is not at devicePlugin.driverRoot (/run/nvidia/driver with the GPU Operator), " +
 		"or only NVIDIA's runtime passes its devices (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
 	running := s.running(ds)
@@ -145,16 +145,16 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found findings) {
 		if len(running) > 0 {
 			wrong += fmt.Sprintf(", and the device plugin runs on %d: it finds no GPU that it may offer", len(running))
 		}
-		found.add(Error, "cluster", fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, source, usual), "%s", wrong)
-		return found
+		result.add(Error, "cluster", fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, source, usual), "%s", wrong)
+		return result
 	}
 	for _, name := range mayHave {
 		if inv, err := s.Names.InventoryOf(s.node(name)); err == nil && inv.Allocatable() == 0 {
-			found.add(Warning, "node "+name, fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, running[name], usual),
+			result.add(Warning, "node "+name, fmt.Sprintf("kubectl -n %s logs %s shows the reason; %s", ds.Namespace, running[name], usual),
 				"its device plugin runs and offers nothing: it finds no GPU that it may offer")
 		}
 	}
-	return found
+	return result
 }
 
 // offered reports whether some node offers GPU memory. An unreadable inventory counts as an offer.
@@ -165,7 +165,7 @@ func (s *State) offered() bool {
 	})
 }
 
-// running returns the plugin's pods that are ready and have reached Settle, by node.
+// running returns the plugin's pods that are ready and have reached MinAge, by node.
 func (s *State) running(ds *appsv1.DaemonSet) map[string]string {
 	names := make(map[string]string)
 	for _, pod := range s.podsOf(ds.Namespace, ds.Spec.Selector) {
@@ -189,7 +189,7 @@ func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
 }
 
 func checkGPUs(s *State, _ installation) findings {
-	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (found findings) {
+	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (result findings) {
 		object, notes := "node "+node.Name, cordons.Of(s.Names, node)
 		for _, d := range placement.NewNode(node.Name, inv, s.holdings(node.Name)).Devices {
 			name := fmt.Sprintf("GPU %d (%s)", d.Index, d.UUID)
@@ -200,25 +200,25 @@ func checkGPUs(s *State, _ installation) findings {
 			}
 			switch {
 			case d.Status.OnlyCordoned():
-				found.add(Warning, object, uncordon+", once it is to take pods again", "%s is %s: it takes no new pods", name, strings.TrimSpace("cordoned "+notes[d.UUID].String()))
+				result.add(Warning, object, uncordon+", once it is to take pods again", "%s is %s: it takes no new pods", name, strings.TrimSpace("cordoned "+notes[d.UUID].String()))
 			case d.Status.Unhealthy:
-				found.add(Error, object, fmt.Sprintf("it returns after three good probes, or after a reset if it needs one (docs/runbooks.md, GPUMemoryGPUUnhealthy); nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain %s %d moves its pods, "+
+				result.add(Error, object, fmt.Sprintf("it returns after three good probes, or after a reset if it needs one (docs/runbooks.md, GPUMemoryGPUUnhealthy); nvidia-smi on the node shows the driver's report. kubectl inspect gpumem drain %s %d moves its pods, "+
 					"which kube-scheduler counts against the node's other GPUs%s", node.Name, d.Index, cordoned), "%s is unhealthy%s", name, because(reasons.Causes(d.Status)))
 			case !d.Status.Open():
-				found.add(Warning, object, "it takes pods again once the device plugin runs there: check the plugin's pod, or why the node has none"+cordoned,
+				result.add(Warning, object, "it takes pods again once the device plugin runs there: check the plugin's pod, or why the node has none"+cordoned,
 					"%s takes no new pods: %s", name, reasons.Causes(d.Status))
 			}
 			if d.Status.Works() && d.Requested > d.Allocatable {
-				found.add(Warning, object, "", "%s is over-committed: it offers %s, less than before, and its pods have %s", name, reasons.Amount(d.Allocatable, inv.UnitMiB), reasons.Amount(d.Requested, inv.UnitMiB))
+				result.add(Warning, object, "", "%s is over-committed: it offers %s, less than before, and its pods have %s", name, reasons.Amount(d.Allocatable, inv.UnitMiB), reasons.Amount(d.Requested, inv.UnitMiB))
 			}
 		}
 		for _, id := range s.Names.CordonedGPUs(node) {
 			if _, known := inv.Device(id); !known && len(inv.Devices) > 0 {
-				found.add(Note, object, "remove the UUID from the annotation, unless that GPU returns; kubectl inspect gpumem cordon writes UUIDs",
+				result.add(Note, object, "remove the UUID from the annotation, unless that GPU returns; kubectl inspect gpumem cordon writes UUIDs",
 					"annotation %s names %s, but the node has no GPU with this UUID", s.Names.Cordoned(), id)
 			}
 		}
-		return found
+		return result
 	})
 }
 

@@ -10,11 +10,11 @@ import (
 )
 
 // checkPods counts pods with GPU memory that gpumem did not place.
-func checkPods(s *State, in installation) (found findings) {
+func checkPods(s *State, inst installation) (result findings) {
 	if !s.read("pods") {
 		return nil
 	}
-	asking := in.schedulers(s.Names)
+	asking := inst.schedulers(s.Names)
 	var bypass []string
 	var waiting, rejected int
 	for i := range s.Pods {
@@ -23,19 +23,19 @@ func checkPods(s *State, in installation) (found findings) {
 			continue
 		}
 		if s.Names.PlacedByGPUShare(pod) {
-			found.add(Error, "pod "+nameOf(pod.ObjectMeta), "kubectl drain "+pod.Spec.NodeName+" --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)",
+			result.add(Error, "pod "+namespacedName(pod.ObjectMeta), "kubectl drain "+pod.Spec.NodeName+" --ignore-daemonsets --delete-emptydir-data (docs/migrating-from-gpushare.md)",
 				"was placed by gpushare: gpumem offers no GPU of node %s while it runs", pod.Spec.NodeName)
 			continue
 		}
 		if node := s.node(pod.Spec.NodeName); node != nil && !api.Terminal(pod) && s.Names.RetiredMPSClient(node, pod) {
-			found.add(Error, "pod "+nameOf(pod.ObjectMeta), "delete the pod and the MPS daemon of node "+node.Name+" before the upgrade (docs/upgrading.md#upgrade-from-02)",
+			result.add(Error, "pod "+namespacedName(pod.ObjectMeta), "delete the pod and the MPS daemon of node "+node.Name+" before the upgrade (docs/upgrading.md#upgrade-from-02)",
 				"is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it")
 			continue
 		}
 		if !s.bypasses(asking, pod) {
 			continue
 		}
-		bypass = append(bypass, nameOf(pod.ObjectMeta))
+		bypass = append(bypass, namespacedName(pod.ObjectMeta))
 		switch {
 		case api.Rejected(pod):
 			rejected++
@@ -44,7 +44,7 @@ func checkPods(s *State, in installation) (found findings) {
 		}
 	}
 	if len(bypass) == 0 {
-		return found
+		return result
 	}
 	severity := Warning
 	if waiting > 0 {
@@ -54,9 +54,9 @@ func checkPods(s *State, in installation) (found findings) {
 	if len(asking) > 0 {
 		fix = "set spec.schedulerName to " + strings.Join(asking, " or ") + " in the template of these pods, leave spec.nodeName empty, and recreate the pods"
 	}
-	found.add(severity, podsNamed(bypass), fix,
+	result.add(severity, podsNamed(bypass), fix,
 		"%d pods with GPU memory are scheduled without asking gpumem, which knows the free memory of each GPU: %d wait for a node, the kubelet rejected %d", len(bypass), waiting, rejected)
-	return found
+	return result
 }
 
 // bypasses reports whether a scheduler that does not ask gpumem places or placed a pod. Asking are the
@@ -73,5 +73,5 @@ func podsNamed(names []string) string {
 	if len(names) == 1 {
 		return "pod " + names[0]
 	}
-	return "pods " + some(names)
+	return "pods " + abbreviateNames(names)
 }

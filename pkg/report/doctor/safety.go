@@ -20,13 +20,13 @@ const endsSoon = 30 * 24 * time.Hour
 // holdAnnotations is the suffix of the policy that protects the annotations of pods.
 const holdAnnotations = "-hold-annotations"
 
-func checkPolicies(s *State, in installation) (found findings) {
-	if in.plugin == nil || !s.read("validatingadmissionpolicies", "validatingadmissionpolicybindings") {
+func checkPolicies(s *State, inst installation) (result findings) {
+	if inst.plugin == nil || !s.read("validatingadmissionpolicies", "validatingadmissionpolicybindings") {
 		return nil
 	}
 	plugin, annotations := false, false
 	for _, policy := range s.Policies {
-		if policy.Labels[instance] != in.plugin.Labels[instance] || policy.Labels[partOf] != "gpumem" {
+		if policy.Labels[instance] != inst.plugin.Labels[instance] || policy.Labels[partOfLabel] != "gpumem" {
 			continue
 		}
 		plugin = plugin || policy.Labels[component] == "device-plugin"
@@ -40,55 +40,57 @@ func checkPolicies(s *State, in installation) (found findings) {
 			return b.Spec.PolicyName == policy.Name && slices.Contains(b.Spec.ValidationActions, action)
 		})
 		if !bound {
-			found.add(Warning, "validatingadmissionpolicy "+policy.Name, "helm upgrade the release", "no binding has the action %s, so it %s", action, otherwise)
+			result.add(Warning, "validatingadmissionpolicy "+policy.Name, "helm upgrade the release", "no binding has the action %s, so it %s", action, otherwise)
 		}
 	}
 	if !plugin {
-		found.add(Warning, in.object(), "set admission.holdDevicePlugin to true",
+		result.add(Warning, inst.object(), "set admission.holdDevicePlugin to true",
 			"no admission policy restricts the plugin to its node: a token stolen from one node may change the annotations of all nodes and pods")
 	}
 	if !annotations {
-		found.add(Warning, in.object(), "set admission.holdAnnotations to true",
+		result.add(Warning, inst.object(), "set admission.holdAnnotations to true",
 			"no admission policy protects gpumem's annotations: the owner of a pod may change its GPUs and rules")
 	}
-	return found
+	return result
 }
 
 // checkCertificates checks the certificates of an extender that serves TLS.
-func checkCertificates(s *State, in installation) (found findings) {
-	if in.scheduler == nil || in.bundled() || !s.read("secrets") {
+func checkCertificates(s *State, inst installation) (result findings) {
+	if inst.scheduler == nil || inst.bundled() || !s.read("secrets") {
 		return nil
 	}
-	client := in.scheduler.Name + "-client"
+	client := inst.scheduler.Name + "-client"
 	names := []string{client}
-	for _, volume := range in.scheduler.Spec.Template.Spec.Volumes {
+	for _, volume := range inst.scheduler.Spec.Template.Spec.Volumes {
 		if volume.Secret != nil {
 			names = append(names, volume.Secret.SecretName)
 		}
 	}
 	for _, name := range names {
-		object := "secret " + in.scheduler.Namespace + "/" + name
-		i := slices.IndexFunc(s.Secrets, func(secret v1.Secret) bool { return secret.Namespace == in.scheduler.Namespace && secret.Name == name })
+		object := "secret " + inst.scheduler.Namespace + "/" + name
+		i := slices.IndexFunc(s.Secrets, func(secret v1.Secret) bool {
+			return secret.Namespace == inst.scheduler.Namespace && secret.Name == name
+		})
 		if i < 0 {
 			if name != client { // kube-scheduler's certificate may have another source
-				found.add(Error, object, "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt", "does not exist, but calls from your kube-scheduler need its certificate")
+				result.add(Error, object, "helm upgrade the release, or create it: tls.crt, tls.key and ca.crt", "does not exist, but calls from your kube-scheduler need its certificate")
 			}
 			continue
 		}
-		end, err := endOf(s.Secrets[i].Data[v1.TLSCertKey])
+		end, err := certificateExpiry(s.Secrets[i].Data[v1.TLSCertKey])
 		switch {
 		case err != nil:
-			found.add(Error, object, "delete it and helm upgrade the release", "its tls.crt cannot be read: %v", err)
+			result.add(Error, object, "delete it and helm upgrade the release", "its tls.crt cannot be read: %v", err)
 		case end.Before(s.Now):
-			found.add(Error, object, "", "its certificate expired on %s", end.Format(time.DateOnly))
+			result.add(Error, object, "", "its certificate expired on %s", end.Format(time.DateOnly))
 		case end.Sub(s.Now) < endsSoon:
-			found.add(Warning, object, "", "its certificate expires on %s", end.Format(time.DateOnly))
+			result.add(Warning, object, "", "its certificate expires on %s", end.Format(time.DateOnly))
 		}
 	}
-	return found
+	return result
 }
 
-func endOf(text []byte) (time.Time, error) {
+func certificateExpiry(text []byte) (time.Time, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
 		return time.Time{}, errors.New("it contains no PEM block")
@@ -102,13 +104,13 @@ func endOf(text []byte) (time.Time, error) {
 
 // checkVersions compares the versions of the parts. They may differ by one minor version, as during an
 // upgrade.
-func checkVersions(s *State, in installation) (found findings) {
+func checkVersions(s *State, inst installation) (result findings) {
 	versions := make(map[string]string) // by part
-	if in.plugin != nil {
-		versions["device plugin"] = in.plugin.Labels[version]
+	if inst.plugin != nil {
+		versions["device plugin"] = inst.plugin.Labels[version]
 	}
-	if in.scheduler != nil {
-		versions["scheduler"] = in.scheduler.Labels[version]
+	if inst.scheduler != nil {
+		versions["scheduler"] = inst.scheduler.Labels[version]
 	}
 	if minor(s.ClientVersion) >= 0 {
 		versions["this command"] = s.ClientVersion
@@ -124,10 +126,10 @@ func checkVersions(s *State, in installation) (found findings) {
 			if apart > 1 || apart < -1 || majors {
 				severity = Error
 			}
-			found.add(severity, "cluster", "", "%s has version %s, and %s has %s", a, versions[a], b, versions[b])
+			result.add(severity, "cluster", "", "%s has version %s, and %s has %s", a, versions[a], b, versions[b])
 		}
 	}
-	return found
+	return result
 }
 
 // major returns the major number of "v1.36.3".

@@ -21,65 +21,65 @@ const gpuPresent = "nvidia.com/gpu.present"
 // container.
 const gpuDriver = "nvidia.com/gpu.deploy.driver"
 
-func checkDaemonSets(s *State, in installation) (found findings) {
-	if in.plugin != nil {
-		found = checkDaemonSet(s, in.plugin, "device plugin", "its /readyz on port 8012 names the missing part")
+func checkDaemonSets(s *State, inst installation) (result findings) {
+	if inst.plugin != nil {
+		result = checkDaemonSet(s, inst.plugin, "device plugin", "its /readyz on port 8012 names the missing part")
 	}
-	if in.mps != nil {
-		found = append(found, checkDaemonSet(s, in.mps, "MPS daemon", "until it works, the node has neither of the levels mps and kernel (docs/limits.md)")...)
+	if inst.mps != nil {
+		result = append(result, checkDaemonSet(s, inst.mps, "MPS daemon", "until it works, the node has neither of the levels mps and kernel (docs/limits.md)")...)
 	}
-	return found
+	return result
 }
 
-func checkDaemonSet(s *State, ds *appsv1.DaemonSet, part, help string) (found findings) {
-	object := "daemonset " + nameOf(ds.ObjectMeta)
+func checkDaemonSet(s *State, ds *appsv1.DaemonSet, part, help string) (result findings) {
+	object := "daemonset " + namespacedName(ds.ObjectMeta)
 	if ds.Status.DesiredNumberScheduled == 0 && old(s, ds.ObjectMeta) {
-		found.add(Error, object, "change devicePlugin.nodeSelector, .affinity or .tolerations", "its nodeSelector, affinity and tolerations fit no node")
+		result.add(Error, object, "change devicePlugin.nodeSelector, .affinity or .tolerations", "its nodeSelector, affinity and tolerations fit no node")
 	}
-	if !s.allPods() {
-		return found
+	if !s.hasAllPods() {
+		return result
 	}
 	pods := s.podsOf(ds.Namespace, ds.Spec.Selector)
 	if ds.Status.CurrentNumberScheduled < ds.Status.DesiredNumberScheduled && len(pods) == 0 && old(s, ds.ObjectMeta) {
-		found.add(Error, object, "", "none of its pods was created")
+		result.add(Error, object, "", "none of its pods was created")
 	}
 	for _, pod := range pods {
-		if why := unready(&pod); why != "" && old(s, pod.ObjectMeta) && !s.down(pod.Spec.NodeName) {
-			found.add(Error, "node "+pod.Spec.NodeName, fmt.Sprintf("kubectl -n %s logs %s; %s", pod.Namespace, pod.Name, help), "its %s is not ready: %s", part, why)
+		if causes := unready(&pod); causes != "" && old(s, pod.ObjectMeta) && !s.isNodeDown(pod.Spec.NodeName) {
+			result.add(Error, "node "+pod.Spec.NodeName, fmt.Sprintf("kubectl -n %s logs %s; %s", pod.Namespace, pod.Name, help), "its %s is not ready: %s", part, causes)
 		}
 	}
-	return found
+	return result
 }
 
-func checkGPUNodes(s *State, in installation) (found findings) {
-	if in.plugin == nil || !s.allPods() {
+func checkGPUNodes(s *State, inst installation) (result findings) {
+	if inst.plugin == nil || !s.hasAllPods() {
 		return nil
 	}
 	has := make(map[string]bool)
-	for _, pod := range s.podsOf(in.plugin.Namespace, in.plugin.Spec.Selector) {
+	for _, pod := range s.podsOf(inst.plugin.Namespace, inst.plugin.Spec.Selector) {
 		has[pod.Spec.NodeName] = true
 	}
 	for _, node := range s.Nodes {
-		if node.Labels[gpuPresent] == "true" && !has[node.Name] && old(s, node.ObjectMeta) && !servedByNVIDIA(node, in.plugin) {
-			found.withoutPlugin(node, in.plugin)
+		if node.Labels[gpuPresent] == "true" && !has[node.Name] && old(s, node.ObjectMeta) && !servedByNVIDIA(node, inst.plugin) {
+			result.addMissingPlugin(node, inst.plugin)
 		}
 	}
-	found.unstoppable(s, in)
-	return found
+	result.addUnloadBlockers(s, inst)
+	return result
 }
 
 // servedByNVIDIA reports whether a node belongs to the part of a fleet that keeps NVIDIA's device plugin: the
 // node offers nvidia.com/gpu, and the plugin's nodeSelector leaves it out.
 func servedByNVIDIA(node v1.Node, plugin *appsv1.DaemonSet) bool {
 	selector := maps.Clone(plugin.Spec.Template.Spec.NodeSelector)
-	delete(selector, api.GPUClients) // withoutPlugin reports this label
+	delete(selector, api.GPUClients) // addMissingPlugin reports this label
 	offered := node.Status.Allocatable["nvidia.com/gpu"]
 	return !offered.IsZero() && !labels.SelectorFromSet(selector).Matches(labels.Set(node.Labels))
 }
 
-// withoutPlugin explains why a node with GPUs runs no device plugin.
-func (f *findings) withoutPlugin(node v1.Node, plugin *appsv1.DaemonSet) {
-	const wait = "wait until the Operator has loaded the driver; docs/runbooks.md#a-driver-upgrade shows how to find the programs that keep it waiting"
+// addMissingPlugin explains why a node with GPUs runs no device plugin.
+func (f *findings) addMissingPlugin(node v1.Node, plugin *appsv1.DaemonSet) {
+	const waitForDriver = "wait until the Operator has loaded the driver; docs/runbooks.md#a-driver-upgrade shows how to find the programs that keep it waiting"
 	const update = "update the GPU Operator to 26.7 or newer, which sets the label, or remove it from devicePlugin.nodeSelector"
 	object := "node " + node.Name
 	_, selects := plugin.Spec.Template.Spec.NodeSelector[api.GPUClients]
@@ -88,14 +88,14 @@ func (f *findings) withoutPlugin(node v1.Node, plugin *appsv1.DaemonSet) {
 	case selects && !labelled:
 		f.add(Error, object, update, "has no label %s, which devicePlugin.nodeSelector selects: it runs no device plugin of gpumem", api.GPUClients)
 	case selects && api.GPUClientsStopped(&node):
-		f.add(Warning, object, wait, "runs no device plugin of gpumem: the GPU Operator keeps users of the driver off the node (%s=%s)", api.GPUClients, label)
+		f.add(Warning, object, waitForDriver, "runs no device plugin of gpumem: the GPU Operator keeps users of the driver off the node (%s=%s)", api.GPUClients, label)
 	default:
-		f.add(Error, object, "", "has the label %s=true and runs no device plugin of gpumem%s", gpuPresent, taintsOf(node))
+		f.add(Error, object, "", "has the label %s=true and runs no device plugin of gpumem%s", gpuPresent, renderTaints(node))
 	}
 }
 
-// unstoppable adds the DaemonSets that keep the GPU Operator from unloading the driver of its nodes.
-func (f *findings) unstoppable(s *State, in installation) {
+// addUnloadBlockers adds the DaemonSets that keep the GPU Operator from unloading the driver of its nodes.
+func (f *findings) addUnloadBlockers(s *State, inst installation) {
 	i := slices.IndexFunc(s.Nodes, func(node v1.Node) bool {
 		_, stops := node.Labels[api.GPUClients]
 		return stops && node.Labels[gpuDriver] == "true"
@@ -103,15 +103,15 @@ func (f *findings) unstoppable(s *State, in installation) {
 	if i < 0 {
 		return
 	}
-	for _, ds := range []*appsv1.DaemonSet{in.plugin, in.mps} {
+	for _, ds := range []*appsv1.DaemonSet{inst.plugin, inst.mps} {
 		if ds != nil && ds.Spec.Template.Spec.NodeSelector[api.GPUClients] != "true" {
-			f.add(Warning, "daemonset "+nameOf(ds.ObjectMeta), "set "+api.GPUClients+`: "true" in devicePlugin.nodeSelector, as charts/gpumem/ci/gpu-operator-values.yaml does`,
+			f.add(Warning, "daemonset "+namespacedName(ds.ObjectMeta), "set "+api.GPUClients+`: "true" in devicePlugin.nodeSelector, as charts/gpumem/ci/gpu-operator-values.yaml does`,
 				"does not select nodes by the label %s: the GPU Operator cannot unload the driver of node %s for an upgrade", api.GPUClients, s.Nodes[i].Name)
 		}
 	}
 }
 
-func taintsOf(node v1.Node) string {
+func renderTaints(node v1.Node) string {
 	var taints []string
 	for _, t := range node.Spec.Taints {
 		if t.Effect != v1.TaintEffectPreferNoSchedule {
@@ -124,59 +124,59 @@ func taintsOf(node v1.Node) string {
 	return " (its taints: " + strings.Join(taints, ", ") + ")"
 }
 
-func checkScheduler(s *State, in installation) (found findings) {
-	d := in.scheduler
+func checkScheduler(s *State, inst installation) (result findings) {
+	d := inst.scheduler
 	if d == nil {
 		return nil
 	}
-	object, wanted := "deployment "+nameOf(d.ObjectMeta), int32(1)
+	object, replicas := "deployment "+namespacedName(d.ObjectMeta), int32(1)
 	if d.Spec.Replicas != nil {
-		wanted = *d.Spec.Replicas
+		replicas = *d.Spec.Replicas
 	}
-	var why []string
+	var causes []string
 	for _, pod := range s.podsOf(d.Namespace, d.Spec.Selector) {
 		if reason := unready(&pod); reason != "" && old(s, pod.ObjectMeta) {
-			if s.down(pod.Spec.NodeName) {
+			if s.isNodeDown(pod.Spec.NodeName) {
 				reason = "is on node " + pod.Spec.NodeName + ", which is NotReady"
 			}
-			why = append(why, "; "+pod.Name+" "+reason)
+			causes = append(causes, "; "+pod.Name+" "+reason)
 		}
 	}
-	slices.Sort(why)
+	slices.Sort(causes)
 	scale := fmt.Sprintf("kubectl -n %s scale deployment %s --replicas=2, and set scheduler.replicas to 2 for the next helm upgrade", d.Namespace, d.Name)
 	switch ready := d.Status.ReadyReplicas; {
 	case !old(s, d.ObjectMeta):
-	case wanted == 0:
-		found.add(Error, object, scale, "has no replicas: no pod is placed on a GPU")
+	case replicas == 0:
+		result.add(Error, object, scale, "has no replicas: no pod is placed on a GPU")
 	case ready == 0:
-		found.add(Error, object, "", "none of its pods is ready: no pod is placed on a GPU%s", strings.Join(why, ""))
-	case in.bundled() && ready < wanted:
-		found.add(Warning, object, "", "%d of %d pods are ready%s", ready, wanted, strings.Join(why, ""))
-	case !in.bundled() && ready > 1:
-		found.add(Error, object, "run all of them with --leader-elect and one Lease, as the chart does",
+		result.add(Error, object, "", "none of its pods is ready: no pod is placed on a GPU%s", strings.Join(causes, ""))
+	case inst.bundled() && ready < replicas:
+		result.add(Warning, object, "", "%d of %d pods are ready%s", ready, replicas, strings.Join(causes, ""))
+	case !inst.bundled() && ready > 1:
+		result.add(Error, object, "run all of them with --leader-elect and one Lease, as the chart does",
 			"%d pods are ready, but only the leader may be: two ready pods allocate the same memory", ready)
 	}
-	if wanted == 1 {
-		found.add(Warning, object, scale, "has one replica: while it is replaced, no pod is placed on a GPU")
+	if replicas == 1 {
+		result.add(Warning, object, scale, "has one replica: while it is replaced, no pod is placed on a GPU")
 	}
-	return found
+	return result
 }
 
-func checkKubeScheduler(s *State, in installation) (found findings) {
-	if !in.bundled() {
+func checkKubeScheduler(s *State, inst installation) (result findings) {
+	if !inst.bundled() {
 		return nil
 	}
-	object := "deployment " + nameOf(in.scheduler.ObjectMeta)
+	object := "deployment " + namespacedName(inst.scheduler.ObjectMeta)
 	switch {
-	case in.config == nil && s.read("configmaps"):
-		found.add(Error, object, "", "its kube-scheduler has no configuration: the ConfigMap of the same name is gone")
-	case in.config != nil && len(in.schedulers(s.Names)) == 0:
-		found.add(Error, object, "", "its kube-scheduler has no profile with gpumem's plugin: no pod can name it")
+	case inst.config == nil && s.read("configmaps"):
+		result.add(Error, object, "", "its kube-scheduler has no configuration: the ConfigMap of the same name is gone")
+	case inst.config != nil && len(inst.schedulers(s.Names)) == 0:
+		result.add(Error, object, "", "its kube-scheduler has no profile with gpumem's plugin: no pod can name it")
 	}
-	spec := in.scheduler.Spec.Template.Spec
+	spec := inst.scheduler.Spec.Template.Spec
 	for _, c := range spec.Containers {
-		if c.Name == "gpumem-scheduler" && len(gatesOff(spec, "OpportunisticBatching")) > 0 {
-			found.add(Warning, object, "remove it from --feature-gates of the container gpumem-scheduler",
+		if c.Name == "gpumem-scheduler" && len(disabledGates(spec, "OpportunisticBatching")) > 0 {
+			result.add(Warning, object, "remove it from --feature-gates of the container gpumem-scheduler",
 				"its feature gate OpportunisticBatching is off: each pod takes several times the processor time")
 		}
 		if c.Name != "kube-scheduler" || s.ServerVersion == "" {
@@ -186,16 +186,16 @@ func checkKubeScheduler(s *State, in installation) (found findings) {
 		switch theirs, server := minor(tag), minor(s.ServerVersion); {
 		case theirs < 0 || server < 0 || theirs == server:
 		case theirs > server:
-			found.add(Error, object, "", "its kube-scheduler is %s, newer than the API server, %s", tag, s.ServerVersion)
+			result.add(Error, object, "", "its kube-scheduler is %s, newer than the API server, %s", tag, s.ServerVersion)
 		default:
-			found.add(Warning, object, "", "its kube-scheduler is %s, older than the API server, %s", tag, s.ServerVersion)
+			result.add(Warning, object, "", "its kube-scheduler is %s, older than the API server, %s", tag, s.ServerVersion)
 		}
 	}
-	return found
+	return result
 }
 
-// allPods reports whether the pods of all namespaces could be listed.
-func (s *State) allPods() bool { return s.read("pods") && s.Namespace == "" }
+// hasAllPods reports whether the pods of all namespaces could be listed.
+func (s *State) hasAllPods() bool { return s.read("pods") && s.Namespace == "" }
 
 // podsOf returns the pods that a selector selects.
 func (s *State) podsOf(namespace string, selector *metav1.LabelSelector) (pods []v1.Pod) {
@@ -220,8 +220,8 @@ func unready(pod *v1.Pod) string {
 		return "waits for a node: " + message
 	}
 	for _, c := range containersOf(pod) {
-		if why := trouble(c); why != "" {
-			return c.Name + " " + why
+		if causes := trouble(c); causes != "" {
+			return c.Name + " " + causes
 		}
 		if !c.Ready && c.State.Running != nil {
 			return c.Name + " runs and is not ready"
@@ -230,8 +230,8 @@ func unready(pod *v1.Pod) string {
 	return "is in phase " + string(pod.Status.Phase)
 }
 
-// down reports whether a node is NotReady. The status of its pods is then out of date.
-func (s *State) down(nodeName string) bool {
+// isNodeDown reports whether a node is NotReady. The status of its pods is then out of date.
+func (s *State) isNodeDown(nodeName string) bool {
 	node := s.node(nodeName)
 	return node != nil && api.NotReady(node) != nil
 }

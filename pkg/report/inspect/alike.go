@@ -23,7 +23,7 @@ func Alike[R any, K comparable](rows []R, key func(R) K) (groups [][]R) {
 
 // WaitGroup is a group of pods that wait alike, represented by the first of them.
 type WaitGroup struct {
-	Wait
+	WaitingPod
 	Count  int
 	Oldest time.Time // creation time of the oldest pod; zero if unknown
 }
@@ -36,24 +36,24 @@ func (r Report) WaitingAlike() (groups []WaitGroup) {
 		units                    int64
 		gpus, cores              int
 		inShares                 bool
-		alone                    string // identifies a pod that forms its own group
+		ungroupedPod             string // identifies a pod that forms its own group
 	}
-	for _, same := range Alike(r.Waiting, func(w Wait) key {
-		k := key{w.Namespace, w.Owner, w.Why(), int64(w.Units), w.GPUs, w.Cores, w.InShares, ""}
+	for _, same := range Alike(r.Waiting, func(w WaitingPod) key {
+		k := key{w.Namespace, w.Owner, w.Explain(), int64(w.Units), w.GPUs, w.Cores, w.InShares, ""}
 		if w.Owner == "" || w.Nominated != "" {
-			k.alone = w.Name + "/" + w.UID
+			k.ungroupedPod = w.Name + "/" + w.UID
 		}
 		return k
 	}) {
-		oldest := slices.MinFunc(same, func(a, b Wait) int { return a.Created.Compare(b.Created) })
-		groups = append(groups, WaitGroup{Wait: same[0], Count: len(same), Oldest: oldest.Created})
+		oldest := slices.MinFunc(same, func(a, b WaitingPod) int { return a.Created.Compare(b.Created) })
+		groups = append(groups, WaitGroup{WaitingPod: same[0], Count: len(same), Oldest: oldest.Created})
 	}
 	return groups
 }
 
-// Needs returns the requested memory, summed over the pod's GPUs. Shares have no size in MiB until their
+// RequestedMemory returns the requested memory, summed over the pod's GPUs. Shares have no size in MiB until their
 // GPU is known.
-func (w Wait) Needs(unitMiB int64) Memory {
+func (w WaitingPod) RequestedMemory(unitMiB int64) Memory {
 	if w.InShares {
 		return Memory{Units: w.Units, InShares: true}
 	}

@@ -57,7 +57,7 @@ func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 			if tc.want == "" {
 				want = "by GPU memory it fits on n; " + inspect.AskEvents
 			}
-			if got := report.Waiting[0].Why(); got != want {
+			if got := report.Waiting[0].Explain(); got != want {
 				t.Errorf("the report says %q, want %q", got, want)
 			}
 		})
@@ -84,7 +84,7 @@ func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
 		}
 		n, _ := state.Node("n")
 		pod := placement.PodRef{Namespace: "ml", Name: "waits", UID: "waits"}
-		chance := inspect.Facts{Policy: policy}.Chance(inspect.WaitFacts{Pod: pod, Request: req}, n)
+		chance := inspect.Facts{Policy: policy}.EvaluateNode(inspect.WaitFacts{Pod: pod, Request: req}, n)
 		_, err := state.AssumePod(pod, "n", req, policy, time.Unix(1, 0))
 		said := ""
 		switch {
@@ -93,7 +93,7 @@ func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
 			continue // kube-scheduler does not ask about it
 		case chance.Refusal != nil:
 			seen[chance.Refusal.Reason]++
-			said = chance.Why()
+			said = chance.Explain()
 		case !chance.Fits():
 			seen[chance.Reason.String()]++
 			said = reasons.Verdict(chance.Verdict)
@@ -104,8 +104,8 @@ func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
 		if err != nil {
 			decided = reasons.Error(err)
 		}
-		if diff := cmp.Diff(decided, said); diff != "" || chance.Good() != (err == nil) {
-			t.Errorf("seed %d, policy %s: good is %t (-bind +chance):\n%s", seed, policy, chance.Good(), diff)
+		if diff := cmp.Diff(decided, said); diff != "" || chance.IsPlaceable() != (err == nil) {
+			t.Errorf("seed %d, policy %s: good is %t (-bind +chance):\n%s", seed, policy, chance.IsPlaceable(), diff)
 		}
 	}
 	for _, reason := range []string{"Good", decide.Confusable, inspect.Overdrawn, "Insufficient", "Fragmented", "Occupied"} {

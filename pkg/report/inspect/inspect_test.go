@@ -51,24 +51,24 @@ func TestChances(t *testing.T) {
 	facts := inspect.Facts{Nodes: map[string]inspect.NodeFacts{"cordoned": {Refuses: off}, "little-and-cordoned": {Refuses: off}}}
 	pod := inspect.WaitFacts{
 		Pod: placement.PodRef{Namespace: "ml", Name: "waits", UID: "1"}, Request: req,
-		KeptOff: map[string]*decide.Refusal{
+		ExcludedNodes: map[string]*decide.Refusal{
 			"tainted":   {Message: "the pod does not tolerate taint x"},
 			"elsewhere": {Message: "the pod's nodeSelector or affinity excludes the node", Unresolvable: true},
 		},
 	}
-	var chances []inspect.Chance
+	var chances []inspect.NodeResult
 	for _, n := range nodes {
-		chances = append(chances, facts.Chance(pod, n))
+		chances = append(chances, facts.EvaluateNode(pod, n))
 	}
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(chances), func(i, j int) { chances[i], chances[j] = chances[j], chances[i] })
-	slices.SortFunc(chances, inspect.Chance.Compare)
+	slices.SortFunc(chances, inspect.NodeResult.Compare)
 	type chance struct {
 		Node, Why string
 		Good      bool
 	}
 	var got []chance
 	for _, c := range chances {
-		got = append(got, chance{c.Node.Name, c.Why(), c.Good()})
+		got = append(got, chance{c.Node.Name, c.Explain(), c.IsPlaceable()})
 	}
 	want := []chance{
 		{"good", "needs 8 GiB on one GPU; fits", true},
@@ -109,7 +109,7 @@ func TestOverdraws(t *testing.T) {
 		"all is as it should be, and too little": {ask(7), node(inventory(device(0, 16)), shrunk...), ""},
 	} {
 		got := ""
-		if refusal := inspect.Overdraws(tc.req, tc.node); refusal != nil {
+		if refusal := inspect.OverdrawnRefusal(tc.req, tc.node); refusal != nil {
 			got = refusal.Message
 		}
 		if got != tc.want {
@@ -136,9 +136,9 @@ func TestOverdrawsCountsNominatedPods(t *testing.T) {
 		books.NominatePod("n", placement.PodRef{Namespace: "ml", Name: "vip", UID: "vip"}, ask(10), placement.Assignment{Shares: []placement.Share{{Device: placementtest.UUID(1), Units: 10}}}, time.Time{})
 		n, _ := books.Node("n")
 		for units, want := range tc.want {
-			c := inspect.Facts{}.Chance(inspect.WaitFacts{Request: ask(units)}, n)
-			if c.Good() != want {
-				t.Errorf("%s: %d: %t, want %t: %s", name, units, c.Good(), want, c.Why())
+			c := inspect.Facts{}.EvaluateNode(inspect.WaitFacts{Request: ask(units)}, n)
+			if c.IsPlaceable() != want {
+				t.Errorf("%s: %d: %t, want %t: %s", name, units, c.IsPlaceable(), want, c.Explain())
 			}
 		}
 	}
@@ -160,7 +160,7 @@ func TestOutOfUseIsSaidWhereItMatters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []int
-			for _, d := range (inspect.Facts{}).Chance(inspect.WaitFacts{Request: tc.req}, tc.node).OutOfUse {
+			for _, d := range (inspect.Facts{}).EvaluateNode(inspect.WaitFacts{Request: tc.req}, tc.node).OutOfUse {
 				got = append(got, d.Index)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -179,9 +179,9 @@ func TestChancesOfNominatedPods(t *testing.T) {
 	books.NominatePod("n", nominated, ask(12), placement.Assignment{}, time.Time{})
 	offered, _ := books.Node("n")
 	for uid, want := range map[string]bool{"1": true, "2": false} {
-		c := inspect.Facts{}.Chance(inspect.WaitFacts{Pod: placement.PodRef{UID: uid}, Request: ask(12)}, offered)
-		if c.Good() != want {
-			t.Errorf("pod %s: %t, want %t: %s", uid, c.Good(), want, c.Why())
+		c := inspect.Facts{}.EvaluateNode(inspect.WaitFacts{Pod: placement.PodRef{UID: uid}, Request: ask(12)}, offered)
+		if c.IsPlaceable() != want {
+			t.Errorf("pod %s: %t, want %t: %s", uid, c.IsPlaceable(), want, c.Explain())
 		}
 	}
 }
@@ -207,12 +207,12 @@ func TestUnserved(t *testing.T) {
 	}{
 		"ours, and seen":    {inspect.WaitFacts{Scheduler: "gpumem"}, []string{"gpumem"}, ""},
 		"not known whose":   {inspect.WaitFacts{Scheduler: "default-scheduler"}, nil, ""},
-		"gated":             {inspect.WaitFacts{Gated: true, Unseen: true, Scheduler: "other"}, []string{"gpumem"}, "it has scheduling gates: no scheduler considers it before they are removed"},
-		"ours, not running": {inspect.WaitFacts{Scheduler: "gpumem", Unseen: true}, []string{"gpumem"}, `no scheduler has considered it yet: does its scheduler, "gpumem", run?`},
-		"none of that name": {inspect.WaitFacts{Scheduler: "volcano", Unseen: true}, []string{"gpumem"}, `its schedulerName is "volcano", and no scheduler has considered it: does one of this name run? gpumem's is gpumem`},
-		"misspelt":          {inspect.WaitFacts{Scheduler: "gpumen", Unseen: true}, []string{"gpumem"}, `its schedulerName is "gpumen", and no scheduler has considered it: did you mean gpumem?`},
+		"gated":             {inspect.WaitFacts{Gated: true, NotConsidered: true, Scheduler: "other"}, []string{"gpumem"}, "it has scheduling gates: no scheduler considers it before they are removed"},
+		"ours, not running": {inspect.WaitFacts{Scheduler: "gpumem", NotConsidered: true}, []string{"gpumem"}, `no scheduler has considered it yet: does its scheduler, "gpumem", run?`},
+		"none of that name": {inspect.WaitFacts{Scheduler: "volcano", NotConsidered: true}, []string{"gpumem"}, `its schedulerName is "volcano", and no scheduler has considered it: does one of this name run? gpumem's is gpumem`},
+		"misspelt":          {inspect.WaitFacts{Scheduler: "gpumen", NotConsidered: true}, []string{"gpumem"}, `its schedulerName is "gpumen", and no scheduler has considered it: did you mean gpumem?`},
 		"misspelt, and not known whose": {
-			inspect.WaitFacts{Scheduler: "gpumem-schedular", Unseen: true}, nil, `its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`,
+			inspect.WaitFacts{Scheduler: "gpumem-schedular", NotConsidered: true}, nil, `its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`,
 		},
 		"the cluster's own": {inspect.WaitFacts{Scheduler: "default-scheduler"}, []string{"a", "b"}, `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is a or b`},
 	} {
@@ -235,7 +235,7 @@ func TestWaiting(t *testing.T) {
 	got := func(nodes []placement.Node, facts inspect.Facts) map[string]string {
 		out := make(map[string]string)
 		for _, w := range inspect.New(nodes, facts).Waiting {
-			out[w.Name] = w.Why()
+			out[w.Name] = w.Explain()
 		}
 		return out
 	}

@@ -21,7 +21,7 @@ func New(nodes []placement.Node, facts Facts) Report {
 	}
 	for _, n := range nodes {
 		f := facts.Nodes[n.Name]
-		if len(n.Devices) == 0 && len(n.Unattributed) == 0 && f.Problem == "" && !f.Wanted {
+		if len(n.Devices) == 0 && len(n.Unattributed) == 0 && f.Problem == "" && !f.NamedByUser {
 			r.WithoutInventory++
 			continue
 		}
@@ -65,8 +65,8 @@ func (r reporter) memory(u gpu.Units) Memory {
 	return Memory{Units: u, MiB: int64(u) * all / max(1, int64(r.Allocatable())), InShares: true}
 }
 
-// of returns an amount of one device.
-func (r reporter) of(d placement.Device, u gpu.Units) Memory {
+// deviceMemory returns an amount of one device.
+func (r reporter) deviceMemory(d placement.Device, u gpu.Units) Memory {
 	return Memory{Units: u, MiB: d.MiB(u, r.UnitMiB), InShares: d.InShares()}
 }
 
@@ -78,22 +78,22 @@ func (r reporter) requested() Memory {
 	}
 	sum := r.memory(unattributed)
 	for _, d := range r.Devices {
-		m := r.of(d, d.Requested)
+		m := r.deviceMemory(d, d.Requested)
 		sum.Units, sum.MiB = sum.Units+m.Units, sum.MiB+m.MiB
 	}
 	return sum
 }
 
-// counted returns an amount that depends on the pods; nil if the pods are unknown.
-func (r reporter) counted(m Memory) *Memory {
+// ifPodsKnown returns an amount that depends on the pods; nil if the pods are unknown.
+func (r reporter) ifPodsKnown(m Memory) *Memory {
 	if r.facts.PodsUnknown {
 		return nil
 	}
 	return &m
 }
 
-// count returns a number of pods; nil if the pods are unknown.
-func (r reporter) count(pods int) *int {
+// podCount returns a number of pods; nil if the pods are unknown.
+func (r reporter) podCount(pods int) *int {
 	if r.facts.PodsUnknown {
 		return nil
 	}
@@ -104,11 +104,11 @@ func (r reporter) node(f NodeFacts) Node {
 	out := Node{
 		Name: r.Name, Address: f.Address, Status: f.Status, Taint: f.Taint, Withheld: f.Withheld, Problem: f.Problem,
 		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
-		Capacity: r.memory(r.Allocatable()), Requested: r.counted(r.requested()), LargestFree: r.counted(r.memory(closest.LargestFree(r.Node))),
-		PodCount: r.count(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
+		Capacity: r.memory(r.Allocatable()), Requested: r.ifPodsKnown(r.requested()), LargestFree: r.ifPodsKnown(r.memory(closest.LargestFree(r.Node))),
+		PodCount: r.podCount(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if f.Refuses != nil {
-		out.LargestFree, out.Closed = r.counted(r.memory(0)), reasons.Refusal(f.Refuses)
+		out.LargestFree, out.Closed = r.ifPodsKnown(r.memory(0)), reasons.Refusal(f.Refuses)
 	}
 	if len(r.Devices) > 0 {
 		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker
@@ -136,11 +136,11 @@ func (r reporter) gpu(d placement.Device, promised []*placement.Holding, f NodeF
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
 		Healthy: d.Status.Open(), Unhealthy: f.Causes(d), Cordon: f.Cordon(d), Status: d.Status, Exclusive: r.IsExclusive(d),
-		Capacity: r.of(d, d.Allocatable), Requested: r.counted(r.of(d, d.Requested)), RequestedCores: d.RequestedCores,
-		Pods: []Pod{}, PodCount: r.count(len(d.Pods)),
+		Capacity: r.deviceMemory(d, d.Allocatable), Requested: r.ifPodsKnown(r.deviceMemory(d, d.Requested)), RequestedCores: d.RequestedCores,
+		Pods: []Pod{}, PodCount: r.podCount(len(d.Pods)),
 	}
 	if d.Foreign > 0 {
-		foreign := r.of(d, d.Foreign)
+		foreign := r.deviceMemory(d, d.Foreign)
 		out.Foreign = &foreign
 	}
 	if d.NUMANode >= 0 {
@@ -148,22 +148,22 @@ func (r reporter) gpu(d placement.Device, promised []*placement.Holding, f NodeF
 	}
 	for _, h := range d.Pods {
 		if s := h.On(d.UUID); slices.Contains(h.Devices(), d.UUID) {
-			out.Pods = append(out.Pods, r.pod(*h, r.of(d, s.Units), s.Cores))
+			out.Pods = append(out.Pods, r.pod(*h, r.deviceMemory(d, s.Units), s.Cores))
 		}
 	}
 	for _, h := range promised {
 		if units, cores := h.Request.Share(); h.Nominated {
-			out.Kept = append(out.Kept, r.pod(*h, r.of(d, units), cores))
+			out.NominatedPods = append(out.NominatedPods, r.pod(*h, r.deviceMemory(d, units), cores))
 		}
 	}
 	return out
 }
 
-func (r reporter) pod(h placement.Holding, has Memory, cores int) Pod {
+func (r reporter) pod(h placement.Holding, memory Memory, cores int) Pod {
 	f := r.facts.Pods[h.Pod.UID]
-	has.InShares = h.Request.InShares // on a node that the user may not read, only the pod has this fact
+	memory.InShares = h.Request.InShares // on a node that the user may not read, only the pod has this fact
 	out := Pod{
-		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: has, Cores: cores,
+		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: memory, Cores: cores,
 		State: f.State, Started: h.Started, Enforcement: f.Enforcement, Problem: f.Problem,
 	}
 	for _, id := range h.Assignment.Devices() {
@@ -188,39 +188,39 @@ func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
 }
 
 // waiting returns the pods without a node, each with a node that it fits or the closest node.
-func waiting(nodes []placement.Node, facts Facts) []Wait {
-	type asked struct {
+func waiting(nodes []placement.Node, facts Facts) []WaitingPod {
+	type requestKey struct {
 		key      placement.Key
 		priority int32
-		keptOff  uintptr // address of the map, which the pods of one template share
+		excluded  uintptr // address of the map, which the pods of one template share
 		uid      string
 	}
-	answers := make(map[asked]struct {
-		Chance
+	results := make(map[requestKey]struct {
+		NodeResult
 		tainted string
 	})
-	out := make([]Wait, 0, len(facts.Waiting))
+	out := make([]WaitingPod, 0, len(facts.Waiting))
 	for _, f := range facts.Waiting {
-		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Owner: f.Owner, Created: f.Created, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
+		w := WaitingPod{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Owner: f.Owner, Created: f.Created, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" && !f.Request.Empty() {
 			w.Units, w.InShares, w.GPUs, w.Cores = f.Request.Units(), f.Request.InShares, f.Request.GPUs(), f.Request.Cores()
 			if facts.PodsUnknown { // then the free memory is unknown too
-				w.Reason = cmp.Or(f.Said, "its scheduler has reported no reason")
+				w.Reason = cmp.Or(f.LastMessage, "its scheduler has reported no reason")
 				out = append(out, w)
 				continue
 			}
-			key := asked{key: f.Request.Key(), priority: f.Request.Priority, keptOff: reflect.ValueOf(f.KeptOff).Pointer()}
+			key := requestKey{key: f.Request.Key(), priority: f.Request.Priority, excluded: reflect.ValueOf(f.ExcludedNodes).Pointer()}
 			if f.Nominated != "" {
 				key.uid = f.Pod.UID // memory is reserved for this pod alone
 			}
-			found, ok := answers[key]
+			result, ok := results[key]
 			if !ok {
-				found.Chance, found.tainted = facts.best(f, nodes)
-				answers[key] = found
+				result.NodeResult, result.tainted = facts.bestNode(f, nodes)
+				results[key] = result
 			}
-			w.Node, w.Fits, w.Reason = found.Node.Name, found.Good(), found.Why()
-			if found.tainted != "" {
-				w.Reason += "; " + found.tainted
+			w.Node, w.Fits, w.Reason = result.Node.Name, result.IsPlaceable(), result.Explain()
+			if result.tainted != "" {
+				w.Reason += "; " + result.tainted
 			}
 			switch {
 			case w.Cores > 0 && facts.CoresOff != "":
@@ -234,7 +234,7 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 		}
 		out = append(out, w)
 	}
-	slices.SortFunc(out, func(a, b Wait) int {
+	slices.SortFunc(out, func(a, b WaitingPod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	return out

@@ -26,14 +26,14 @@ type Report struct {
 	Kind       string `json:"kind"`
 	Resource   string `json:"resource"` // the extended resource of the amounts in units
 
-	Nodes            []Node    `json:"nodes"`                 // by name
-	WithoutInventory int       `json:"nodesWithoutInventory"` // number of nodes without GPU memory and without pods that hold any; not in Nodes
-	Total            Total     `json:"total"`                 // of Nodes
-	Selected         bool      `json:"selected,omitempty"`    // Nodes are only some nodes of the cluster
-	Namespace        string    `json:"namespace,omitempty"`   // pods of other namespaces are left out, but count
-	RequestedUnknown bool      `json:"requestedUnknown"`      // the pods could not be listed
-	Waiting          []Wait    `json:"waiting"`               // pods without a node, by namespace and name
-	Problems         []Problem `json:"problems,omitempty"`    // objects that could not be read
+	Nodes            []Node       `json:"nodes"`                 // by name
+	WithoutInventory int          `json:"nodesWithoutInventory"` // number of nodes without GPU memory and without pods that hold any; not in Nodes
+	Total            Total        `json:"total"`                 // of Nodes
+	Selected         bool         `json:"selected,omitempty"`    // Nodes are only some nodes of the cluster
+	Namespace        string       `json:"namespace,omitempty"`   // pods of other namespaces are left out, but count
+	RequestedUnknown bool         `json:"requestedUnknown"`      // the pods could not be listed
+	Waiting          []WaitingPod `json:"waiting"`               // pods without a node, by namespace and name
+	Problems         []Problem    `json:"problems,omitempty"`    // objects that could not be read
 }
 
 // Total is the sum over nodes whose unit is known.
@@ -110,7 +110,7 @@ type GPU struct {
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
 	PodCount       *int    `json:"podCount,omitempty"` // in all namespaces; nil if unknown
-	Kept           []Pod   `json:"kept,omitempty"`     // pods nominated to the node; their memory is reserved against pods of the same or a lower priority
+	NominatedPods  []Pod   `json:"kept,omitempty"`     // pods nominated to the node; their memory is reserved against pods of the same or a lower priority
 }
 
 // NVLink is the connection of a GPU to another GPU of its node.
@@ -133,8 +133,8 @@ type Pod struct {
 	Problem     string     `json:"problem,omitempty"` // why a part of the pod could not be read
 }
 
-// Wait is a pod without a node.
-type Wait struct {
+// WaitingPod is a pod without a node.
+type WaitingPod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       string    `json:"uid,omitempty"`
@@ -151,8 +151,8 @@ type Wait struct {
 	Created   time.Time `json:"created,omitzero"`   // zero if unknown
 }
 
-// Why describes in one line why the pod waits.
-func (w Wait) Why() string {
+// Explain describes in one line why the pod waits.
+func (w WaitingPod) Explain() string {
 	switch {
 	case w.Fits:
 		return "by GPU memory it fits on " + w.Node + "; " + cmp.Or(w.Unserved, AskEvents)
@@ -166,7 +166,7 @@ func (w Wait) Why() string {
 // AskEvents is the reason of a pod that fits and has no known obstacle.
 const AskEvents = "its events show the other reasons"
 
-func (w Wait) comesClosest() string {
+func (w WaitingPod) comesClosest() string {
 	if w.Node == "" {
 		return w.Reason
 	}
@@ -198,11 +198,11 @@ type Facts struct {
 
 // NodeFacts are the facts of one node.
 type NodeFacts struct {
-	Address  string
-	Status   string
-	Wanted   bool   // the user named the node, so the report has it even without GPU memory
-	Withheld bool   // its kubelet does not offer the resource of the inventory
-	Problem  string // why the inventory could not be read
+	Address     string
+	Status      string
+	NamedByUser bool   // the user named the node, so the report has it even without GPU memory
+	Withheld    bool   // its kubelet does not offer the resource of the inventory
+	Problem     string // why the inventory could not be read
 
 	NotReady     bool                // the state of its pods may be out of date
 	Refuses      *decide.Refusal     // why it takes no new pods, however much is free; nil if it takes new pods
@@ -243,22 +243,22 @@ type PodFacts struct {
 
 // WaitFacts are the facts of a pod without a node.
 type WaitFacts struct {
-	Pod       placement.PodRef
-	Request   placement.Request
-	Nominated string               // the node where other pods leave for it
-	At        placement.Assignment // its GPUs there; none if unknown
-	Problem   string               // why the request could not be read
-	InVain    string               // a requested resource that no node offers, in a sentence; empty if there is none
-	Scheduler string               // its schedulerName; empty if unknown
-	Gated     bool                 // it has scheduling gates
-	Unseen    bool                 // no scheduler has reported anything about it
-	Said      string               // the last message of its scheduler
-	Owner     string               // its controller, as KIND/NAME; empty if there is none or it is unknown
-	Created   time.Time            // zero if unknown
+	Pod           placement.PodRef
+	Request       placement.Request
+	Nominated     string               // the node where other pods leave for it
+	NominatedGPUs placement.Assignment // its GPUs there; none if unknown
+	Problem       string               // why the request could not be read
+	InVain        string               // a requested resource that no node offers, in a sentence; empty if there is none
+	Scheduler     string               // its schedulerName; empty if unknown
+	Gated         bool                 // it has scheduling gates
+	NotConsidered bool                 // no scheduler has reported anything about it
+	LastMessage   string               // the last message of its scheduler
+	Owner         string               // its controller, as KIND/NAME; empty if there is none or it is unknown
+	Created       time.Time            // zero if unknown
 
-	// KeptOff has, by node, why the pod's own spec excludes the node. The refusal is unresolvable if the
+	// ExcludedNodes has, by node, why the pod's own spec excludes the node. The refusal is unresolvable if the
 	// pod selects other nodes. Pods with the same constraints share the map.
-	KeptOff map[string]*decide.Refusal
+	ExcludedNodes map[string]*decide.Refusal
 }
 
 // DefaultScheduler is the scheduler's name in the chart's defaults, for users who may not read the
@@ -268,23 +268,23 @@ const DefaultScheduler = "gpumem-scheduler"
 // Unserved returns why no scheduler places the pod; empty if no reason is known. Schedulers are the
 // names of the schedulers that ask gpumem; empty if unknown.
 func (f WaitFacts) Unserved(schedulers []string) string {
-	other := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)
+	otherScheduler := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)
 	known := schedulers
 	if len(known) == 0 {
 		known = []string{DefaultScheduler}
 	}
-	meant := closest.Meant(f.Scheduler, known)
-	misspelt := meant != "" && meant != f.Scheduler
+	similarName := closest.Meant(f.Scheduler, known)
+	isMisspelt := similarName != "" && similarName != f.Scheduler
 	switch served := strings.Join(schedulers, " or "); {
 	case f.Gated:
 		return "it has scheduling gates: no scheduler considers it before they are removed"
-	case f.Unseen && misspelt:
-		return fmt.Sprintf("its schedulerName is %q, and no scheduler has considered it: did you mean %s?", f.Scheduler, meant)
-	case other && f.Unseen:
+	case f.NotConsidered && isMisspelt:
+		return fmt.Sprintf("its schedulerName is %q, and no scheduler has considered it: did you mean %s?", f.Scheduler, similarName)
+	case otherScheduler && f.NotConsidered:
 		return fmt.Sprintf("its schedulerName is %q, and no scheduler has considered it: does one of this name run? gpumem's is %s", f.Scheduler, served)
-	case other:
+	case otherScheduler:
 		return fmt.Sprintf("its schedulerName is %q, a scheduler that does not ask gpumem; gpumem's is %s", f.Scheduler, served)
-	case f.Unseen:
+	case f.NotConsidered:
 		return fmt.Sprintf("no scheduler has considered it yet: does its scheduler, %q, run?", f.Scheduler)
 	default:
 		return ""
@@ -294,7 +294,7 @@ func (f WaitFacts) Unserved(schedulers []string) string {
 // InNamespace returns the report with the pods of one namespace only. The amounts still include the
 // other pods.
 func (r Report) InNamespace(namespace string) Report {
-	of := func(pods []Pod) []Pod {
+	inNamespace := func(pods []Pod) []Pod {
 		out := []Pod{}
 		for _, p := range pods {
 			if p.Namespace == namespace {
@@ -307,16 +307,16 @@ func (r Report) InNamespace(namespace string) Report {
 	r.Nodes = slices.Clone(r.Nodes)
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
-		n.Unattributed = of(n.Unattributed)
+		n.Unattributed = inNamespace(n.Unattributed)
 		n.GPUs = slices.Clone(n.GPUs)
 		for j := range n.GPUs {
-			n.GPUs[j].Pods = of(n.GPUs[j].Pods)
-			if n.GPUs[j].Kept != nil {
-				n.GPUs[j].Kept = of(n.GPUs[j].Kept)
+			n.GPUs[j].Pods = inNamespace(n.GPUs[j].Pods)
+			if n.GPUs[j].NominatedPods != nil {
+				n.GPUs[j].NominatedPods = inNamespace(n.GPUs[j].NominatedPods)
 			}
 		}
 	}
-	r.Waiting = slices.DeleteFunc(slices.Clone(r.Waiting), func(w Wait) bool { return w.Namespace != namespace })
+	r.Waiting = slices.DeleteFunc(slices.Clone(r.Waiting), func(w WaitingPod) bool { return w.Namespace != namespace })
 	r.Problems = slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return p.Namespace != "" && p.Namespace != namespace })
 	return r
 }

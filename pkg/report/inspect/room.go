@@ -16,7 +16,7 @@ func CountFits(req placement.Request, n placement.Node, policy placement.Policy)
 		pod := placement.PodRef{UID: fmt.Sprint("fit ", count)}
 		chosen, refusal := decide.Decide(n, pod, req, policy)
 		if refusal == nil {
-			refusal = Overdraws(req, n)
+			refusal = OverdrawnRefusal(req, n)
 		}
 		switch {
 		case refusal == nil:

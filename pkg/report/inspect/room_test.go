@@ -30,7 +30,7 @@ func TestFitCountsWhatCouldBeBound(t *testing.T) {
 		}
 		n, _ := state.Node("n")
 		want := 0
-		for now := n; inspect.Overdraws(req, now) == nil; want++ {
+		for now := n; inspect.OverdrawnRefusal(req, now) == nil; want++ {
 			pod := placement.PodRef{Namespace: "ml", Name: fmt.Sprint(want), UID: fmt.Sprint("new ", want)}
 			if _, err := state.AssumePod(pod, "n", req, policy, time.Unix(1, 0)); err != nil {
 				break

@@ -17,18 +17,18 @@ type containerCollector struct {
 
 // RegisterContainers registers the metrics of containers: used and granted GPU memory, and GPU time. It
 // panics if they are registered already.
-func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample, serverMemory func() map[gpu.UUID]uint64) {
-	of := func(name, help string) *prometheus.Desc {
+func RegisterContainers(registerer prometheus.Registerer, samples func() []usage.Sample, serverMemory func() map[gpu.UUID]uint64) {
+	newDesc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", name), help, []string{"namespace", "pod", "container", "uuid"}, nil)
 	}
-	to.MustRegister(&containerCollector{
+	registerer.MustRegister(&containerCollector{
 		samples: samples, serverMemory: serverMemory,
 		merged: prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", "mps_server_memory_bytes"),
 			"Memory of a GPU that clients of MPS use and that NVML counts as memory of the MPS server: container_memory_used_bytes lacks it. Absent if there is none.", []string{"uuid"}, nil),
-		used:    of("container_memory_used_bytes", "Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out."),
-		granted: of("container_memory_granted_bytes", "Memory of that GPU that the container was granted."),
-		peak:    of("container_memory_peak_bytes", "Peak of the measured use of that GPU by the container."),
-		sm: of("container_sm_utilization_ratio", "Share of the time since the previous probe in which that GPU ran kernels of the container, by NVML: the sum over its processes. "+
+		used:    newDesc("container_memory_used_bytes", "Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out."),
+		granted: newDesc("container_memory_granted_bytes", "Memory of that GPU that the container was granted."),
+		peak:    newDesc("container_memory_peak_bytes", "Peak of the measured use of that GPU by the container."),
+		sm: newDesc("container_sm_utilization_ratio", "Share of the time since the previous probe in which that GPU ran kernels of the container, by NVML: the sum over its processes. "+
 			"Absent if NVML does not report it."),
 	})
 }

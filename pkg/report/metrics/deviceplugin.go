@@ -20,8 +20,8 @@ type DevicePlugin struct {
 
 // NewDevicePlugin registers the metrics of gpumem-device-plugin. It panics if they are registered
 // already.
-func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
-	r := registry{to, "device_plugin"}
+func NewDevicePlugin(registerer prometheus.Registerer) *DevicePlugin {
+	r := registry{registerer, "device_plugin"}
 	m := &DevicePlugin{
 		took: r.histograms("request_duration_seconds", "Time to answer the kubelet, by call.", prometheus.ExponentialBuckets(0.001, 2.5, 10), "rpc"), // 1 ms to 4 s
 		failed: r.counters("request_errors_total", "Calls of the kubelet that returned an error, by call. An error of GetPreferredAllocation or Allocate fails the pod.",
@@ -62,18 +62,18 @@ type GPUs interface {
 
 // gpuCollector collects the state of the GPUs at each scrape.
 type gpuCollector struct {
-	gpus GPUs
-	all  []*prometheus.Desc
+	gpus  GPUs
+	descs []*prometheus.Desc
 
 	memory, used, busy, healthy, enforcement *prometheus.Desc
 }
 
 // RegisterGPUs registers the metrics of a node's GPUs. It panics if they are registered already.
-func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
+func RegisterGPUs(registerer prometheus.Registerer, gpus GPUs) {
 	c := &gpuCollector{gpus: gpus}
 	of := func(name, help string, labels ...string) *prometheus.Desc {
-		c.all = append(c.all, prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", name), help, labels, nil))
-		return c.all[len(c.all)-1]
+		c.descs = append(c.descs, prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", name), help, labels, nil))
+		return c.descs[len(c.descs)-1]
 	}
 	device := []string{"gpu", "uuid", "model"}
 	c.memory = of("gpu_memory_bytes", "All memory of a GPU, including the memory of the driver and the reserve.", device...)
@@ -81,12 +81,12 @@ func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
 	c.busy = of("gpu_utilization_ratio", "Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU is healthy: 1 or 0.", device...)
 	c.enforcement = of("enforcement", "Enforcement level of the node: 1 for the level in force, and 0 for the others (advisory, mps, kernel).", "level")
-	to.MustRegister(c)
+	registerer.MustRegister(c)
 }
 
 // Describe implements prometheus.Collector.
 func (c *gpuCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range c.all {
+	for _, d := range c.descs {
 		out <- d
 	}
 }

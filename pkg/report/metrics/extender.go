@@ -40,8 +40,8 @@ func refusals() []string {
 }
 
 // NewExtender registers the metrics of gpumem-extender. It panics if they are registered already.
-func NewExtender(to prometheus.Registerer) *Extender {
-	r := registry{to, "extender"}
+func NewExtender(registerer prometheus.Registerer) *Extender {
+	r := registry{registerer, "extender"}
 	m := &Extender{
 		took: r.histograms("request_duration_seconds", "Time to answer kube-scheduler, by verb (filter, prioritize, preempt or bind).",
 			prometheus.ExponentialBuckets(0.0001, 2.5, 14), "verb"), // 0.1 ms to 15 s

@@ -57,24 +57,24 @@ func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
 			sum.add(n, facts[len(facts)-1])
 		}
 	}
-	part := func(g gauge) (more bool) { return len(g.samples) == 0 || yield(g.family()) }
-	for _, g := range append(sum.gauges(), f.onTheWay()...) {
-		if !part(g) {
+	emit := func(g gauge) (more bool) { return len(g.samples) == 0 || yield(g.family()) }
+	for _, g := range append(sum.gauges(), f.podGauges()...) {
+		if !emit(g) {
 			return
 		}
 	}
-	for _, of := range []struct {
+	for _, metric := range []struct {
 		name, help string
 		samples    func(placement.Node, inspect.NodeFacts) []*dto.Metric
 	}{
 		{"node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of a taint that they must tolerate, other than nvidia.com/gpu and gpumem's resources.", schedulable},
-		{"gpu_capacity_bytes", "Memory that a GPU offers to pods.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Allocatable, n) })},
-		{"gpu_allocated_bytes", "Memory of a GPU that is allocated to pods.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Requested, n) })},
-		{"gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", ofGPUs(func(d placement.Device, _ placement.Node) float64 { return oneIf(d.Status.Open()) })},
+		{"gpu_capacity_bytes", "Memory that a GPU offers to pods.", perGPU(func(d placement.Device, n placement.Node) float64 { return deviceBytes(d, d.Allocatable, n) })},
+		{"gpu_allocated_bytes", "Memory of a GPU that is allocated to pods.", perGPU(func(d placement.Device, n placement.Node) float64 { return deviceBytes(d, d.Requested, n) })},
+		{"gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", perGPU(func(d placement.Device, _ placement.Node) float64 { return oneIf(d.Status.Open()) })},
 		{"pod_allocated_bytes", "Memory that is allocated to a pod, on all GPUs of its node.", f.pods},
 	} {
 		for i, n := range nodes {
-			if !part(gauge{of.name, of.help, of.samples(n, facts[i])}) {
+			if !emit(gauge{metric.name, metric.help, metric.samples(n, facts[i])}) {
 				return
 			}
 		}
@@ -88,19 +88,19 @@ func (s *fleetSum) gauges() []gauge {
 		namespaces = append(namespaces, sample(bytes, label("namespace", namespace)))
 	}
 	return []gauge{
-		{"free_bytes", "Unallocated memory of GPUs that take new pods, on nodes that are schedulable.", one(s.free)},
-		{"tainted_free_bytes", "Part of free_bytes on nodes with a taint that pods must tolerate: see node_schedulable.", one(s.tainted)},
-		{"largest_free_bytes", "Largest amount that a pod could get on one GPU now, on nodes that are schedulable.", one(s.largest)},
-		{"stranded_bytes", "Unallocated memory that no pod can get: on GPUs that take no new pods or that one pod has alone, and on nodes that are cordoned or NotReady, have no free CPU, or have a kubelet that offers none.", one(s.stranded)},
-		{"fragmentation_ratio", "Share of the free memory on partly allocated GPUs: 0 if all free memory is on empty GPUs.", one(s.broken / max(1, s.free))},
-		{"nodes", "Nodes that offer GPU memory.", one(float64(s.nodes))},
-		{"unattributed_pods", "Pods that are bound to a node and have no known GPU there.", one(float64(s.unattributed))},
+		{"free_bytes", "Unallocated memory of GPUs that take new pods, on nodes that are schedulable.", singleSample(s.free)},
+		{"tainted_free_bytes", "Part of free_bytes on nodes with a taint that pods must tolerate: see node_schedulable.", singleSample(s.tainted)},
+		{"largest_free_bytes", "Largest amount that a pod could get on one GPU now, on nodes that are schedulable.", singleSample(s.largest)},
+		{"stranded_bytes", "Unallocated memory that no pod can get: on GPUs that take no new pods or that one pod has alone, and on nodes that are cordoned or NotReady, have no free CPU, or have a kubelet that offers none.", singleSample(s.stranded)},
+		{"fragmentation_ratio", "Share of the free memory on partly allocated GPUs: 0 if all free memory is on empty GPUs.", singleSample(s.broken / max(1, s.free))},
+		{"nodes", "Nodes that offer GPU memory.", singleSample(float64(s.nodes))},
+		{"unattributed_pods", "Pods that are bound to a node and have no known GPU there.", singleSample(float64(s.unattributed))},
 		{"namespace_allocated_bytes", "Memory allocated to the pods of a namespace, for the namespaces with the largest amounts; the namespace (others) is the sum over all others.", namespaces},
 	}
 }
 
-// onTheWay returns the metrics of pods without a node, and of assumed pods.
-func (f Fleet) onTheWay() []gauge {
+// podGauges returns the metrics of pods without a node, and of assumed pods.
+func (f Fleet) podGauges() []gauge {
 	now := time.Now()
 	waiting := f.Waiting()
 	slices.SortFunc(waiting, func(a, b WaitingPod) int {
@@ -119,15 +119,15 @@ func (f Fleet) onTheWay() []gauge {
 		oldest = now.Sub(assumed[0].Since).Seconds()
 	}
 	return []gauge{
-		{"waiting_pods", "Pods that request GPU memory and have no node.", one(float64(len(waiting)))},
-		{"waiting_oldest_seconds", "Age of the oldest pod that requests GPU memory and has no node; 0: no such pod.", one(eldest)},
+		{"waiting_pods", "Pods that request GPU memory and have no node.", singleSample(float64(len(waiting)))},
+		{"waiting_oldest_seconds", "Age of the oldest pod that requests GPU memory and has no node; 0: no such pod.", singleSample(eldest)},
 		{"pod_waiting_seconds", "Age of a pod that requests GPU memory and has no node, for the 100 oldest.", longest},
-		{"assumed_pods", "Pods whose binding is in progress, or not confirmed by the watch yet.", one(float64(len(assumed)))},
-		{"assumed_oldest_seconds", "Age of the oldest assumed pod.", one(oldest)},
+		{"assumed_pods", "Pods whose binding is in progress, or not confirmed by the watch yet.", singleSample(float64(len(assumed)))},
+		{"assumed_oldest_seconds", "Age of the oldest assumed pod.", singleSample(oldest)},
 	}
 }
 
-func one(value float64) []*dto.Metric { return []*dto.Metric{sample(value)} }
+func singleSample(value float64) []*dto.Metric { return []*dto.Metric{sample(value)} }
 
 // sample returns a gauge's sample. The labels must be sorted by name.
 func sample(value float64, labels ...*dto.LabelPair) *dto.Metric {
@@ -140,10 +140,10 @@ func schedulable(n placement.Node, facts inspect.NodeFacts) []*dto.Metric {
 	return []*dto.Metric{sample(oneIf(facts.Refuses == nil), label("node", n.Name), label("taint", facts.Taint))}
 }
 
-// ofGPUs returns a value for each GPU of a node. The samples of all nodes use the same memory: a reader
+// perGPU returns a value for each GPU of a node. The samples of all nodes use the same memory: a reader
 // of Series reads one part before it asks for the next. A large fleet has several samples for each of
 // tens of thousands of GPUs.
-func ofGPUs(value func(placement.Device, placement.Node) float64) func(placement.Node, inspect.NodeFacts) []*dto.Metric {
+func perGPU(value func(placement.Device, placement.Node) float64) func(placement.Node, inspect.NodeFacts) []*dto.Metric {
 	var samples []*dto.Metric
 	return func(n placement.Node, _ inspect.NodeFacts) []*dto.Metric {
 		for i, d := range n.Devices {
@@ -182,7 +182,7 @@ func (f Fleet) pods(n placement.Node, _ inspect.NodeFacts) (out []*dto.Metric) {
 func allocated(n placement.Node) iter.Seq2[placement.Holding, float64] {
 	return func(yield func(placement.Holding, float64) bool) {
 		for _, h := range n.Holdings() {
-			if has := ofPod(h, n); !h.Nominated && has > 0 && !yield(h, has) {
+			if has := podBytes(h, n); !h.Nominated && has > 0 && !yield(h, has) {
 				return
 			}
 		}
@@ -202,8 +202,8 @@ const (
 	maxNamespaces = 200
 	// maxWaiting bounds the series of pod_waiting_seconds.
 	maxWaiting = 100
-	// others is not a valid name of a namespace.
-	others = "(others)"
+	// otherNamespaces is not a valid name of a namespace.
+	otherNamespaces = "(others)"
 )
 
 // largestNamespaces returns the allocations of the namespaces with the largest ones, and the sum of the
@@ -218,7 +218,7 @@ func (s *fleetSum) largestNamespaces() map[string]float64 {
 	out := make(map[string]float64, maxNamespaces+1)
 	for i, name := range names {
 		if i >= maxNamespaces {
-			name = others
+			name = otherNamespaces
 		}
 		out[name] += s.namespaces[names[i]]
 	}
@@ -236,10 +236,10 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	}
 	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU
 	if !closed {
-		s.largest = math.Max(s.largest, largestOf(n))
+		s.largest = math.Max(s.largest, largestFreeBytes(n))
 	}
 	for _, d := range n.Devices {
-		free := ofDevice(d, d.Free(), n)
+		free := deviceBytes(d, d.Free(), n)
 		if !d.Status.Open() || closed || n.IsExclusive(d) {
 			s.stranded += free
 			continue
@@ -256,14 +256,14 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 
 const mib = 1 << 20
 
-// ofDevice converts units of a device to bytes.
-func ofDevice(d placement.Device, u gpu.Units, n placement.Node) float64 {
+// deviceBytes converts units of a device to bytes.
+func deviceBytes(d placement.Device, u gpu.Units, n placement.Node) float64 {
 	return float64(d.MiB(u, n.UnitMiB)) * mib
 }
 
-// ofPod returns the bytes that a pod requests, or has by claims. A share has a tenth of the memory of
+// podBytes returns the bytes that a pod requests, or has by claims. A share has a tenth of the memory of
 // its GPU.
-func ofPod(h placement.Holding, n placement.Node) (sum float64) {
+func podBytes(h placement.Holding, n placement.Node) (sum float64) {
 	units := h.Request.Units()
 	if h.Request.Empty() {
 		for _, share := range h.Allocated {
@@ -276,14 +276,14 @@ func ofPod(h placement.Holding, n placement.Node) (sum float64) {
 	each, _ := h.Request.Share()
 	for _, d := range n.Devices {
 		if slices.Contains(h.Assignment.Devices(), d.UUID) {
-			sum += ofDevice(d, each, n)
+			sum += deviceBytes(d, each, n)
 		}
 	}
 	return sum
 }
 
-// largestOf returns the largest amount that a new pod could get on one GPU, in bytes.
-func largestOf(n placement.Node) float64 {
+// largestFreeBytes returns the largest amount that a new pod could get on one GPU, in bytes.
+func largestFreeBytes(n placement.Node) float64 {
 	units := closest.LargestFree(n)
 	if !n.InShares() {
 		return float64(units) * float64(n.UnitMiB) * mib
@@ -291,7 +291,7 @@ func largestOf(n placement.Node) float64 {
 	most := 0.0
 	for _, d := range n.Devices {
 		if d.Status.Open() && n.Left(d).Units >= units {
-			most = math.Max(most, ofDevice(d, units, n))
+			most = math.Max(most, deviceBytes(d, units, n))
 		}
 	}
 	return most

@@ -24,13 +24,13 @@ import (
 const namespace = "gpumem"
 
 const (
-	// freshness is the maximum age of a response.
-	freshness = time.Second
+	// maxAge is the maximum age of a response.
+	maxAge = time.Second
 	// maxScrapes is the maximum number of scrapes at a time and per second, because the text of a large
 	// fleet has megabytes. A slow reader occupies its slot for longer.
 	maxScrapes = 16
-	// patience is the maximum time that a scrape waits for a slot.
-	patience = time.Second
+	// scrapeWait is the maximum time that a scrape waits for a slot.
+	scrapeWait = time.Second
 )
 
 // NewRegistry returns a registry with the standard metrics of a Go process and the version of the
@@ -72,32 +72,32 @@ func (r registry) histograms(name, help string, buckets []float64, labels ...str
 // Parts of the same name must follow one another.
 type Series = iter.Seq[*dto.MetricFamily]
 
-// Handler serves metrics in Prometheus' text format. It creates the text at most once per freshness, and
-// serves maxScrapes scrapes per second. Others wait for patience and are then refused, so a client that
+// Handler serves metrics in Prometheus' text format. It creates the text at most once per maxAge, and
+// serves maxScrapes scrapes per second. Others wait for scrapeWait and are then refused, so a client that
 // scrapes without pause gets about one response per second.
-func Handler(from prometheus.Gatherer, more ...Series) http.Handler {
-	return &scrapes{from: from, more: more, slots: make(chan struct{}, maxScrapes)}
+func Handler(gatherer prometheus.Gatherer, series ...Series) http.Handler {
+	return &scrapes{gatherer: gatherer, series: series, slots: make(chan struct{}, maxScrapes)}
 }
 
 type scrapes struct {
-	from  prometheus.Gatherer
-	more  []Series
-	slots chan struct{}
+	gatherer prometheus.Gatherer
+	series   []Series
+	slots    chan struct{}
 
-	mu     sync.Mutex // held while the text is created, so concurrent scrapes wait for it
-	made   time.Time
-	zipped []byte
+	mu        sync.Mutex // held while the text is created, so concurrent scrapes wait for it
+	createdAt time.Time
+	zipped    []byte
 }
 
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	turn := time.NewTimer(patience)
-	defer turn.Stop()
+	deadline := time.NewTimer(scrapeWait)
+	defer deadline.Stop()
 	select {
 	case s.slots <- struct{}{}:
-		defer s.giveBack(time.Now())
+		defer s.releaseSlot(time.Now())
 	case <-r.Context().Done():
 		return
-	case <-turn.C:
+	case <-deadline.C:
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, fmt.Sprintf("more than %d scrapes in a second: try again later", maxScrapes), http.StatusServiceUnavailable)
 		return
@@ -121,8 +121,8 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// giveBack frees a slot, at the earliest one second after it was taken.
-func (s *scrapes) giveBack(taken time.Time) {
+// releaseSlot frees a slot, at the earliest one second after it was taken.
+func (s *scrapes) releaseSlot(taken time.Time) {
 	time.AfterFunc(time.Until(taken.Add(time.Second)), func() { <-s.slots })
 }
 
@@ -130,38 +130,38 @@ func (s *scrapes) giveBack(taken time.Time) {
 func (s *scrapes) current() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.zipped == nil || time.Since(s.made) >= freshness {
+	if s.zipped == nil || time.Since(s.createdAt) >= maxAge {
 		var out bytes.Buffer
-		to, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed) // the level is valid
-		if err := s.write(to); err != nil {
+		writer, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed) // the level is valid
+		if err := s.write(writer); err != nil {
 			return nil, err
 		}
-		_ = to.Close() // a buffer does not fail
-		s.zipped, s.made = out.Bytes(), time.Now()
+		_ = writer.Close() // a buffer does not fail
+		s.zipped, s.createdAt = out.Bytes(), time.Now()
 	}
 	return s.zipped, nil
 }
 
 // write writes all metrics as text.
-func (s *scrapes) write(to io.Writer) error {
-	families, err := s.from.Gather()
+func (s *scrapes) write(writer io.Writer) error {
+	families, err := s.gatherer.Gather()
 	if err != nil {
 		return fmt.Errorf("gather metrics: %w", err)
 	}
-	for _, series := range append([]Series{slices.Values(families)}, s.more...) {
+	for _, series := range append([]Series{slices.Values(families)}, s.series...) {
 		var part bytes.Buffer
-		last := ""
+		lastName := ""
 		for family := range series {
 			part.Reset()
 			if _, err := expfmt.MetricFamilyToText(&part, family); err != nil {
 				return fmt.Errorf("write metrics: %w", err)
 			}
 			text := part.Bytes()
-			if family.GetName() == last {
+			if family.GetName() == lastName {
 				text = withoutHeader(text)
 			}
-			last = family.GetName()
-			_, _ = to.Write(text) // a buffer does not fail
+			lastName = family.GetName()
+			_, _ = writer.Write(text) // a buffer does not fail
 		}
 	}
 	return nil

@@ -40,11 +40,11 @@ type Fleet struct {
 	Missing string             `json:"missing,omitempty"`
 	Nodes   []inspect.Node     `json:"nodes"`             // without UIDs of pods
 	UsedMiB map[gpu.UUID]int64 `json:"usedMiB,omitempty"` // by NVML, for GPUs with a measurement
-	Waiting []Wait             `json:"waiting"`
+	Waiting []WaitingPod       `json:"waiting"`
 }
 
-// Wait is a group of pods of one controller that have no node, the same request and the same reason.
-type Wait struct {
+// WaitingPod is a group of pods of one controller that have no node, the same request and the same reason.
+type WaitingPod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`            // of the first pod
 	Owner     string    `json:"owner,omitempty"` // the pods' controller, as KIND/NAME
@@ -57,10 +57,10 @@ type Wait struct {
 // freshness is the maximum age of a response.
 const freshness = time.Second
 
-// Handler serves the page, if source is not nil, and the handlers in reads, by path. Now is the clock.
-func Handler(source *Source, reads map[string]http.Handler, now func() time.Time) http.Handler {
+// Handler serves the page, if source is not nil, and readHandlers, by path. Now is the clock.
+func Handler(source *Source, readHandlers map[string]http.Handler, now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
-	for path, handler := range reads {
+	for path, handler := range readHandlers {
 		mux.Handle("GET "+path, handler)
 	}
 	if source != nil {
@@ -102,10 +102,10 @@ type fleet struct {
 	source Source
 	now    func() time.Time
 
-	mu     sync.Mutex // held while the fleet is computed, so concurrent requests wait for it
-	made   time.Time
-	zipped []byte
-	tag    string
+	mu        sync.Mutex // held while the fleet is computed, so concurrent requests wait for it
+	createdAt time.Time
+	zipped    []byte
+	tag       string
 }
 
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -134,7 +134,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *fleet) current() (body []byte, tag string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := f.now(); f.zipped == nil || now.Sub(f.made) >= freshness {
+	if now := f.now(); f.zipped == nil || now.Sub(f.createdAt) >= freshness {
 		var text bytes.Buffer
 		if err := json.NewEncoder(&text).Encode(NewFleet(f.source)); err != nil {
 			return nil, "", fmt.Errorf("encode the fleet: %w", err)
@@ -147,7 +147,7 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 			_ = zip.Close()
 			f.zipped, f.tag = zipped.Bytes(), tag
 		}
-		f.made = now
+		f.createdAt = now
 	}
 	return f.zipped, f.tag, nil
 }
@@ -158,20 +158,20 @@ func NewFleet(source Source) Fleet {
 	report := inspect.New(nodes, source.Facts(nodes))
 	out := Fleet{
 		Version: source.Version, Cluster: source.Cluster, Missing: source.Missing(),
-		Nodes: report.Nodes, UsedMiB: source.Used(), Waiting: []Wait{},
+		Nodes: report.Nodes, UsedMiB: source.Used(), Waiting: []WaitingPod{},
 	}
 	for _, n := range out.Nodes {
 		removeUIDs(n.Unattributed)
 		for _, g := range n.GPUs {
 			removeUIDs(g.Pods)
-			removeUIDs(g.Kept)
+			removeUIDs(g.NominatedPods)
 		}
 	}
 	unit := report.UnitMiB()
 	for _, g := range report.WaitingAlike() {
-		out.Waiting = append(out.Waiting, Wait{
+		out.Waiting = append(out.Waiting, WaitingPod{
 			Namespace: g.Namespace, Name: g.Name, Owner: g.Owner, Count: g.Count,
-			MemoryMiB: g.Needs(unit).MiB, Oldest: g.Oldest, Reason: g.Why(),
+			MemoryMiB: g.RequestedMemory(unit).MiB, Oldest: g.Oldest, Reason: g.Explain(),
 		})
 	}
 	return out

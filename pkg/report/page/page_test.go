@@ -98,7 +98,7 @@ func TestFleetIsWhatTheCacheSays(t *testing.T) {
 	}, linesOf(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]Wait{
+	if diff := cmp.Diff([]WaitingPod{
 		{Namespace: "ml", Name: "huge", Count: 1, MemoryMiB: 100 << 10, Reason: "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"},
 	}, got.Waiting); diff != "" {
 		t.Errorf("pods that wait (-want +got):\n%s", diff)
@@ -120,7 +120,7 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 	}, linesOf(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]Wait{{Namespace: "ml", Name: "small", Count: 1, MemoryMiB: 2 << 10, Reason: "a: the node is NotReady"}}, got.Waiting); diff != "" {
+	if diff := cmp.Diff([]WaitingPod{{Namespace: "ml", Name: "small", Count: 1, MemoryMiB: 2 << 10, Reason: "a: the node is NotReady"}}, got.Waiting); diff != "" {
 		t.Errorf("pods that wait (-want +got):\n%s", diff)
 	}
 }
@@ -152,7 +152,7 @@ func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 	}
 	w.Wait("ml/alone", 15)
 	const reason = "a: needs 15 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"
-	want := []Wait{
+	want := []WaitingPod{
 		{Namespace: "ml", Name: "alone", Count: 1, MemoryMiB: 15 << 10, Reason: reason},
 		{Namespace: "ml", Name: "burst-00", Owner: "Job/burst", Count: 40, MemoryMiB: 15 << 10, Oldest: pagetest.Started.Add(time.Minute), Reason: reason},
 	}

@@ -25,9 +25,9 @@ func Details(o table.ListOptions) Printer {
 		if len(r.Nodes) > 0 && !o.NoHeaders {
 			fmt.Fprintf(&out, "\n%s\n\n%s", strings.Repeat("-", 72), ofCluster(r))
 			if r.RequestedUnknown {
-				fmt.Fprintln(&out, notListed)
+				fmt.Fprintln(&out, notListedNote)
 			}
-			left(&out, r)
+			printHiddenNodes(&out, r)
 		}
 		if len(r.Waiting) > 0 {
 			listWaiting(&out, r, o)
@@ -205,9 +205,9 @@ func unlisted(n inspect.Node) int {
 
 func health(g inspect.GPU) string {
 	switch {
-	case joined(g):
+	case isExclusiveShared(g):
 		return "Healthy, takes no new pods"
-	case alone(g):
+	case isExclusive(g):
 		return "Healthy, exclusive"
 	case g.Healthy:
 		return "Healthy"
@@ -225,9 +225,9 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 		note("GPU%d is %s and takes no new pods until it is uncordoned", g.Index, g.Unhealthy)
 	case !g.Healthy:
 		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, g.Unhealthy)
-	case joined(g):
+	case isExclusiveShared(g):
 		note("GPU%d takes no new pods: one of its pods has the policy exclusive, and had another policy when the others were placed", g.Index)
-	case alone(g):
+	case isExclusive(g):
 		note("GPU%d has one pod alone: the pod's policy is exclusive", g.Index)
 	}
 	if g.Foreign != nil {
@@ -237,7 +237,7 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 		over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB, InShares: g.Capacity.InShares}
 		note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)
 	}
-	for _, p := range g.Kept {
+	for _, p := range g.NominatedPods {
 		note("GPU%d: %s %s are reserved for pod %s/%s, which is nominated to this node", g.Index, m.amount(&p.Memory), m, p.Namespace, p.Name)
 	}
 	for _, p := range g.Pods {
@@ -265,14 +265,14 @@ func listWaiting(out *bytes.Buffer, r inspect.Report, o table.ListOptions) {
 		}
 		return text
 	}
-	withCores := slices.ContainsFunc(r.Waiting, func(p inspect.Wait) bool { return p.Cores > 0 })
+	withCores := slices.ContainsFunc(r.Waiting, func(p inspect.WaitingPod) bool { return p.Cores > 0 })
 	list(out, []table.Column[inspect.WaitGroup]{
 		{Header: "NAMESPACE", Cell: func(p inspect.WaitGroup) string { return p.Namespace }},
 		{Header: "NAME", Cell: func(p inspect.WaitGroup) string { return nameOfGroup(p.Count, p.Name, p.Owner) }},
-		{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(p inspect.WaitGroup) string { return known(p, m.amount(new(p.Needs(unit)))) }},
+		{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(p inspect.WaitGroup) string { return known(p, m.amount(new(p.RequestedMemory(unit)))) }},
 		{Header: "GPUS", Cell: func(p inspect.WaitGroup) string { return known(p, fmt.Sprint(p.GPUs)) }},
 		{Header: "GPU-CORE(%)", Hidden: !withCores, Cell: func(p inspect.WaitGroup) string { return known(p, cores(p.Cores)) }},
-		{Header: "REASON", Cell: func(p inspect.WaitGroup) string { return p.Why() }},
+		{Header: "REASON", Cell: func(p inspect.WaitGroup) string { return p.Explain() }},
 	}, r.WaitingAlike(), o)
 }
 

@@ -14,16 +14,16 @@ import (
 
 // NamespaceRow is the GPU memory of the pods in one namespace: allocated, used and waiting.
 type NamespaceRow struct {
-	Namespace string          `json:"namespace"`
-	Pods      int             `json:"pods"` // number of pods that have GPU memory
-	Granted   inspect.Memory  `json:"granted"`
-	Share     *float64        `json:"share,omitempty"`        // of the GPU memory of all nodes, 0 to 1; nil if unknown
-	Usage     *Usage          `json:"usage,omitempty"`        // of the measured pods; nil if there are none
-	Measured  int             `json:"measuredPods"`           // number of pods with a known usage
-	Waiting   int             `json:"waitingPods"`            // number of pods without a node
-	WaitsFor  inspect.Memory  `json:"waitsFor,omitzero"`      // requests of the waiting pods
-	Oldest    time.Time       `json:"oldestWaiting,omitzero"` // creation time of the oldest waiting pod
-	Quotas    []inspect.Quota `json:"quotas,omitempty"`
+	Namespace     string          `json:"namespace"`
+	Pods          int             `json:"pods"` // number of pods that have GPU memory
+	Granted       inspect.Memory  `json:"granted"`
+	Share         *float64        `json:"share,omitempty"`        // of the GPU memory of all nodes, 0 to 1; nil if unknown
+	Usage         *Usage          `json:"usage,omitempty"`        // of the measured pods; nil if there are none
+	Measured      int             `json:"measuredPods"`           // number of pods with a known usage
+	Waiting       int             `json:"waitingPods"`            // number of pods without a node
+	WaitingMemory inspect.Memory  `json:"waitsFor,omitzero"`      // requests of the waiting pods
+	Oldest        time.Time       `json:"oldestWaiting,omitzero"` // creation time of the oldest waiting pod
+	Quotas        []inspect.Quota `json:"quotas,omitempty"`
 }
 
 // NamespaceRows sums up a list of pods by namespace, the largest allocation first.
@@ -45,9 +45,9 @@ func NamespaceRows(pods []PodRow, total inspect.Total) (rows []NamespaceRow) {
 }
 
 func (r *NamespaceRow) count(p PodRow) {
-	if p.Waits() {
+	if p.IsWaiting() {
 		r.Waiting++
-		add(&r.WaitsFor, &p.WaitsFor)
+		add(&r.WaitingMemory, &p.RequestedMemory)
 		if !p.Created.IsZero() && (r.Oldest.IsZero() || p.Created.Before(r.Oldest)) {
 			r.Oldest = p.Created
 		}
@@ -93,7 +93,7 @@ func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRo
 			if n.Waiting == 0 {
 				return ""
 			}
-			return m.amount(&n.WaitsFor)
+			return m.amount(&n.WaitingMemory)
 		}},
 		{Header: "OLDEST", Ages: true, Cell: func(n NamespaceRow) string {
 			if n.Waiting == 0 {
@@ -117,11 +117,11 @@ func (m measure) quotas(all []inspect.Quota) string {
 func NamespaceNotes(rows []NamespaceRow, _ bool) []string {
 	holds := func(is func(inspect.Memory) bool) func(NamespaceRow) bool {
 		return func(n NamespaceRow) bool {
-			return is(n.Granted) || is(n.WaitsFor) || slices.ContainsFunc(n.Quotas, func(q inspect.Quota) bool { return is(q.Hard) })
+			return is(n.Granted) || is(n.WaitingMemory) || slices.ContainsFunc(n.Quotas, func(q inspect.Quota) bool { return is(q.Hard) })
 		}
 	}
-	return notesOf(rows,
-		note[NamespaceRow]{notMeasured, func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }},
+	return neededNotes(rows,
+		note[NamespaceRow]{notMeasuredNote, func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }},
 		note[NamespaceRow]{"+ marks a sum without the pods of unknown usage.", func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }},
 		note[NamespaceRow]{unitsNote, holds(unsized)},
 		note[NamespaceRow]{sharesNote, holds(func(a inspect.Memory) bool { return a.InShares })},

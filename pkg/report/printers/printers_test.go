@@ -227,7 +227,7 @@ func scenes() map[string]inspect.Report {
 		"forbidden": report(inspect.Facts{PodsUnknown: true, Problems: []inspect.Problem{{Object: "pods", Message: "forbidden"}}}, node{"gpu-a", inventory("gpu-a", 15, 15), nil}),
 		"none":      report(inspect.Facts{}, node{"cpu-1", gpu.Inventory{}, nil}),
 		"closed":    report(inspect.Facts{Nodes: map[string]inspect.NodeFacts{"gpu-b": {Status: "Ready,SchedulingDisabled", Refuses: &decide.Refusal{Message: "the node is cordoned"}}}, Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, node{"gpu-b", inventory("gpu-b", 80), nil}),
-		"asked":     report(inspect.Facts{Selected: true, Nodes: map[string]inspect.NodeFacts{"cpu-1": {Wanted: true}}}, node{"cpu-1", gpu.Inventory{}, nil}),
+		"asked":     report(inspect.Facts{Selected: true, Nodes: map[string]inspect.NodeFacts{"cpu-1": {NamedByUser: true}}}, node{"cpu-1", gpu.Inventory{}, nil}),
 	}
 }
 
@@ -400,7 +400,7 @@ func TestOddReportsPrint(t *testing.T) {
 	minus := int64(-1 << 62)
 	for _, r := range []inspect.Report{
 		{},
-		{Nodes: []inspect.Node{{}}, Waiting: []inspect.Wait{{}}},
+		{Nodes: []inspect.Node{{}}, Waiting: []inspect.WaitingPod{{}}},
 		{Nodes: []inspect.Node{{UnitMiB: -5, GPUs: []inspect.GPU{{Index: -3}, {Index: 1 << 60}}, Unattributed: []inspect.Pod{{}}}}, Total: inspect.Total{RequestedMiB: &minus, CapacityMiB: 1}},
 	} {
 		for _, print := range []Printer{Table(table.ListOptions{Wide: true}), Details(table.ListOptions{Wide: true}), Trouble(table.ListOptions{})} {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Used identifies a measured object: a GPU by its UUID, or a pod by namespace/name, on a node.
-type Used struct {
+// UsageKey identifies a measured object: a GPU by its UUID, or a pod by namespace/name, on a node.
+type UsageKey struct {
 	Node, Name string
 }
 
@@ -38,21 +38,21 @@ type GPURow struct {
 
 // PodRow is a row of a list of pods.
 type PodRow struct {
-	Namespace   string         `json:"namespace"`
-	Name        string         `json:"name"`
-	UID         string         `json:"uid,omitempty"`
-	Node        string         `json:"node,omitempty"` // empty for a waiting pod, unless the pod is nominated to a node
-	GPUs        []int          `json:"gpus"`           // by index; empty if unknown
-	UUIDs       []gpu.UUID     `json:"uuids,omitempty"`
-	Granted     inspect.Memory `json:"granted,omitzero"`  // summed over its GPUs; zero for a waiting pod
-	WaitsFor    inspect.Memory `json:"waitsFor,omitzero"` // the request of a waiting pod; zero if unreadable
-	Cores       int            `json:"cores,omitempty"`
-	Usage       *Usage         `json:"usage,omitempty"` // nil if unknown
-	Enforcement string         `json:"enforcement,omitempty"`
-	State       string         `json:"state"`
-	Reason      string         `json:"reason,omitempty"` // why the pod waits, or its fault
-	Owner       string         `json:"owner,omitempty"`  // controller of a waiting pod, as KIND/NAME
-	Created     time.Time      `json:"created,omitzero"` // of a waiting pod; zero if unknown
+	Namespace       string         `json:"namespace"`
+	Name            string         `json:"name"`
+	UID             string         `json:"uid,omitempty"`
+	Node            string         `json:"node,omitempty"` // empty for a waiting pod, unless the pod is nominated to a node
+	GPUs            []int          `json:"gpus"`           // by index; empty if unknown
+	UUIDs           []gpu.UUID     `json:"uuids,omitempty"`
+	Granted         inspect.Memory `json:"granted,omitzero"`  // summed over its GPUs; zero for a waiting pod
+	RequestedMemory inspect.Memory `json:"waitsFor,omitzero"` // the request of a waiting pod; zero if unreadable
+	Cores           int            `json:"cores,omitempty"`
+	Usage           *Usage         `json:"usage,omitempty"` // nil if unknown
+	Enforcement     string         `json:"enforcement,omitempty"`
+	State           string         `json:"state"`
+	Reason          string         `json:"reason,omitempty"` // why the pod waits, or its fault
+	Owner           string         `json:"owner,omitempty"`  // controller of a waiting pod, as KIND/NAME
+	Created         time.Time      `json:"created,omitzero"` // of a waiting pod; zero if unknown
 }
 
 // GroupWaiting merges the waiting pods of a controller that have the same request and reason into one
@@ -62,7 +62,7 @@ func GroupWaiting(rows []PodRow) (groups []PodRow) {
 		if p.Owner == "" || p.State != Waiting {
 			return p.Namespace + "/" + p.Name + "/" + p.UID
 		}
-		return fmt.Sprintf("%s\x00%s\x00%d\x00%t\x00%d\x00%s", p.Namespace, p.Owner, p.WaitsFor.Units, p.WaitsFor.InShares, p.Cores, p.Reason)
+		return fmt.Sprintf("%s\x00%s\x00%d\x00%t\x00%d\x00%s", p.Namespace, p.Owner, p.RequestedMemory.Units, p.RequestedMemory.InShares, p.Cores, p.Reason)
 	}) {
 		same[0].Name = nameOfGroup(len(same), same[0].Name, same[0].Owner)
 		groups = append(groups, same[0])
@@ -87,23 +87,23 @@ const (
 // Ended is the state, in a watch, of a pod that is gone or has released its GPU memory.
 const Ended = "Ended"
 
-// End returns the pod's last row in a watch.
-func (p PodRow) End() PodRow {
+// EndRow returns the pod's last row in a watch.
+func (p PodRow) EndRow() PodRow {
 	return PodRow{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node, GPUs: p.GPUs, UUIDs: p.UUIDs, State: Ended}
 }
 
-// has reports whether the pod has GPU memory.
-func (p PodRow) has() bool { return !p.Waits() && p.State != Ended }
+// holdsMemory reports whether the pod has GPU memory.
+func (p PodRow) holdsMemory() bool { return !p.IsWaiting() && p.State != Ended }
 
-// Waits reports whether the pod has no node yet.
-func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated }
+// IsWaiting reports whether the pod has no node yet.
+func (p PodRow) IsWaiting() bool { return p.State == Waiting || p.State == Nominated }
 
 // GPURows returns a row for each GPU of a report, by node and index.
-func GPURows(r inspect.Report, usage map[Used]Usage) (rows []GPURow) {
+func GPURows(r inspect.Report, usage map[UsageKey]Usage) (rows []GPURow) {
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
 			row := GPURow{Node: n.Name, GPU: g, pending: n.UnattributedMemory, closed: n.Closed, taint: n.Taint}
-			if u, ok := usage[Used{n.Name, string(g.UUID)}]; ok {
+			if u, ok := usage[UsageKey{n.Name, string(g.UUID)}]; ok {
 				row.Usage = &u
 			}
 			rows = append(rows, row)
@@ -114,19 +114,19 @@ func GPURows(r inspect.Report, usage map[Used]Usage) (rows []GPURow) {
 
 // PodRows returns a row for each pod of a report, including waiting pods, by namespace and name. The
 // keys of usage are pods as namespace/name on a node.
-func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
-	at := make(map[string]int)
-	place := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
+func PodRows(r inspect.Report, usage map[UsageKey]Usage) (rows []PodRow) {
+	rowIndex := make(map[string]int)
+	addPod := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
 		key := p.Namespace + "/" + p.Name + "/" + p.UID
-		i, ok := at[key]
+		i, ok := rowIndex[key]
 		if !ok {
 			i = len(rows)
-			at[key] = i
+			rowIndex[key] = i
 			rows = append(rows, PodRow{
 				Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: n.Name, GPUs: []int{},
 				Enforcement: p.Enforcement, State: p.State, Reason: p.Problem,
 			})
-			if u, ok := usage[Used{n.Name, p.Namespace + "/" + p.Name}]; ok {
+			if u, ok := usage[UsageKey{n.Name, p.Namespace + "/" + p.Name}]; ok {
 				rows[i].Usage = &u
 			}
 		}
@@ -140,22 +140,22 @@ func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 	for _, n := range r.Nodes {
 		for i := range n.GPUs {
 			for _, p := range n.GPUs[i].Pods {
-				place(n, p, &n.GPUs[i])
+				addPod(n, p, &n.GPUs[i])
 			}
 		}
 		for _, p := range n.Unattributed {
-			place(n, p, nil)
+			addPod(n, p, nil)
 		}
 	}
 	unit := r.UnitMiB()
 	for _, w := range r.Waiting {
 		row := PodRow{
-			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(), Owner: w.Owner, Created: w.Created,
-			WaitsFor: w.Needs(unit),
+			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Explain(), Owner: w.Owner, Created: w.Created,
+			RequestedMemory: w.RequestedMemory(unit),
 		}
 		if w.Nominated != "" {
 			row.State, row.Node = Nominated, w.Nominated
-			row.GPUs, row.UUIDs = keptFor(r, w)
+			row.GPUs, row.UUIDs = nominatedGPUs(r, w)
 		}
 		rows = append(rows, row)
 	}
@@ -165,12 +165,12 @@ func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 	return rows
 }
 
-// keptFor returns the GPUs with memory that is reserved for a nominated pod.
-func keptFor(r inspect.Report, w inspect.Wait) (indexes []int, ids []gpu.UUID) {
+// nominatedGPUs returns the GPUs with memory that is reserved for a nominated pod.
+func nominatedGPUs(r inspect.Report, w inspect.WaitingPod) (indexes []int, ids []gpu.UUID) {
 	indexes = []int{}
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
-			if slices.ContainsFunc(g.Kept, func(p inspect.Pod) bool { return p.UID == w.UID }) {
+			if slices.ContainsFunc(g.NominatedPods, func(p inspect.Pod) bool { return p.UID == w.UID }) {
 				indexes, ids = append(indexes, g.Index), append(ids, g.UUID)
 			}
 		}
@@ -190,10 +190,10 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 			Cell: func(g GPURow) string {
 				return m.ratio(g.Requested, g.Capacity) + kept(m, g.GPU)
 			},
-			Share:  func(g GPURow) (part, whole float64) { return share(g.Requested, g.Capacity) },
-			Colour: func(g GPURow) table.Colour { return full(g.Requested, g.Capacity) },
+			Share:  func(g GPURow) (part, whole float64) { return allocationShare(g.Requested, g.Capacity) },
+			Colour: func(g GPURow) table.Colour { return allocationColour(g.Requested, g.Capacity) },
 		},
-		{Header: fmt.Sprintf("FREE(%s)", m), Omit: 1, Cell: func(g GPURow) string { return free(m, g) }},
+		{Header: fmt.Sprintf("FREE(%s)", m), Omit: 1, Cell: func(g GPURow) string { return freeCell(m, g) }},
 		{Header: fmt.Sprintf("USED(%s)", m), Omit: 2, Cell: func(g GPURow) string { return m.used(g.Usage) }},
 		{Header: "PODS", Omit: 3, Cell: gpuPodsCell},
 		{Header: "GPU-CORE(%)", Omit: 5, Hidden: !showsCores(r), Cell: func(g GPURow) string { return coresOfGPU(g.GPU) }},
@@ -240,7 +240,7 @@ func coresOfGPU(g inspect.GPU) string {
 // showsCores reports whether a node offers cores, or a pod has or requests cores.
 func showsCores(r inspect.Report) bool {
 	return slices.ContainsFunc(r.Nodes, func(n inspect.Node) bool { return n.Cores || usesCores(n) }) ||
-		slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Cores > 0 })
+		slices.ContainsFunc(r.Waiting, func(w inspect.WaitingPod) bool { return w.Cores > 0 })
 }
 
 // PodColumns returns the columns of a list of pods. For a list of waiting pods it leaves out the columns
@@ -257,20 +257,20 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 		{Header: "NODE", Hidden: allWait && !nominated(r), Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Hidden: allWait && !nominated(r), Cell: func(p PodRow) string { return numbers(p.GPUs) }},
 		{Header: fmt.Sprintf("ALLOCATED(%s)", m), Hidden: allWait, Cell: func(p PodRow) string {
-			if !p.has() {
+			if !p.holdsMemory() {
 				return ""
 			}
 			return m.amount(&p.Granted)
 		}},
-		{Header: fmt.Sprintf("USED(%s)", m), Omit: 1, Hidden: allWait, Colour: overUse, Cell: func(p PodRow) string {
-			if !p.has() {
+		{Header: fmt.Sprintf("USED(%s)", m), Omit: 1, Hidden: allWait, Colour: usageColour, Cell: func(p PodRow) string {
+			if !p.holdsMemory() {
 				return ""
 			}
 			return m.used(p.Usage)
 		}},
 		{Header: "ENFORCEMENT", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return p.Enforcement }},
 		{Header: "STATE", Omit: stateOmit, Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) table.Colour {
-			if p.Waits() {
+			if p.IsWaiting() {
 				return table.Yellow
 			}
 			return table.Plain
@@ -280,12 +280,12 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 		{Header: "GPU-UUID", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
 		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Omit: 1, Wide: wide, Cell: func(p PodRow) string {
 			switch {
-			case !p.Waits():
+			case !p.IsWaiting():
 				return ""
-			case p.WaitsFor.Units == 0:
+			case p.RequestedMemory.Units == 0:
 				return absent // the request cannot be read
 			default:
-				return m.amount(&p.WaitsFor)
+				return m.amount(&p.RequestedMemory)
 			}
 		}},
 		{Header: "REASON", Cut: true, Wide: wide, Cell: func(p PodRow) string { return p.Reason }}, // last, because it is long
@@ -294,7 +294,7 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 
 // nominated reports whether a waiting pod is nominated to a node.
 func nominated(r inspect.Report) bool {
-	return slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Nominated != "" })
+	return slices.ContainsFunc(r.Waiting, func(w inspect.WaitingPod) bool { return w.Nominated != "" })
 }
 
 // TopColumns returns the columns of a list of pods by usage.
@@ -311,7 +311,7 @@ func TopColumns() []table.Column[PodRow] {
 		{Header: "NODE", Wide: true, Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Wide: true, Cell: func(p PodRow) string { return numbers(p.GPUs) }},
 		{Header: "ALLOCATED(MiB)", Cell: func(p PodRow) string { return inMiB.amount(&p.Granted) }},
-		{Header: "USED(MiB)", Colour: overUse, Share: ofGrant, Cell: func(p PodRow) string { return inMiB.used(p.Usage) }},
+		{Header: "USED(MiB)", Colour: usageColour, Share: ofGrant, Cell: func(p PodRow) string { return inMiB.used(p.Usage) }},
 		{Header: "USED(%)", Wide: true, Cell: func(p PodRow) string {
 			if p.Usage == nil {
 				return "?"
@@ -356,22 +356,22 @@ func Advised(granted inspect.Memory, u *Usage) int64 {
 	return 0
 }
 
-func overUse(p PodRow) table.Colour {
+func usageColour(p PodRow) table.Colour {
 	if p.Usage == nil {
 		return table.Plain
 	}
 	return table.Load(float64(p.Usage.UsedMiB), float64(p.Granted.MiB))
 }
 
-func share(requested *inspect.Memory, capacity inspect.Memory) (part, whole float64) {
+func allocationShare(requested *inspect.Memory, capacity inspect.Memory) (part, whole float64) {
 	if requested == nil {
 		return 0, 0
 	}
 	return float64(requested.Units), float64(capacity.Units)
 }
 
-func full(requested *inspect.Memory, capacity inspect.Memory) table.Colour {
-	return table.Load(share(requested, capacity))
+func allocationColour(requested *inspect.Memory, capacity inspect.Memory) table.Colour {
+	return table.Load(allocationShare(requested, capacity))
 }
 
 // gpuPodsCell returns the number of listed pods on a GPU.
@@ -382,14 +382,14 @@ func gpuPodsCell(g GPURow) string {
 	return strconv.Itoa(len(g.Pods))
 }
 
-func free(m measure, g GPURow) string {
+func freeCell(m measure, g GPURow) string {
 	switch {
 	case g.Requested == nil:
 		return "?"
-	case !g.Status.TakesPods() || g.closed != "" || alone(g.GPU): // as in the largest free amount and in the metrics
+	case !g.Status.TakesPods() || g.closed != "" || isExclusive(g.GPU): // as in the largest free amount and in the metrics
 		return m.amount(&inspect.Memory{InShares: g.Capacity.InShares})
 	}
-	taken := keptOf(g.GPU)
+	taken := nominatedMemory(g.GPU)
 	for _, amount := range []*inspect.Memory{g.Requested, g.Foreign, g.pending} {
 		add(&taken, amount)
 	}
@@ -399,26 +399,26 @@ func free(m measure, g GPURow) string {
 
 // note is a line of a legend, and the condition of rows that need it.
 type note[R any] struct {
-	text  string
-	about func(R) bool
+	text    string
+	applies func(R) bool
 }
 
-// notesOf returns the lines of a legend that at least one row needs.
-func notesOf[R any](rows []R, notes ...note[R]) (lines []string) {
+// neededNotes returns the lines of a legend that at least one row needs.
+func neededNotes[R any](rows []R, notes ...note[R]) (lines []string) {
 	for _, n := range notes {
-		if slices.ContainsFunc(rows, n.about) {
+		if slices.ContainsFunc(rows, n.applies) {
 			lines = append(lines, n.text)
 		}
 	}
 	return lines
 }
 
-const notMeasured = "? is unknown: no program of the pod has used a GPU, or the device plugin of\nits node could not be read."
+const notMeasuredNote = "? is unknown: no program of the pod has used a GPU, or the device plugin of\nits node could not be read."
 
 // GPUNotes returns the legend of a list of GPUs.
 func GPUNotes(rows []GPURow, _ bool) []string {
-	return notesOf(rows,
-		note[GPURow]{notListed, func(g GPURow) bool { return g.Requested == nil }},
+	return neededNotes(rows,
+		note[GPURow]{notListedNote, func(g GPURow) bool { return g.Requested == nil }},
 		note[GPURow]{"? is unknown: the device plugin of the node could not be read.", func(g GPURow) bool { return g.Usage == nil }},
 		note[GPURow]{sharesNote, func(g GPURow) bool { return g.Capacity.InShares }},
 	)
@@ -426,24 +426,24 @@ func GPUNotes(rows []GPURow, _ bool) []string {
 
 // PodNotes returns the legend of a list of pods. A wide list has the requests of waiting pods too.
 func PodNotes(rows []PodRow, wide bool) []string {
-	return notesOf(rows,
-		note[PodRow]{notMeasured, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }},
-		note[PodRow]{unitsNote, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }},
-		note[PodRow]{sharesNote, func(p PodRow) bool { return p.Granted.InShares || wide && p.WaitsFor.InShares }},
+	return neededNotes(rows,
+		note[PodRow]{notMeasuredNote, func(p PodRow) bool { return p.Usage == nil && !p.IsWaiting() }},
+		note[PodRow]{unitsNote, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.RequestedMemory) }},
+		note[PodRow]{sharesNote, func(p PodRow) bool { return p.Granted.InShares || wide && p.RequestedMemory.InShares }},
 	)
 }
 
 // TopNotes returns the legend of a list of pods by usage.
 func TopNotes(rows []PodRow, wide bool) []string {
-	return append(PodNotes(rows, wide), notesOf(rows, note[PodRow]{
+	return append(PodNotes(rows, wide), neededNotes(rows, note[PodRow]{
 		"SM(%) is ? if NVML does not report it: in MIG mode, for an idle client of MPS, or if the GPU, the driver or the device plugin is too old.",
 		func(p PodRow) bool { return p.Usage != nil && p.Usage.SM == nil },
 	})...)
 }
 
-func numbers(of []int) string {
+func numbers(values []int) string {
 	var out []string
-	for _, n := range of {
+	for _, n := range values {
 		out = append(out, strconv.Itoa(n))
 	}
 	return strings.Join(out, ",")

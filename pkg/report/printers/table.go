@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-const notListed = "? is unknown: the pods could not be listed."
+const notListedNote = "? is unknown: the pods could not be listed."
 
 // Table prints one line per node, with a column for each GPU.
 func Table(o table.ListOptions) Printer {
@@ -48,12 +48,12 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 	columns := []nodeColumn{
 		{Header: "NAME", Cell: func(n inspect.Node) string { return n.Name }},
 		{Header: "ADDRESS", Omit: 5, Cell: func(n inspect.Node) string { return n.Address }},
-		{Header: "STATUS", Wide: !slices.ContainsFunc(r.Nodes, notReady), Cell: func(n inspect.Node) string { return n.Status }},
+		{Header: "STATUS", Wide: !slices.ContainsFunc(r.Nodes, isNotReady), Cell: func(n inspect.Node) string { return n.Status }},
 	}
 	for _, i := range shown {
 		columns = append(columns, nodeColumn{Header: fmt.Sprintf("GPU%d", i), Cell: func(n inspect.Node) string { return gpuCell(n, i, m) }})
 	}
-	if slices.ContainsFunc(r.Nodes, pending) {
+	if slices.ContainsFunc(r.Nodes, hasUnattributed) {
 		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Omit: 1, Cell: func(n inspect.Node) string { return pendingCell(n, m) }})
 	}
 	return append(columns,
@@ -84,13 +84,13 @@ func gpuCell(n inspect.Node, index int, m measure) string {
 // marks returns the marks of a GPU, which the legend explains.
 func marks(g inspect.GPU) string {
 	switch {
-	case sick(g) && cordoned(g):
+	case isUnhealthy(g) && isCordoned(g):
 		return sickMark + cordonedMark
-	case sick(g):
+	case isUnhealthy(g):
 		return sickMark
-	case cordoned(g):
+	case isCordoned(g):
 		return cordonedMark
-	case alone(g):
+	case isExclusive(g):
 		return aloneMark
 	default:
 		return ""
@@ -144,15 +144,15 @@ func unitCell(n inspect.Node) string {
 // kept renders the memory of a GPU that is reserved for nominated pods, for the cell after the allocated
 // amount.
 func kept(m measure, g inspect.GPU) string {
-	if len(g.Kept) == 0 {
+	if len(g.NominatedPods) == 0 {
 		return ""
 	}
-	sum := keptOf(g)
+	sum := nominatedMemory(g)
 	return "+" + m.amount(&sum)
 }
 
-func keptOf(g inspect.GPU) (sum inspect.Memory) {
-	for _, p := range g.Kept {
+func nominatedMemory(g inspect.GPU) (sum inspect.Memory) {
+	for _, p := range g.NominatedPods {
 		add(&sum, &p.Memory)
 	}
 	return sum
@@ -176,22 +176,22 @@ func legend(out *bytes.Buffer, r inspect.Report, wide bool) {
 	onGPU := func(is func(inspect.GPU) bool) func(inspect.Node) bool {
 		return func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) }
 	}
-	marks := notesOf(r.Nodes,
+	marks := neededNotes(r.Nodes,
 		note[inspect.Node]{"GPU0: allocated/total", func(n inspect.Node) bool { return len(n.GPUs) > 0 }},
-		note[inspect.Node]{sickMark + " unhealthy", onGPU(sick)},
-		note[inspect.Node]{cordonedMark + " cordoned", onGPU(cordoned)},
-		note[inspect.Node]{aloneMark + " exclusive to one pod", onGPU(alone)},
-		note[inspect.Node]{withheldMark + " not offered by the kubelet (run doctor)", withheld},
-		note[inspect.Node]{"+ reserved for nominated pods", onGPU(promised)},
+		note[inspect.Node]{sickMark + " unhealthy", onGPU(isUnhealthy)},
+		note[inspect.Node]{cordonedMark + " cordoned", onGPU(isCordoned)},
+		note[inspect.Node]{aloneMark + " exclusive to one pod", onGPU(isExclusive)},
+		note[inspect.Node]{withheldMark + " not offered by the kubelet (run doctor)", isWithheld},
+		note[inspect.Node]{"+ reserved for nominated pods", onGPU(isReserved)},
 		note[inspect.Node]{unitsMark + " units of unknown size", unitless},
 		note[inspect.Node]{sharesMark + " tenths of a GPU", func(n inspect.Node) bool { return n.Capacity.InShares }},
-		note[inspect.Node]{"PENDING: on no known GPU", pending},
+		note[inspect.Node]{"PENDING: on no known GPU", hasUnattributed},
 	)
 	if len(marks) > 0 {
 		fmt.Fprintln(out, strings.Join(marks, "; "))
 	}
 	if r.RequestedUnknown {
-		fmt.Fprintln(out, notListed)
+		fmt.Fprintln(out, notListedNote)
 	}
 	switch n := len(r.Waiting); n {
 	case 0:
@@ -201,38 +201,40 @@ func legend(out *bytes.Buffer, r inspect.Report, wide bool) {
 		fmt.Fprintf(out, "%d pods wait for a node: --details has the reasons.\n", n)
 	}
 	if wide {
-		left(out, r)
+		printHiddenNodes(out, r)
 	}
 }
 
-// cordoned reports whether a GPU is cordoned, also if it has other faults.
-func cordoned(g inspect.GPU) bool { return g.Status.Cordoned }
+// isCordoned reports whether a GPU is cordoned, also if it has other faults.
+func isCordoned(g inspect.GPU) bool { return g.Status.Cordoned }
 
-func sick(g inspect.GPU) bool { return !g.Healthy && !g.Status.OnlyCordoned() }
+func isUnhealthy(g inspect.GPU) bool { return !g.Healthy && !g.Status.OnlyCordoned() }
 
-// alone reports whether a healthy GPU takes no new pods because of an exclusive pod.
-func alone(g inspect.GPU) bool { return g.Healthy && g.Exclusive }
+// isExclusive reports whether a healthy GPU takes no new pods because of an exclusive pod.
+func isExclusive(g inspect.GPU) bool { return g.Healthy && g.Exclusive }
 
-// joined reports whether other pods are still on the GPU of an exclusive pod.
-func joined(g inspect.GPU) bool { return alone(g) && g.PodCount != nil && *g.PodCount > 1 }
+// isExclusiveShared reports whether other pods are still on the GPU of an exclusive pod.
+func isExclusiveShared(g inspect.GPU) bool {
+	return isExclusive(g) && g.PodCount != nil && *g.PodCount > 1
+}
 
-func promised(g inspect.GPU) bool { return len(g.Kept) > 0 }
+func isReserved(g inspect.GPU) bool { return len(g.NominatedPods) > 0 }
 
-func withheld(n inspect.Node) bool { return n.Withheld }
+func isWithheld(n inspect.Node) bool { return n.Withheld }
 
-// notReady reports whether a node's status is not plain Ready, as in kubectl get nodes.
-func notReady(n inspect.Node) bool { return n.Status != "" && n.Status != "Ready" }
+// isNotReady reports whether a node's status is not plain Ready, as in kubectl get nodes.
+func isNotReady(n inspect.Node) bool { return n.Status != "" && n.Status != "Ready" }
 
 // unitless reports whether the memory that pods hold on a node is known only in units.
 func unitless(n inspect.Node) bool { return n.Requested != nil && unsized(*n.Requested) }
 
-// pending reports whether a node has pods on unknown GPUs.
-func pending(n inspect.Node) bool {
+// hasUnattributed reports whether a node has pods on unknown GPUs.
+func hasUnattributed(n inspect.Node) bool {
 	return n.UnattributedMemory != nil && n.UnattributedMemory.Units > 0
 }
 
-// left prints the number of nodes that the table leaves out.
-func left(out *bytes.Buffer, r inspect.Report) {
+// printHiddenNodes prints the number of nodes that the table leaves out.
+func printHiddenNodes(out *bytes.Buffer, r inspect.Report) {
 	switch r.WithoutInventory {
 	case 0:
 	case 1:

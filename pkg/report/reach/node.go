@@ -38,14 +38,14 @@ func Advertises(names api.Names, n placement.Node) v1.ResourceName {
 // NodeFacts returns the facts from the object of a node. Advertises is the resource of its inventory;
 // empty if it has none.
 func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspect.NodeFacts {
-	said := make(map[gpu.UUID]string)
+	notes := make(map[gpu.UUID]string)
 	for id, note := range cordons.Of(names, node) {
-		said[id] = note.String()
+		notes[id] = note.String()
 	}
 	f := inspect.NodeFacts{
 		NotReady: api.NotReady(node) != nil,
 		Withheld: advertises != "" && !api.Offers(node, advertises),
-		Cordons:  said,
+		Cordons:  notes,
 	}
 	switch {
 	case node.Spec.Unschedulable:
@@ -59,22 +59,22 @@ func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspe
 		f.RefusesCores = &decide.Refusal{Reason: Coreless, Message: fmt.Sprintf("the node offers no %s", names.GPUCore())}
 	}
 	if len(node.Spec.Taints) > 0 {
-		f.Taint, _ = barredBy(node, usual(names))
+		f.Taint, _ = untoleratedTaint(node, assumedTolerations(names))
 	}
 	return f
 }
 
-// usual returns the tolerations that every pod with GPU memory is assumed to have: see Decisions.
-func usual(names api.Names) (out []v1.Toleration) {
+// assumedTolerations returns the tolerations that every pod with GPU memory is assumed to have: see Decisions.
+func assumedTolerations(names api.Names) (out []v1.Toleration) {
 	for _, key := range []string{"nvidia.com/gpu", string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())} {
 		out = append(out, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})
 	}
 	return out
 }
 
-// barredBy returns the key of a node's taint that excludes pods with these tolerations, and whether
+// untoleratedTaint returns the key of a node's taint that excludes pods with these tolerations, and whether
 // there is one. It ignores taints that only repeat that the node is cordoned or NotReady.
-func barredBy(node *v1.Node, tolerations []v1.Toleration) (key string, barred bool) {
+func untoleratedTaint(node *v1.Node, tolerations []v1.Toleration) (key string, barred bool) {
 	taint, barred := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, tolerations, func(t *v1.Taint) bool {
 		isCordon := node.Spec.Unschedulable && t.Key == v1.TaintNodeUnschedulable
 		isDown := api.NotReady(node) != nil && (t.Key == v1.TaintNodeNotReady || t.Key == v1.TaintNodeUnreachable)

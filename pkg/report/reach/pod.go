@@ -19,13 +19,13 @@ import (
 
 // Nodes has the nodes with GPU memory, and computes which of them a pod may go to.
 type Nodes struct {
-	nodes map[string]*v1.Node                   // by name
-	known map[string]map[string]*decide.Refusal // results of KeptOff, by the constraints of the pod
+	nodes    map[string]*v1.Node                   // by name
+	excluded map[string]map[string]*decide.Refusal // results of ExcludedNodes, by the constraints of the pod
 }
 
 // NewNodes returns Nodes without a node.
 func NewNodes() *Nodes {
-	return &Nodes{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*decide.Refusal)}
+	return &Nodes{nodes: make(map[string]*v1.Node), excluded: make(map[string]map[string]*decide.Refusal)}
 }
 
 // Add adds the relevant fields of a node.
@@ -41,16 +41,16 @@ func (n *Nodes) Add(node *v1.Node) {
 // the object of a node; nil if there is none.
 func Facts(names api.Names, nodes []placement.Node, stored func(name string) *v1.Node, waiting []*v1.Pod) inspect.Facts {
 	facts := inspect.Facts{Resource: string(names.GPUMem()), Nodes: make(map[string]inspect.NodeFacts)}
-	where := NewNodes()
+	index := NewNodes()
 	for _, n := range nodes {
 		if node := stored(n.Name); node != nil && len(n.Devices) > 0 {
 			facts.Nodes[n.Name] = NodeFacts(names, node, Advertises(names, n))
-			where.nodes[n.Name] = node
+			index.nodes[n.Name] = node
 		}
 	}
-	facts.CoresOff = where.CoresOff(names, facts)
+	facts.CoresOff = index.CoresOff(names, facts)
 	for _, pod := range waiting {
-		if w := where.WaitFacts(names, pod); w.Problem != "" || !w.Request.Empty() { // the request may be zero
+		if w := index.WaitFacts(names, pod); w.Problem != "" || !w.Request.Empty() { // the request may be zero
 			facts.Waiting = append(facts.Waiting, w)
 		}
 	}
@@ -61,10 +61,10 @@ func Facts(names api.Names, nodes []placement.Node, stored func(name string) *v1
 func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
 		Pod: api.Ref(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
-		Gated: len(pod.Spec.SchedulingGates) > 0, KeptOff: n.KeptOff(pod),
-		Unseen: !api.Considered(pod), Created: pod.CreationTimestamp.Time,
+		Gated: len(pod.Spec.SchedulingGates) > 0, ExcludedNodes: n.ExcludedNodes(pod),
+		NotConsidered: !api.Considered(pod), Created: pod.CreationTimestamp.Time,
 	}
-	w.Said, _ = api.Unscheduled(pod)
+	w.LastMessage, _ = api.Unscheduled(pod)
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		w.Owner = owner.Kind + "/" + owner.Name
 	}
@@ -72,13 +72,13 @@ func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	if w.Request, err = names.Request(pod); err != nil {
 		w.Problem = strings.ReplaceAll(err.Error(), "\n", "; ") // on one line: joined errors have several
 	}
-	w.Nominated, w.At, _ = api.Nomination(pod, w.Request, time.Now())
+	w.Nominated, w.NominatedGPUs, _ = api.Nomination(pod, w.Request, time.Now())
 	return w
 }
 
-// KeptOff returns the nodes that a pod may not go to, with the reasons. Pods with the same constraints get the
+// ExcludedNodes returns the nodes that a pod may not go to, with the reasons. Pods with the same constraints get the
 // same map.
-func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
+func (n *Nodes) ExcludedNodes(pod *v1.Pod) map[string]*decide.Refusal {
 	terms := struct {
 		Selector    map[string]string
 		Affinity    *v1.Affinity
@@ -88,26 +88,26 @@ func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
 		terms.Affinity = &v1.Affinity{NodeAffinity: a.NodeAffinity}
 	}
 	key, _ := json.Marshal(terms) // plain data always encodes
-	if off, ok := n.known[string(key)]; ok {
+	if off, ok := n.excluded[string(key)]; ok {
 		return off
 	}
 	off := make(map[string]*decide.Refusal)
 	for name, node := range n.nodes {
-		if refusal := KeepsOff(pod, node); refusal != nil {
+		if refusal := ExclusionRefusal(pod, node); refusal != nil {
 			off[name] = refusal
 		}
 	}
-	n.known[string(key)] = off
+	n.excluded[string(key)] = off
 	return off
 }
 
-// KeepsOff returns why a pod may not go to a node, by its nodeSelector, its node affinity and its
+// ExclusionRefusal returns why a pod may not go to a node, by its nodeSelector, its node affinity and its
 // tolerations; nil if it may.
-func KeepsOff(pod *v1.Pod, node *v1.Node) *decide.Refusal {
+func ExclusionRefusal(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !matches {
 		return &decide.Refusal{Reason: KeptAway, Message: "the pod's nodeSelector or affinity excludes the node", Unresolvable: true}
 	}
-	if taint, barred := barredBy(node, pod.Spec.Tolerations); barred {
+	if taint, barred := untoleratedTaint(node, pod.Spec.Tolerations); barred {
 		return &decide.Refusal{Reason: Untolerated, Message: "the pod does not tolerate taint " + taint}
 	}
 	return nil

@@ -69,8 +69,8 @@ const (
 	leastCut  = 20 // least width of a column that may be cut
 )
 
-// Shown returns the visible columns.
-func Shown[R any](columns []Column[R], wide bool) []Column[R] {
+// VisibleColumns returns the visible columns.
+func VisibleColumns[R any](columns []Column[R], wide bool) []Column[R] {
 	return slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !wide })
 }
 
@@ -85,7 +85,7 @@ func Cells[R any](columns []Column[R], row R) (cells []string) {
 // List prints each row on one line, with aligned columns. If they exceed the terminal's width, it omits the
 // bars, then columns, and cuts the last column.
 func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) error {
-	columns = Shown(columns, o.Wide)
+	columns = VisibleColumns(columns, o.Wide)
 	l := o.Layout
 	if l == nil {
 		l = &Layout{}
@@ -141,33 +141,33 @@ func arrange[R any](l *Layout, columns []Column[R], rows []R, o ListOptions, lim
 	if l.widths != nil {
 		columns = slices.DeleteFunc(columns, func(c Column[R]) bool { _, ok := l.widths[c.Header]; return !ok })
 	}
-	lines = linesOf(columns, rows, o)
-	widths = fit(l, columns, lines)
+	lines = renderCells(columns, rows, o)
+	widths = columnWidths(l, columns, lines)
 	if o.Bars && total(columns, widths) > limit {
 		o.Bars = false
-		lines = linesOf(columns, rows, o)
-		widths = fit(l, columns, lines)
+		lines = renderCells(columns, rows, o)
+		widths = columnWidths(l, columns, lines)
 	}
 	for l.widths == nil && total(columns, widths) > limit {
-		at := 0
+		omitted := 0
 		for i, c := range columns {
-			if c.Omit > columns[at].Omit {
-				at = i
+			if c.Omit > columns[omitted].Omit {
+				omitted = i
 			}
 		}
-		if columns[at].Omit == 0 {
+		if columns[omitted].Omit == 0 {
 			break
 		}
-		columns, widths = slices.Delete(columns, at, at+1), slices.Delete(widths, at, at+1)
+		columns, widths = slices.Delete(columns, omitted, omitted+1), slices.Delete(widths, omitted, omitted+1)
 		for i := range lines {
-			lines[i] = slices.Delete(lines[i], at, at+1)
+			lines[i] = slices.Delete(lines[i], omitted, omitted+1)
 		}
 	}
 	return columns, lines, widths
 }
 
-// linesOf returns the cells of the headers and of each row.
-func linesOf[R any](columns []Column[R], rows []R, o ListOptions) (lines [][]string) {
+// renderCells returns the cells of the headers and of each row.
+func renderCells[R any](columns []Column[R], rows []R, o ListOptions) (lines [][]string) {
 	if !o.NoHeaders {
 		var headers []string
 		for _, c := range columns {
@@ -187,8 +187,8 @@ func linesOf[R any](columns []Column[R], rows []R, o ListOptions) (lines [][]str
 	return lines
 }
 
-// fit returns the width of each column: of its widest cell, and at least the width in the layout.
-func fit[R any](l *Layout, columns []Column[R], lines [][]string) []int {
+// columnWidths returns the width of each column: of its widest cell, and at least the width in the layout.
+func columnWidths[R any](l *Layout, columns []Column[R], lines [][]string) []int {
 	widths := make([]int, len(columns))
 	for i, c := range columns {
 		widths[i] = l.widths[c.Header]

@@ -319,7 +319,7 @@ func (b *Binder) bound(ref placement.PodRef, before placement.Node, name string,
 	}
 	if pod := b.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && before.Name != "" {
 		if req, err := b.Names.Request(pod); err == nil {
-			d.Nodes = []decisions.Node{decisions.Look(req, before, assignment)}
+			d.Nodes = []decisions.Node{decisions.DescribeNode(req, before, assignment)}
 		}
 	}
 	return d

@@ -13,11 +13,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// Chance is the result of one node for a waiting pod.
-type Chance struct {
+// NodeResult is the result of one node for a waiting pod.
+type NodeResult struct {
 	placement.Verdict
-	Refusal *decide.Refusal // why the node refuses the pod, however much is free; nil if it does not
-	KeptOff bool            // the pod's own spec excludes the node
+	Refusal    *decide.Refusal // why the node refuses the pod, however much is free; nil if it does not
+	IsExcluded bool            // the pod's own spec excludes the node
 
 	// OutOfUse are the GPUs that the pod would fit on if they were healthy and not cordoned. It is empty if
 	// the GPUs have another fault too.
@@ -28,34 +28,34 @@ type Chance struct {
 	tainted bool        // only a taint keeps the pod off the node
 }
 
-// Chance returns the result of a node for a pod: the verdict of decide.Decide and, before that, the
+// EvaluateNode returns the result of a node for a pod: the verdict of decide.Decide and, before that, the
 // reasons for which kube-scheduler would not ask about the node.
-func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
+func (f Facts) EvaluateNode(pod WaitFacts, n placement.Node) NodeResult {
 	n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)
-	c := Chance{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.KeptOff[n.Name], node: f.Nodes[n.Name]}
+	c := NodeResult{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.ExcludedNodes[n.Name], node: f.Nodes[n.Name]}
 	_, refused := decide.Decide(n, pod.Pod, pod.Request, f.Policy)
 	if refused != nil && refused.Verdict != nil {
 		c.Verdict, c.gap = *refused.Verdict, refused.Gap
 	} else {
 		c.gap = closest.Of(c.Verdict)
 	}
-	c.OutOfUse = fittingIfInUse(c.Verdict)
-	own := c.node.Refusal(pod.Request) // the node's refusal, independent of the pod's spec
-	if own == nil && c.Fits() {
-		own = cmp.Or(Overdraws(pod.Request, n), refused)
+	c.OutOfUse = findOutOfUse(c.Verdict)
+	nodeRefusal := c.node.Refusal(pod.Request) // the node's refusal, independent of the pod's spec
+	if nodeRefusal == nil && c.Fits() {
+		nodeRefusal = cmp.Or(OverdrawnRefusal(pod.Request, n), refused)
 	}
-	if c.KeptOff = c.Refusal != nil; c.KeptOff {
-		c.tainted = !c.Refusal.Unresolvable && c.Fits() && own == nil
+	if c.IsExcluded = c.Refusal != nil; c.IsExcluded {
+		c.tainted = !c.Refusal.Unresolvable && c.Fits() && nodeRefusal == nil
 	} else {
-		c.Refusal = own
+		c.Refusal = nodeRefusal
 	}
 	return c
 }
 
 // Tainted names the first node that only its taint closes to the pod, and the taint; empty if there is
-// none. The chances are the results of nodes for one pod, and none is good.
-func Tainted(chances ...Chance) string {
-	for _, c := range chances {
+// none. The results are of one pod, which no node can take now.
+func Tainted(results ...NodeResult) string {
+	for _, c := range results {
 		if c.tainted {
 			return fmt.Sprintf("%s would fit, but %s", c.Node.Name, reasons.Refusal(c.Refusal))
 		}
@@ -67,57 +67,57 @@ func Tainted(chances ...Chance) string {
 // GPU.
 const Overdrawn = "Overdrawn"
 
-// Overdraws returns why kube-scheduler does not send a request to a node although it fits on the node's
+// OverdrawnRefusal returns why kube-scheduler does not send a request to a node although it fits on the node's
 // GPUs; nil if it does. kube-scheduler compares only sums, so memory that pods hold on a GPU that is out
 // of use, or beyond the capacity of a GPU, reduces the free amount of the other GPUs.
-func Overdraws(req placement.Request, n placement.Node) *decide.Refusal {
+func OverdrawnRefusal(req placement.Request, n placement.Node) *decide.Refusal {
 	if n.InSum(req) {
 		return nil // the usual case
 	}
-	n = onceCome(n)
+	n = afterNominations(n)
 	freeUnits, freeCores := n.Unrequested()
 	short, shortOfCores := req.Units() > freeUnits, req.Cores() > max(0, freeCores)
-	var where, what []string
-	var units, most gpu.Units
-	cores, worst := 0, 0
+	var gpuTexts, amounts []string
+	var units, maxExcess gpu.Units
+	cores, worstIndex := 0, 0
 	for _, d := range n.Devices {
-		over, coresOver := d.Excess()
+		excess, excessCores := d.Excess()
 		if !short {
-			over = 0
+			excess = 0
 		}
 		if !shortOfCores {
-			coresOver = 0
+			excessCores = 0
 		}
-		if over <= 0 && coresOver <= 0 {
+		if excess <= 0 && excessCores <= 0 {
 			continue
 		}
 		why := "out of use"
 		if d.Advertised() {
 			why = "over-committed"
 		}
-		where = append(where, fmt.Sprintf("GPU%d (%s)", d.Index, why))
-		units, cores = units+max(0, over), cores+max(0, coresOver)
-		if over >= most {
-			most, worst = over, d.Index
+		gpuTexts = append(gpuTexts, fmt.Sprintf("GPU%d (%s)", d.Index, why))
+		units, cores = units+max(0, excess), cores+max(0, excessCores)
+		if excess >= maxExcess {
+			maxExcess, worstIndex = excess, d.Index
 		}
 	}
-	if len(where) == 0 {
+	if len(gpuTexts) == 0 {
 		return nil
 	}
 	if units > 0 {
-		what = append(what, reasons.Amount(units, n.UnitMiB))
+		amounts = append(amounts, reasons.Amount(units, n.UnitMiB))
 	}
 	if cores > 0 {
-		what = append(what, fmt.Sprintf("%d per cent of cores", cores))
+		amounts = append(amounts, fmt.Sprintf("%d per cent of cores", cores))
 	}
 	return &decide.Refusal{Reason: Overdrawn, Message: fmt.Sprintf(
 		"kube-scheduler counts %s of pods on %s against the node's other GPUs: kubectl inspect gpumem drain %s %d",
-		strings.Join(what, " and "), strings.Join(where, ", "), n.Name, worst)}
+		strings.Join(amounts, " and "), strings.Join(gpuTexts, ", "), n.Name, worstIndex)}
 }
 
-// onceCome returns the node as it will be once its nominated pods have arrived: without the terminating
+// afterNominations returns the node as it will be once its nominated pods have arrived: without the terminating
 // pods, which have then left. A node without nominated pods stays as it is.
-func onceCome(n placement.Node) placement.Node {
+func afterNominations(n placement.Node) placement.Node {
 	pods := n.Holdings()
 	if !slices.ContainsFunc(pods, func(h placement.Holding) bool { return h.Nominated }) {
 		return n
@@ -125,14 +125,14 @@ func onceCome(n placement.Node) placement.Node {
 	return n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
 }
 
-// fittingIfInUse returns the GPUs that a pod would fit on if they were healthy and not cordoned. It
+// findOutOfUse returns the GPUs that a pod would fit on if they were healthy and not cordoned. It
 // returns none if the request fits without them, or does not fit with them.
-func fittingIfInUse(v placement.Verdict) (out []placement.Device) {
+func findOutOfUse(v placement.Verdict) (out []placement.Device) {
 	// Return early for the many nodes without a fault.
 	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Status.TakesPods() }) {
 		return nil
 	}
-	inUse := allInUse(v.Node)
+	inUse := withAllInUse(v.Node)
 	if !placement.Fit(v.Request, inUse).Fits() {
 		return nil
 	}
@@ -144,8 +144,8 @@ func fittingIfInUse(v placement.Verdict) (out []placement.Device) {
 	return out
 }
 
-// allInUse returns the node with all devices healthy and not cordoned.
-func allInUse(n placement.Node) placement.Node {
+// withAllInUse returns the node with all devices healthy and not cordoned.
+func withAllInUse(n placement.Node) placement.Node {
 	n.Devices = slices.Clone(n.Devices)
 	for i, d := range n.Devices {
 		n.Devices[i] = d.With(gpu.Status{ByClaims: d.Status.ByClaims})
@@ -167,64 +167,64 @@ func (f NodeFacts) Refusal(req placement.Request) *decide.Refusal {
 	return f.Refuses
 }
 
-// Good reports whether the pod fits the node and may go there.
-func (c Chance) Good() bool { return c.Fits() && c.Refusal == nil }
+// IsPlaceable reports whether the pod fits the node and may go there.
+func (c NodeResult) IsPlaceable() bool { return c.Fits() && c.Refusal == nil }
 
-// Why describes the result in one line: the free memory, or the obstacle.
-func (c Chance) Why() string {
+// Explain describes the result in one line: the free memory, or the obstacle.
+func (c NodeResult) Explain() string {
 	switch {
 	case c.Refusal == nil:
-		return c.lacks()
-	case c.KeptOff || c.Fits():
+		return c.explainVerdict()
+	case c.IsExcluded || c.Fits():
 		return reasons.Refusal(c.Refusal)
 	default:
-		return c.lacks() + "; " + reasons.Refusal(c.Refusal)
+		return c.explainVerdict() + "; " + reasons.Refusal(c.Refusal)
 	}
 }
 
-// lacks describes why the node's GPUs do not satisfy the request.
-func (c Chance) lacks() string {
+// explainVerdict describes why the node's GPUs do not satisfy the request.
+func (c NodeResult) explainVerdict() string {
 	if len(c.OutOfUse) == 0 {
 		return reasons.Verdict(c.Verdict)
 	}
 	var causes []string
 	for _, same := range Alike(c.OutOfUse, c.node.State) {
-		causes = append(causes, c.because(same))
+		causes = append(causes, c.explainOutOfUse(same))
 	}
 	return "would fit, but " + strings.Join(causes, "; ")
 }
 
-// because describes GPUs of one state that are out of use. For cordoned GPUs it adds the command that
+// explainOutOfUse describes GPUs of one state that are out of use. For cordoned GPUs it adds the command that
 // uncordons them.
-func (c Chance) because(gpus []placement.Device) string {
+func (c NodeResult) explainOutOfUse(gpus []placement.Device) string {
 	indexes := make([]string, 0, len(gpus))
 	for _, d := range gpus {
 		indexes = append(indexes, fmt.Sprint(d.Index))
 	}
-	which, one := "GPU"+strings.Join(indexes, ", GPU")+" are ", "GPU"
+	text, argument := "GPU"+strings.Join(indexes, ", GPU")+" are ", "GPU"
 	if len(indexes) == 1 {
-		which, one = "GPU"+indexes[0]+" is ", indexes[0]
+		text, argument = "GPU"+indexes[0]+" is ", indexes[0]
 	}
-	which += c.node.State(gpus[0])
+	text += c.node.State(gpus[0])
 	if gpus[0].Status.OnlyCordoned() {
-		which += ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
+		text += ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + argument
 	}
-	return which
+	return text
 }
 
-// Compare orders chances, the better one first: the one that passed more checks or, among equals, the
+// Compare orders results, the better one first: the one that passed more checks or, among equals, the
 // one whose node is closer to a fit.
-func (c Chance) Compare(other Chance) int {
+func (c NodeResult) Compare(other NodeResult) int {
 	return cmp.Or(cmp.Compare(c.rank(), other.rank()), c.gap.Compare(other.gap))
 }
 
-func (c Chance) rank() int {
+func (c NodeResult) rank() int {
 	switch {
-	case c.KeptOff && c.Refusal.Unresolvable:
+	case c.IsExcluded && c.Refusal.Unresolvable:
 		return 6
-	case c.KeptOff:
+	case c.IsExcluded:
 		return 5
-	case c.Good():
+	case c.IsPlaceable():
 		return 0
 	case c.Fits():
 		return 1
@@ -237,25 +237,25 @@ func (c Chance) rank() int {
 	}
 }
 
-// best returns the best chance of a pod, or the first good one. Without nodes, the chance has a node
-// without a name. If the chance is not good, tainted is the result of Tainted.
-func (f Facts) best(pod WaitFacts, nodes []placement.Node) (best Chance, tainted string) {
-	best = Chance{Verdict: placement.Fit(pod.Request, placement.Node{})}
+// bestNode returns the best result of a pod, or the first placeable one. Without nodes, the result has a node
+// without a name. If the pod is not placeable, tainted is the result of Tainted.
+func (f Facts) bestNode(pod WaitFacts, nodes []placement.Node) (best NodeResult, tainted string) {
+	best = NodeResult{Verdict: placement.Fit(pod.Request, placement.Node{})}
 	for _, n := range nodes {
 		if len(n.Devices) == 0 {
 			continue
 		}
-		c := f.Chance(pod, n)
+		c := f.EvaluateNode(pod, n)
 		if best.Node.Name == "" || c.Compare(best) < 0 {
 			best = c
 		}
-		if best.Good() {
+		if best.IsPlaceable() {
 			return best, ""
 		}
 		tainted = cmp.Or(tainted, Tainted(c))
 	}
-	if best.KeptOff {
-		tainted = "" // the chance names the taint itself
+	if best.IsExcluded {
+		tainted = "" // the result names the taint itself
 	}
 	return best, tainted
 }
