@@ -40,7 +40,7 @@ var errDenied = errors.New("reading the metrics of device plugins requires the r
 
 // RecordedUsage returns the usage that a pod's annotations record. Ok is false if they record none.
 func (r *Reader) RecordedUsage(pod *v1.Pod) (key printers.UsageKey, usage printers.Usage, ok bool) {
-	use, ok := r.Names.UseOf(pod)
+	use, ok := r.Names.ParseUsage(pod)
 	return printers.UsageKey{Node: pod.Spec.NodeName, Name: pod.Namespace + "/" + pod.Name}, printers.Usage{UsedMiB: use.UsedMiB, PeakMiB: &use.PeakMiB}, ok
 }
 

@@ -74,7 +74,7 @@ func WriteCordon(ctx context.Context, r *cluster.Reader, nodeName, gpuName strin
 		if changed = cordoned != (position >= 0); !changed {
 			return nil
 		}
-		notes := cordons.Of(r.Names, node)
+		notes := cordons.ParseNotes(r.Names, node)
 		maps.DeleteFunc(notes, func(id gpu.UUID, _ cordons.Note) bool { return id == device.UUID || !slices.Contains(listed, id) })
 		if cordoned {
 			listed = append(listed, device.UUID)

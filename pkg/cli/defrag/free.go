@@ -67,7 +67,7 @@ func (o *Options) poll(ctx context.Context, condition wait.ConditionWithContextF
 func (o *Options) evict(ctx context.Context, plan defrag.Plan) error {
 	for i, m := range plan.Moves {
 		switch gone, err := evict.Pod(ctx, o.cluster.Client, m.Pod.Pod, nil); {
-		case evict.Refused(err):
+		case evict.IsRefusal(err):
 			return fmt.Errorf("pod %s may not be evicted now; evicted: %d of %d: %w", m.Pod.Pod, i, len(plan.Moves), err)
 		case err != nil:
 			return fmt.Errorf("pod %s; evicted: %d of %d: %w", m.Pod.Pod, i, len(plan.Moves), err)

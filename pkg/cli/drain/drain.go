@@ -164,7 +164,7 @@ func (o *Options) interrupted(ctx context.Context, pods []v1.Pod) error {
 	var remaining []string
 	for i := range pods {
 		ref := api.Ref(&pods[i])
-		if gone, err := evict.Gone(ctx, o.cluster.Client, ref); err != nil || !gone {
+		if gone, err := evict.IsDeleted(ctx, o.cluster.Client, ref); err != nil || !gone {
 			remaining = append(remaining, ref.String())
 		}
 	}

@@ -75,7 +75,7 @@ func (e *eviction) evictPod(ctx, limited context.Context, pod v1.Pod) error {
 			return e.waitUntilDeleted(ctx, limited, pod)
 		case ending:
 			fmt.Fprintf(e.errOut, "error when evicting pod %q from terminating namespace %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetryInterval, err)
-		case evict.Refused(err):
+		case evict.IsRefusal(err):
 			fmt.Fprintf(e.errOut, "error when evicting pods/%q -n %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetryInterval, err)
 		default:
 			return fmt.Errorf("error when evicting pods/%q -n %q: %w", pod.Name, pod.Namespace, err)
@@ -96,7 +96,7 @@ func (e *eviction) evictPod(ctx, limited context.Context, pod v1.Pod) error {
 // waitUntilDeleted waits until a pod is gone.
 func (e *eviction) waitUntilDeleted(ctx, limited context.Context, pod v1.Pod) error {
 	err := wait.PollUntilContextCancel(limited, deletionPollInterval, true, func(context.Context) (bool, error) {
-		return evict.Gone(ctx, e.cluster.Client, api.Ref(&pod))
+		return evict.IsDeleted(ctx, e.cluster.Client, api.Ref(&pod))
 	})
 	if err != nil {
 		return fmt.Errorf("error when waiting for pod %q in namespace %q to terminate: %w", pod.Name, pod.Namespace, err)

@@ -17,10 +17,10 @@ type annotation struct {
 	effect string // the effect, in Markdown
 
 	// For annotations that users write on pods:
-	want string                                                  // the expected value, as errors of read name it
-	cel  string                                                  // the same condition in CEL, for admission policies; v is the value
-	read func(r *placement.Request, pod *v1.Pod, s string) error // parses a value into its field of r
-	wish func(r placement.Request) string                        // the text that explain adds to the request; nil if explain describes the field elsewhere
+	want   string                                                  // the expected value, as errors of read name it
+	cel    string                                                  // the same condition in CEL, for admission policies; v is the value
+	read   func(r *placement.Request, pod *v1.Pod, s string) error // parses a value into its field of r
+	render func(r placement.Request) string                        // the text that explain adds to the request; nil if explain describes the field elsewhere
 }
 
 // writer is the author of an annotation and the kind of object that has it.
@@ -109,7 +109,7 @@ var annotations = [...]annotation{
 			r.Models, err = readGlobs(s)
 			return err
 		},
-		wish: func(r placement.Request) string { return unless(r.Models == "", " matching %s", r.Models) },
+		render: func(r placement.Request) string { return unless(r.Models == "", " matching %s", r.Models) },
 	},
 	{
 		name: uuidName, writer: byUsers, value: "`\"GPU-4cc8*\"`",
@@ -119,7 +119,7 @@ var annotations = [...]annotation{
 			r.UUIDs, err = readGlobs(s)
 			return err
 		},
-		wish: func(r placement.Request) string {
+		render: func(r placement.Request) string {
 			if r.Models == "" {
 				return unless(r.UUIDs == "", " matching %s", r.UUIDs)
 			}
@@ -135,7 +135,7 @@ var annotations = [...]annotation{
 			r.Preference, err = readPreference(s)
 			return err
 		},
-		wish: func(r placement.Request) string {
+		render: func(r placement.Request) string {
 			return map[placement.Preference]string{
 				placement.Fastest:  ", of the fastest model that it fits on",
 				placement.Cheapest: ", of the slowest model that it fits on",
@@ -150,7 +150,7 @@ var annotations = [...]annotation{
 			r.Group, err = readGroup(pod.Namespace, s)
 			return err
 		},
-		wish: func(r placement.Request) string {
+		render: func(r placement.Request) string {
 			return unless(r.Group.Name == "", ", on one GPU with pods of gpu-group %q where it fits", r.Group.Name)
 		},
 	},
@@ -162,7 +162,7 @@ var annotations = [...]annotation{
 			r.ExclusiveGroup, err = readGroup(pod.Namespace, s)
 			return err
 		},
-		wish: func(r placement.Request) string {
+		render: func(r placement.Request) string {
 			return unless(r.ExclusiveGroup.Name == "", ", apart from pods of exclusive-group %q", r.ExclusiveGroup.Name)
 		},
 	},
@@ -175,7 +175,7 @@ var annotations = [...]annotation{
 			r.Enforcement, err = ParseEnforcement(s)
 			return err
 		},
-		wish: func(r placement.Request) string {
+		render: func(r placement.Request) string {
 			return unless(r.Enforcement == "", ", at the level %s or a stronger one", r.Enforcement)
 		},
 	},
@@ -237,7 +237,7 @@ func unless(nothing bool, format string, value any) string {
 // Wishes describes a pod's constraints and preferences for GPUs, apart from amounts, number and policy.
 func Wishes(r placement.Request) (s string) {
 	for i := range annotations {
-		if wish := annotations[i].wish; wish != nil {
+		if wish := annotations[i].render; wish != nil {
 			s += wish(r)
 		}
 	}
@@ -246,18 +246,18 @@ func Wishes(r placement.Request) (s string) {
 
 // readAnnotations parses the annotations by users. It skips malformed values and returns the first
 // error.
-func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (first error) {
+func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (firstErr error) {
 	for i := range annotations {
 		a := &annotations[i]
 		value, ok := pod.Annotations[n.domain+"/"+a.name]
 		if !ok || a.read == nil {
 			continue
 		}
-		if err := a.read(r, pod, value); err != nil && first == nil {
-			first = fmt.Errorf("annotation %s: %w", n.key(a.name), err)
+		if err := a.read(r, pod, value); err != nil && firstErr == nil {
+			firstErr = fmt.Errorf("annotation %s: %w", n.key(a.name), err)
 		}
 	}
-	return first
+	return firstErr
 }
 
 // ParseFallback parses the policy for pods that name none. It rejects Exclusive, which a pod must name

@@ -134,7 +134,7 @@ func TestTheTableOfAnnotations(t *testing.T) {
 			t.Errorf("%s: without words for people", a.name)
 		}
 		users := a.writer == byUsers
-		if (a.read != nil) != users || (a.want != "") != users || (a.cel != "") != users || a.wish != nil && !users {
+		if (a.read != nil) != users || (a.want != "") != users || (a.cel != "") != users || a.render != nil && !users {
 			t.Errorf("%s: want, cel, read and wish are of what users write", a.name)
 		}
 		if tc, ok := cases[a.name]; ok != users || tc.Want != a.want || users && (len(tc.Taken) == 0 || len(tc.Refused) == 0) {

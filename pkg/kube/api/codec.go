@@ -156,13 +156,13 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 		return gpu.Inventory{}, err
 	}
 	inv := gpu.Inventory{
-		UnitMiB: in.UnitMiB, DriverVersion: within(s, in.DriverVersion), Enforcement: within(s, in.Enforcement), Weaker: within(s, in.Weaker),
+		UnitMiB: in.UnitMiB, DriverVersion: shareText(s, in.DriverVersion), Enforcement: shareText(s, in.Enforcement), Weaker: shareText(s, in.Weaker),
 		MPS: in.MPS > 0, Coreless: in.Coreless, Devices: slices.Grow([]gpu.Device(nil), len(in.GPUs)),
 	}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
-			UUID: within(s, j.UUID), Index: j.Index, Model: within(s, j.Model), MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), ShareMiB: j.ShareMiB, Foreign: cmp.Or(j.ClaimForeign, j.Foreign),
-			NUMANode: -1, PCI: within(s, j.PCI), ComputeCapability: within(s, j.ComputeCapability), Speed: j.Speed, Status: j.status(),
+			UUID: shareText(s, j.UUID), Index: j.Index, Model: shareText(s, j.Model), MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), ShareMiB: j.ShareMiB, Foreign: cmp.Or(j.ClaimForeign, j.Foreign),
+			NUMANode: -1, PCI: shareText(s, j.PCI), ComputeCapability: shareText(s, j.ComputeCapability), Speed: j.Speed, Status: j.status(),
 		}
 		if j.NUMANode != nil {
 			d.NUMANode = *j.NUMANode
@@ -279,21 +279,21 @@ func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
 
 // AssignmentAnnotations returns the annotations that record an assignment on a node. It returns an error
 // for an empty assignment and for a device that the node lacks.
-func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) (map[string]string, error) {
+func (n Names) AssignmentAnnotations(a placement.Assignment, node placement.Node) (map[string]string, error) {
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(a.Enforcement, on.LevelFor(len(a.Shares)), gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: node.UnitMiB, Enforcement: cmp.Or(a.Enforcement, node.LevelFor(len(a.Shares)), gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
 	var indexes []int
 	for _, s := range a.Shares {
 		index := -1
-		for _, d := range on.Devices {
+		for _, d := range node.Devices {
 			if d.UUID == s.Device {
 				index = d.Index
 			}
 		}
 		if index < 0 {
-			return nil, fmt.Errorf("node %s has no GPU %s", on.Name, s.Device)
+			return nil, fmt.Errorf("node %s has no GPU %s", node.Name, s.Device)
 		}
 		out.GPUs = append(out.GPUs, shareJSON{UUID: s.Device, Index: index, Units: s.Units, Cores: s.Cores})
 		indexes = append(indexes, index)
@@ -376,9 +376,9 @@ func FormatIndexes(indexes []int) string {
 	return strings.Join(out, ",")
 }
 
-// within returns the part of s that equals text, or text where s has none. It saves the memory of a copy
+// shareText returns the part of s that equals text, or text where s has none. It saves the memory of a copy
 // while the caller keeps s anyway.
-func within[S ~string](s string, text S) S {
+func shareText[S ~string](s string, text S) S {
 	if i := strings.Index(s, string(text)); i >= 0 {
 		return S(s[i : i+len(text)])
 	}

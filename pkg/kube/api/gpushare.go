@@ -20,7 +20,7 @@ const gpushareDomain = "aliyun.com"
 func (n Names) PlacedByGPUShare(pod *v1.Pod) bool {
 	_, indexed := pod.Annotations["ALIYUN_COM_GPU_MEM_IDX"]
 	_, allocated := pod.Annotations["scheduler.framework.gpushare.allocation"]
-	if n.domain != gpushareDomain || pod.Spec.NodeName == "" || !indexed && !allocated || !asksFor(pod, n.GPUMem()) {
+	if n.domain != gpushareDomain || pod.Spec.NodeName == "" || !indexed && !allocated || !requestsResource(pod, n.GPUMem()) {
 		return false
 	}
 	_, assigned := pod.Annotations[n.Assignment()]

@@ -86,9 +86,9 @@ func validateAllocated(inv gpu.Inventory, uuids map[gpu.UUID]bool) error {
 }
 
 // WithAllocated returns the inventory with allocations of pods on its devices, up to maxAllocated.
-func WithAllocated(inv gpu.Inventory, given []gpu.PodAllocation) gpu.Inventory {
+func WithAllocated(inv gpu.Inventory, allocated []gpu.PodAllocation) gpu.Inventory {
 	inv.Allocated = nil
-	for _, g := range given {
+	for _, g := range allocated {
 		g.Shares = slices.DeleteFunc(slices.Clone(g.Shares), func(s gpu.Share) bool { _, ok := inv.Device(s.Device); return !ok })
 		if len(g.Shares) > 0 && len(inv.Allocated) < maxAllocated {
 			inv.Allocated = append(inv.Allocated, g)

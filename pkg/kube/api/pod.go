@@ -93,11 +93,11 @@ func Believed(pod *v1.Pod) bool {
 func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
 		switch {
-		case reserves(c):
+		case isReservation(c):
 			out = append(out, c)
 		case c.Type == v1.PodScheduled && !Admitted(pod): // drop the message, which may be long
 			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
-		case disrupts(c):
+		case isDisruption(c):
 			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
 		}
 	}
@@ -106,13 +106,13 @@ func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
 
 // Disruption returns the reason why Kubernetes terminates the pod, such as PreemptionByScheduler, or "".
 func Disruption(pod *v1.Pod) string {
-	if at := slices.IndexFunc(pod.Status.Conditions, disrupts); at >= 0 {
+	if at := slices.IndexFunc(pod.Status.Conditions, isDisruption); at >= 0 {
 		return pod.Status.Conditions[at].Reason
 	}
 	return ""
 }
 
-func disrupts(c v1.PodCondition) bool {
+func isDisruption(c v1.PodCondition) bool {
 	return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue
 }
 
@@ -126,23 +126,23 @@ func Priority(pod *v1.Pod) int32 {
 
 // Nomination returns the node that is reserved for a waiting pod until other pods have left: the node
 // that kube-scheduler nominated, or the node of its Reservation. A Reservation also names the GPUs,
-// returned with the pod's share in at, and ends at until. kube-scheduler's nominations have no end.
-func Nomination(pod *v1.Pod, req placement.Request, now time.Time) (node string, at placement.Assignment, until time.Time) {
+// returned with the pod's share as an assignment, and expires. kube-scheduler's nominations do not expire.
+func Nomination(pod *v1.Pod, req placement.Request, now time.Time) (node string, assignment placement.Assignment, expires time.Time) {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
-		return "", at, until
+		return "", assignment, expires
 	}
 	node = pod.Status.NominatedNodeName
-	kept, ends, ok := ReservationOf(pod, now)
-	if !ok || node != "" && node != kept.Node {
-		return node, at, until
+	reservation, expiry, ok := ReservationOf(pod, now)
+	if !ok || node != "" && node != reservation.Node {
+		return node, assignment, expires
 	}
-	if len(kept.GPUs) != req.GPUs() {
-		return kept.Node, at, ends
+	if len(reservation.GPUs) != req.GPUs() {
+		return reservation.Node, assignment, expiry
 	}
-	for _, id := range kept.GPUs {
-		at.Shares = append(at.Shares, placement.Share{Device: id})
+	for _, id := range reservation.GPUs {
+		assignment.Shares = append(assignment.Shares, placement.Share{Device: id})
 	}
-	return kept.Node, at.WithShares(req), ends
+	return reservation.Node, assignment.WithShares(req), expiry
 }
 
 // CPU returns the CPU that a pod requests, in millicores, as kube-scheduler counts it.
@@ -154,14 +154,16 @@ func CPU(pod *v1.Pod) int64 {
 // Holds reports whether a container of the pod requests GPU memory, in shares or units. An amount of 0
 // does not count: a LimitRange sets it on containers without a request.
 func (n Names) Holds(pod *v1.Pod) bool {
-	return asksFor(pod, n.GPUMem()) || asksFor(pod, n.GPUShares())
+	return requestsResource(pod, n.GPUMem()) || requestsResource(pod, n.GPUShares())
 }
 
 // HoldsHere reports whether the pod requests the resource that a node offers: shares or units. The
 // kubelet of the node ignores the other one.
-func (n Names) HoldsHere(pod *v1.Pod, inShares bool) bool { return asksFor(pod, n.Offered(inShares)) }
+func (n Names) HoldsHere(pod *v1.Pod, inShares bool) bool {
+	return requestsResource(pod, n.Offered(inShares))
+}
 
-func asksFor(pod *v1.Pod, name v1.ResourceName) bool {
+func requestsResource(pod *v1.Pod, name v1.ResourceName) bool {
 	asks := func(c v1.Container) bool {
 		limit, request := c.Resources.Limits[name], c.Resources.Requests[name]
 		return !limit.IsZero() || !request.IsZero()
@@ -299,11 +301,11 @@ func readCount(s string, containers []placement.Container) (int, error) {
 	cores := func(c placement.Container) int64 { return int64(c.Cores) }
 	const why = "that its init containers leave, which the kubelet would not take evenly from"
 	const fix = ": ask for %d there, or for less in the init containers"
-	if c, left := wasteful(containers, units); left > 0 {
-		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs"+fix, s, c.Name, c.Units, left, count, left)
+	if c, remaining := wasteful(containers, units); remaining > 0 {
+		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs"+fix, s, c.Name, c.Units, remaining, count, remaining)
 	}
-	if c, left := wasteful(containers, cores); left > 0 {
-		return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, less than the %d per cent "+why+" %d GPUs"+fix, s, c.Name, c.Cores, left, count, left)
+	if c, remaining := wasteful(containers, cores); remaining > 0 {
+		return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, less than the %d per cent "+why+" %d GPUs"+fix, s, c.Name, c.Cores, remaining, count, remaining)
 	}
 	return count, nil
 }
@@ -313,18 +315,18 @@ func readCount(s string, containers []placement.Container) (int, error) {
 // (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate). This is harmless only if all of
 // them are on one GPU.
 func wasteful(containers []placement.Container, amount func(placement.Container) int64) (placement.Container, int64) {
-	var left int64
+	var remaining int64
 	for _, c := range containers {
 		n := amount(c)
 		if n == 0 {
 			continue // the kubelet allocates nothing for it
 		}
-		if n < left {
-			return c, left
+		if n < remaining {
+			return c, remaining
 		}
-		left = 0
+		remaining = 0
 		if c.Kind == placement.Init {
-			left = n
+			remaining = n
 		}
 	}
 	return placement.Container{}, 0
@@ -412,8 +414,8 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 
 // Binding returns the object that binds a pod to a node and carries its assignment. The API server
 // rejects it if the pod of that name has another UID.
-func (n Names) Binding(ref placement.PodRef, nodeName string, a placement.Assignment, on placement.Node) (*v1.Binding, error) {
-	annotations, err := n.AssignmentAnnotations(a, on)
+func (n Names) Binding(ref placement.PodRef, nodeName string, a placement.Assignment, node placement.Node) (*v1.Binding, error) {
+	annotations, err := n.AssignmentAnnotations(a, node)
 	binding := PlainBinding(ref, nodeName)
 	binding.Annotations = annotations
 	return binding, err

@@ -51,7 +51,7 @@ func (r Reservation) Condition(now time.Time) v1.PodCondition {
 // malformed, expired or of another version. It also returns false if the transition time is a minute or
 // more in the future, because such a reservation would last too long.
 func ReservationOf(pod *v1.Pod, now time.Time) (r Reservation, until time.Time, ok bool) {
-	at := slices.IndexFunc(pod.Status.Conditions, reserves)
+	at := slices.IndexFunc(pod.Status.Conditions, isReservation)
 	if at < 0 {
 		return r, until, false
 	}
@@ -66,8 +66,8 @@ func ReservationOf(pod *v1.Pod, now time.Time) (r Reservation, until time.Time, 
 	return Reservation{Node: in.Node, GPUs: in.GPUs}, c.LastTransitionTime.Add(ReservationTime), true
 }
 
-// reserves reports whether a condition may contain a reservation.
-func reserves(c v1.PodCondition) bool {
+// isReservation reports whether a condition may contain a reservation.
+func isReservation(c v1.PodCondition) bool {
 	return c.Type == Reserved && c.Status == v1.ConditionTrue && len(c.Message) <= maxReservationLen
 }
 

@@ -29,9 +29,9 @@ func (n Note) String() string {
 	return strings.TrimSpace(s)
 }
 
-// Of parses the notes of a node. It returns nil if the annotation is malformed. GPUs that gpumem 0.1
+// ParseNotes parses the notes of a node. It returns nil if the annotation is malformed. GPUs that gpumem 0.1
 // cordoned have no note.
-func Of(names api.Names, node *v1.Node) map[gpu.UUID]Note {
+func ParseNotes(names api.Names, node *v1.Node) map[gpu.UUID]Note {
 	var notes map[gpu.UUID]Note
 	if json.Unmarshal([]byte(node.Annotations[names.CordonReasons()]), &notes) != nil {
 		return nil

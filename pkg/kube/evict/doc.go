@@ -11,7 +11,7 @@
 //     The API server then returns Conflict, or a refusal because of the new pod's budget. Both errors
 //     have other causes too, so Pod reads the pod to find out. If that fails, it returns the error of
 //     the eviction.
-//   - A refusal (429) is temporary. Refused detects it; the error is the API server's.
+//   - A refusal (429) is temporary. IsRefusal detects it; the error is the API server's.
 //
 // # Decisions
 //

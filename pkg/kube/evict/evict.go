@@ -14,7 +14,7 @@ import (
 
 // Pod evicts a pod and reports whether it was gone already. Seconds is its grace period; nil means the
 // pod's own.
-func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef, seconds *int64) (gone bool, err error) {
+func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef, seconds *int64) (deleted bool, err error) {
 	uid := types.UID(pod.UID)
 	err = client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -23,16 +23,16 @@ func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef,
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
-	if apierrors.IsConflict(err) || Refused(err) { // the budget may protect a new pod of the same name
-		if left, unread := Gone(ctx, client, pod); unread == nil && left {
+	if apierrors.IsConflict(err) || IsRefusal(err) { // the budget may protect a new pod of the same name
+		if left, unread := IsDeleted(ctx, client, pod); unread == nil && left {
 			return true, nil
 		}
 	}
 	return false, err
 }
 
-// Gone reports whether a pod is gone, even if a new pod has its name.
-func Gone(ctx context.Context, client kubernetes.Interface, pod placement.PodRef) (bool, error) {
+// IsDeleted reports whether a pod is gone, even if a new pod has its name.
+func IsDeleted(ctx context.Context, client kubernetes.Interface, pod placement.PodRef) (bool, error) {
 	now, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return true, nil
@@ -40,5 +40,5 @@ func Gone(ctx context.Context, client kubernetes.Interface, pod placement.PodRef
 	return err == nil && string(now.UID) != pod.UID, err
 }
 
-// Refused reports whether an error of Pod is a temporary refusal because of a PodDisruptionBudget.
-func Refused(err error) bool { return apierrors.IsTooManyRequests(err) }
+// IsRefusal reports whether an error of Pod is a temporary refusal because of a PodDisruptionBudget.
+func IsRefusal(err error) bool { return apierrors.IsTooManyRequests(err) }

@@ -53,8 +53,8 @@ func TestPod(t *testing.T) {
 				return tc.unread, nil, apierrors.NewForbidden(v1.Resource("pods"), "p", nil)
 			})
 			gone, err := Pod(t.Context(), client, ref, new(int64(7)))
-			if gone != tc.gone || Refused(err) != tc.refused || (err == nil) != (tc.err == nil) || err != nil && err.Error() != tc.err.Error() {
-				t.Errorf("gone %t, refused %t, error %v; want %t, %t, %v", gone, Refused(err), err, tc.gone, tc.refused, tc.err)
+			if gone != tc.gone || IsRefusal(err) != tc.refused || (err == nil) != (tc.err == nil) || err != nil && err.Error() != tc.err.Error() {
+				t.Errorf("gone %t, refused %t, error %v; want %t, %t, %v", gone, IsRefusal(err), err, tc.gone, tc.refused, tc.err)
 			}
 			uid := types.UID("one")
 			want := &policyv1.Eviction{

@@ -14,28 +14,28 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Of returns the labels for an assignment on a node. A nil value means that the pod must not have the
-// label, because its GPUs are of several models or the speed of one is unknown. Of returns nil if labels
+// ForAssignment returns the labels for an assignment on a node. A nil value means that the pod must not have the
+// label, because its GPUs are of several models or the speed of one is unknown. The function returns nil if labels
 // are off.
 //
 //	assigned-model    the name from NVML, with "-" for characters that labels cannot contain
 //	assigned-percent  the pod's part of a GPU's memory, in per cent; 200 for two whole GPUs
 //	assigned-speed    the speed of the model, 100 for an A100, times the pod's part of the cores, or of
 //	                  the memory if the pod requests no cores
-func Of(n api.Names, a placement.Assignment, on placement.Node) map[string]*string {
+func ForAssignment(n api.Names, a placement.Assignment, node placement.Node) map[string]*string {
 	if !n.LabelPods {
 		return nil
 	}
 	prefix := n.Domain() + "/assigned-"
 	out := map[string]*string{prefix + "model": nil, prefix + "percent": nil, prefix + "speed": nil}
 	var models []string
-	memory, speed, known := 0.0, 0.0, true
+	memory, speed, speedKnown := 0.0, 0.0, true
 	for _, s := range a.Shares {
-		i := slices.IndexFunc(on.Devices, func(d placement.Device) bool { return d.UUID == s.Device })
-		if i < 0 || on.Devices[i].Allocatable < 1 {
+		i := slices.IndexFunc(node.Devices, func(d placement.Device) bool { return d.UUID == s.Device })
+		if i < 0 || node.Devices[i].Allocatable < 1 {
 			return out
 		}
-		d := &on.Devices[i]
+		d := &node.Devices[i]
 		models = append(models, d.Model)
 		part := float64(s.Units) / float64(d.Allocatable)
 		memory += part
@@ -43,12 +43,12 @@ func Of(n api.Names, a placement.Assignment, on placement.Node) map[string]*stri
 			part = float64(s.Cores) / gpu.CoresPerDevice
 		}
 		speed += part * float64(d.Speed)
-		known = known && d.Speed > 0
+		speedKnown = speedKnown && d.Speed > 0
 	}
 	set := func(name, value string) { out[prefix+name] = &value }
-	set("percent", atLeastOne(100*memory))
-	if known {
-		set("speed", atLeastOne(speed))
+	set("percent", formatWeight(100*memory))
+	if speedKnown {
+		set("speed", formatWeight(speed))
 	}
 	if models = slices.Compact(models); len(models) == 1 {
 		if model := labelValue(models[0]); model != "" {
@@ -58,21 +58,21 @@ func Of(n api.Names, a placement.Assignment, on placement.Node) map[string]*stri
 	return out
 }
 
-// Known returns the labels with a value.
-func Known(labels map[string]*string) (known map[string]string) {
+// WithValues returns the labels with a value.
+func WithValues(labels map[string]*string) (speedKnown map[string]string) {
 	for key, value := range labels {
 		if value != nil {
-			if known == nil {
-				known = make(map[string]string)
+			if speedKnown == nil {
+				speedKnown = make(map[string]string)
 			}
-			known[key] = *value
+			speedKnown[key] = *value
 		}
 	}
-	return known
+	return speedKnown
 }
 
-// atLeastOne rounds to an integer of at least 1: a weight of 0 would get no requests at all.
-func atLeastOne(x float64) string { return strconv.Itoa(max(1, int(math.Round(x)))) }
+// formatWeight rounds to an integer of at least 1: a weight of 0 would get no requests at all.
+func formatWeight(x float64) string { return strconv.Itoa(max(1, int(math.Round(x)))) }
 
 var notInLabels = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 

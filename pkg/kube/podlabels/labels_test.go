@@ -43,12 +43,12 @@ func TestLabels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := names(t)
 			a := placement.Assignment{Shares: tc.shares}
-			if got := Of(n, a, on); got != nil {
+			if got := ForAssignment(n, a, on); got != nil {
 				t.Errorf("unasked: %v", got)
 			}
 			n.LabelPods = true
 			got := make(map[string]string)
-			for key, value := range Of(n, a, on) {
+			for key, value := range ForAssignment(n, a, on) {
 				if got[key] = ""; value != nil {
 					got[key] = *value
 				}

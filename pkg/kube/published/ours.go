@@ -20,13 +20,13 @@ func DeviceName(id gpu.UUID) string { return strings.ToLower(string(id)) }
 
 // Order returns the indexes of a node's GPUs in the order of publication: the smallest first, because
 // kube-scheduler allocates the first device that fits.
-func Order[D any](devices []D, of func(D) gpu.Device) []int {
+func Order[D any](devices []D, device func(D) gpu.Device) []int {
 	order := make([]int, len(devices))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(i, j int) int {
-		a, b := of(devices[i]), of(devices[j])
+		a, b := device(devices[i]), device(devices[j])
 		return cmp.Or(cmp.Compare(a.Allocatable, b.Allocatable), cmp.Compare(a.Index, b.Index))
 	})
 	return order

@@ -14,15 +14,15 @@ type GPUs map[gpu.UUID]string
 // Add adds the GPUs of a ResourceSlice.
 func (g GPUs) Add(slice *resourceapi.ResourceSlice) {
 	for _, d := range slice.Spec.Devices {
-		for _, id := range of(d) {
+		for _, id := range deviceUUIDs(d) {
 			g[id] = max(g[id], slice.Spec.Driver)
 		}
 	}
 }
 
-// of returns the GPUs that a device of NVIDIA's driver contains or is a part of, from its attributes uuid
+// deviceUUIDs returns the GPUs that a device of NVIDIA's driver contains or is a part of, from its attributes uuid
 // and parentUUID.
-func of(d resourceapi.Device) (ids []gpu.UUID) {
+func deviceUUIDs(d resourceapi.Device) (ids []gpu.UUID) {
 	for name, a := range d.Attributes {
 		_, id, qualified := strings.Cut(string(name), "/")
 		if !qualified {

@@ -45,7 +45,7 @@ func Slots(r gpu.Resource, slots int, unitMiB int64) string {
 	return Amount(gpu.Units(slots), unitMiB)
 }
 
-func short(s *placement.Short) string {
+func renderShortage(s *placement.Short) string {
 	amount := Slots(s.Resource, s.Slots, s.UnitMiB)
 	if s.Pod == (placement.PodRef{}) {
 		return fmt.Sprintf("the pod's init containers use GPU %v, which has no %s free for the next container", s.Devices, amount)

@@ -82,7 +82,7 @@ func TestTheTableOfChecks(t *testing.T) {
 	table := "| reason | the node does not fit because | in the message | of one GPU, `explain` says |\n|---|---|---|---|\n"
 	for r := placement.NoDevices; r <= placement.Fragmented; r++ {
 		m := messages[r]
-		if r.Doc() == "" || m.full == nil || m.brief == "" && !(placement.Verdict{Reason: r}).Unresolvable() || (m.onGPU != "") != r.OfGPU() {
+		if r.Doc() == "" || m.detailed == nil || m.brief == "" && !(placement.Verdict{Reason: r}).Unresolvable() || (m.onGPU != "") != r.OfGPU() {
 			t.Errorf("%s: want a description, a full message, a brief one if pods that leave help, and one of a GPU if GPUs have the reason", r)
 		}
 		quote := func(message string) string { return cmp.Or(strings.ReplaceAll("`"+message+"`", "``", ""), "–") }

@@ -48,7 +48,7 @@ func Error(err error) string {
 	case errors.As(err, &broken):
 		return fmt.Sprintf("%v: %s", broken, Causes(broken.Device.Status))
 	case errors.As(err, &lacking):
-		return short(lacking)
+		return renderShortage(lacking)
 	default:
 		return err.Error()
 	}

@@ -13,28 +13,28 @@ import (
 
 // messages has the texts for each reason of package placement.
 var messages = [placement.Fragmented + 1]struct {
-	full  func(verdict) string
-	brief string // without the node's GPUs; empty: full
-	onGPU string // for one GPU; empty: the reason applies to no GPU
+	detailed func(verdict) string
+	brief    string // without the node's GPUs; empty: detailed
+	onGPU    string // for one GPU; empty: the reason applies to no GPU
 }{
-	placement.Fits:              {full: func(v verdict) string { return v.need() + "; fits" }},
-	placement.NoDevices:         {full: verdict.noDevices},
-	placement.OtherUnits:        {full: verdict.otherUnits, onGPU: "has other units than the pod asks for"},
-	placement.WeakerEnforcement: {full: verdict.weaker},
-	placement.NoCores: {full: func(verdict) string {
+	placement.Fits:              {detailed: func(v verdict) string { return v.need() + "; fits" }},
+	placement.NoDevices:         {detailed: verdict.noDevices},
+	placement.OtherUnits:        {detailed: verdict.otherUnits, onGPU: "has other units than the pod asks for"},
+	placement.WeakerEnforcement: {detailed: verdict.weaker},
+	placement.NoCores: {detailed: func(verdict) string {
 		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	}},
-	placement.NoSuchDevice: {full: verdict.noSuchDevice, brief: "no GPU here matches", onGPU: "does not match the pod's request"},
-	placement.TooLarge: {full: func(v verdict) string {
+	placement.NoSuchDevice: {detailed: verdict.noSuchDevice, brief: "no GPU here matches", onGPU: "does not match the pod's request"},
+	placement.TooLarge: {detailed: func(v verdict) string {
 		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", v.need(), v.largest(), v.instead())
 	}, brief: "no GPU here is as large", onGPU: "too small even when empty"},
-	placement.TooFew: {full: func(v verdict) string {
+	placement.TooFew: {detailed: func(v verdict) string {
 		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", v.need(), closest.LargeEnough(v.Verdict))
 	}, brief: "too few GPUs here are as large"},
-	placement.Unhealthy:    {full: verdict.outOfUse, brief: "GPUs here are out of use", onGPU: "takes no new pods"},
-	placement.Occupied:     {full: verdict.outOfUse, brief: "GPUs here are occupied", onGPU: "occupied"},
-	placement.Insufficient: {full: verdict.insufficient, brief: "too little is free here", onGPU: "not enough free"},
-	placement.Fragmented:   {full: verdict.fragmented, brief: "enough is free here in all, on no GPU alone"},
+	placement.Unhealthy:    {detailed: verdict.outOfUse, brief: "GPUs here are out of use", onGPU: "takes no new pods"},
+	placement.Occupied:     {detailed: verdict.outOfUse, brief: "GPUs here are occupied", onGPU: "occupied"},
+	placement.Insufficient: {detailed: verdict.insufficient, brief: "too little is free here", onGPU: "not enough free"},
+	placement.Fragmented:   {detailed: verdict.fragmented, brief: "enough is free here in all, on no GPU alone"},
 }
 
 // Brief renders the need of the request and the reason of the refusal, without the node's numbers. Nodes
@@ -47,7 +47,7 @@ func Brief(v placement.Verdict) string {
 }
 
 // Verdict renders the need of the request and the GPUs of the node in one line.
-func Verdict(of placement.Verdict) string { return messages[of.Reason].full(verdict{of}) }
+func Verdict(of placement.Verdict) string { return messages[of.Reason].detailed(verdict{of}) }
 
 // OnGPU returns the text of a reason, given by name, for one GPU. It is empty if the reason applies to no
 // GPU.
@@ -194,20 +194,20 @@ func (v verdict) anywhere() (s string) {
 // instead suggests an amount if no GPU is large enough. A user who requests millions of units probably meant
 // bytes ("3Gi"). A user who requests thousands of units, many times a GPU's size, possibly meant MiB.
 func (v verdict) instead() string {
-	const bytesPerMiB, thousands, many = 1 << 20, 1 << 10, 5
-	asked, unit := v.Request.Units(), gpu.Units(max(1, v.Node.UnitMiB))
+	const bytesPerMiB, thousands, exactUnits = 1 << 20, 1 << 10, 5
+	requested, unit := v.Request.Units(), gpu.Units(max(1, v.Node.UnitMiB))
 	perUnit := func(mib gpu.Units) gpu.Units { return (mib + unit - 1) / unit }
 	switch {
-	case v.Request.InShares && asked > gpu.SharesPerDevice && !v.fitsSplit():
+	case v.Request.InShares && requested > gpu.SharesPerDevice && !v.fitsSplit():
 		return fmt.Sprintf("a GPU has %d: ask for less", gpu.SharesPerDevice)
 	case v.Request.InShares && v.fitsSplit():
 		return "ask for less, or for more GPUs"
 	case v.Request.InShares:
 		return "ask for less"
-	case asked >= bytesPerMiB:
-		return fmt.Sprintf("gpu-mem counts units of %s, not bytes: ask for %d", Amount(1, v.Node.UnitMiB), perUnit(asked/bytesPerMiB))
-	case asked >= thousands && asked >= many*closest.Largest(v.Verdict) && unit > 1:
-		return fmt.Sprintf("gpu-mem counts units of %s: ask for %d if you meant MiB", Amount(1, v.Node.UnitMiB), perUnit(asked))
+	case requested >= bytesPerMiB:
+		return fmt.Sprintf("gpu-mem counts units of %s, not bytes: ask for %d", Amount(1, v.Node.UnitMiB), perUnit(requested/bytesPerMiB))
+	case requested >= thousands && requested >= exactUnits*closest.Largest(v.Verdict) && unit > 1:
+		return fmt.Sprintf("gpu-mem counts units of %s: ask for %d if you meant MiB", Amount(1, v.Node.UnitMiB), perUnit(requested))
 	case v.fitsSplit():
 		return "ask for less, or for more GPUs"
 	default:

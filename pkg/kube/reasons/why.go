@@ -8,13 +8,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// Why renders the reason why a ranking differs from the policy's order. It is empty if the policy alone
+// ExplainRanking renders the reason why a ranking differs from the policy's order. It is empty if the policy alone
 // puts the same node first.
-func Why(r ranking.Ranking) string {
+func ExplainRanking(r ranking.Ranking) string {
 	if r.First.Node == r.Alone.Node {
 		return ""
 	}
-	first, alone := r.First.Node, r.Alone.Node
+	first, byPolicy := r.First.Node, r.Alone.Node
 	var because string
 	switch {
 	case r.First.Grouped != r.Alone.Grouped:
@@ -24,15 +24,15 @@ func Why(r ranking.Ranking) string {
 	case r.First.Order != r.Alone.Order:
 		because = "the GPUs there are nearer to one another"
 	default:
-		format, units := most(r.First.Cost, r.Alone.Cost)
-		because = fmt.Sprintf(format, alone.Name, Amount(gpu.Units(math.Ceil(units)), alone.UnitMiB))
+		format, units := largestDifference(r.First.Cost, r.Alone.Cost)
+		because = fmt.Sprintf(format, byPolicy.Name, Amount(gpu.Units(math.Ceil(units)), byPolicy.UnitMiB))
 	}
-	return fmt.Sprintf("%s ranks before %s, which is at least as good by the policy alone: %s", first.Name, alone.Name, because)
+	return fmt.Sprintf("%s ranks before %s, which is at least as good by the policy alone: %s", first.Name, byPolicy.Name, because)
 }
 
-// most returns the largest difference between two costs in units, with a format for the node's name and
+// largestDifference returns the largest difference between two costs in units, with a format for the node's name and
 // the amount.
-func most(less, more ranking.Cost) (format string, units float64) {
+func largestDifference(less, more ranking.Cost) (format string, units float64) {
 	format, units = "on %s the pod would take a model that other pods need, at a cost of %s", more.Models-less.Models
 	if cpu := more.CPU - less.CPU; cpu > units {
 		format, units = "on %s the pod would leave GPU memory without the CPU that pods need with it, at a cost of %s", cpu

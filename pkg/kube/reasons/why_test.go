@@ -90,7 +90,7 @@ func TestWhy(t *testing.T) {
 				nodes = append(nodes, &tc.nodes[i])
 			}
 			order := ranking.Rank(1, ranking.Policies{GPU: tc.policy}, tc.req, nodes, ranking.NewPrices(mix, tc.nodes))
-			if got := Why(order); got != tc.want {
+			if got := ExplainRanking(order); got != tc.want {
 				t.Errorf("got  %q\nwant %q", got, tc.want)
 			}
 		})

@@ -456,7 +456,7 @@ func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.As
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
 	metadata := object{"annotations": annotations}
-	if labels := podlabels.Of(p.names, a, node); labels != nil {
+	if labels := podlabels.ForAssignment(p.names, a, node); labels != nil {
 		metadata["labels"] = labels
 	}
 	defer p.ask()()
@@ -470,7 +470,7 @@ func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.As
 
 // RecordUse publishes a pod's current and peak GPU memory usage.
 func (p *Pods) RecordUse(ctx context.Context, ref placement.PodRef, usedMiB, peakMiB int64) error {
-	value, err := api.EncodeUse(api.Use{UsedMiB: usedMiB, PeakMiB: peakMiB, Time: time.Now().UTC().Truncate(time.Second)})
+	value, err := api.EncodeUsage(api.Usage{UsedMiB: usedMiB, PeakMiB: peakMiB, Time: time.Now().UTC().Truncate(time.Second)})
 	if err == nil {
 		_, err = p.patch(ctx, ref, object{"annotations": object{p.names.Used(): value}})
 	}

@@ -29,7 +29,7 @@ func TestRecordUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if use, ok := names.UseOf(pod); !ok || use.UsedMiB != 128 || use.PeakMiB != 512 || use.Time.IsZero() {
+	if use, ok := names.ParseUsage(pod); !ok || use.UsedMiB != 128 || use.PeakMiB != 512 || use.Time.IsZero() {
 		t.Errorf("recorded %+v, %t", use, ok)
 	}
 	ref.Name = "gone"
@@ -37,7 +37,7 @@ func TestRecordUse(t *testing.T) {
 		t.Errorf("of a pod that is gone: %v", err)
 	}
 	pod.Annotations[names.Used()] = `{"usedMiB":-1}`
-	if _, ok := names.UseOf(pod); ok {
+	if _, ok := names.ParseUsage(pod); ok {
 		t.Error("a negative use is read")
 	}
 }

@@ -24,11 +24,11 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 	return 0
 }
 
-// Parse parses arguments that must all be flags. If they request help, it prints about and the flags to
+// Parse parses arguments that must all be flags. If they request help, it prints the description and the flags to
 // stdout and returns pflag.ErrHelp.
-func Parse(f *pflag.FlagSet, about string, args []string, stdout io.Writer) error {
+func Parse(f *pflag.FlagSet, description string, args []string, stdout io.Writer) error {
 	f.SetOutput(stdout)
-	f.Usage = func() { fmt.Fprintf(stdout, "%s\n\nFlags:\n%s", about, f.FlagUsages()) }
+	f.Usage = func() { fmt.Fprintf(stdout, "%s\n\nFlags:\n%s", description, f.FlagUsages()) }
 	if err := f.Parse(args); err != nil {
 		return err
 	}

@@ -11,10 +11,12 @@ import (
 
 type key struct{}
 
-var last atomic.Uint64
+var lastNumber atomic.Uint64
 
 // Begin returns the context of a new call.
-func Begin(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, last.Add(1)) }
+func Begin(ctx context.Context) context.Context {
+	return context.WithValue(ctx, key{}, lastNumber.Add(1))
+}
 
 // Log returns the logger with the number of the context's call. Without a call it returns the logger.
 func Log(ctx context.Context, log *zap.Logger) *zap.Logger {

@@ -10,50 +10,50 @@ import (
 // connections limits the open connections of one server. It accepts a connection beyond the limit and
 // closes another one instead. If new connections had to wait, the kubelet's probes would wait too.
 type connections struct {
-	most int
+	limit int
 
-	mu   sync.Mutex
-	turn uint64 // number of changes
-	open map[net.Conn]standing
+	mu      sync.Mutex
+	changes uint64 // number of changes
+	open    map[net.Conn]connectionState
 }
 
-// standing is the state of a connection.
-type standing struct {
-	served bool   // a request is being read or answered
-	since  uint64 // turn of its last change
+// connectionState is the state of a connection.
+type connectionState struct {
+	served     bool   // a request is being read or answered
+	lastChange uint64 // value of changes at its last change
 }
 
-// before reports whether to close s rather than o: idle connections first, then the one with the oldest
+// closesBefore reports whether to close s rather than o: idle connections first, then the one with the oldest
 // change.
-func (s standing) before(o standing) bool {
+func (s connectionState) closesBefore(o connectionState) bool {
 	if s.served != o.served {
 		return o.served
 	}
-	return s.since < o.since
+	return s.lastChange < o.lastChange
 }
 
-// follow implements http.Server.ConnState.
-func (c *connections) follow(conn net.Conn, state http.ConnState) {
+// trackState implements http.Server.ConnState.
+func (c *connections) trackState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if state == http.StateClosed || state == http.StateHijacked {
 		delete(c.open, conn)
 		return
 	}
-	c.turn++
-	c.open[conn] = standing{served: state == http.StateActive, since: c.turn}
-	if len(c.open) <= c.most {
+	c.changes++
+	c.open[conn] = connectionState{served: state == http.StateActive, lastChange: c.changes}
+	if len(c.open) <= c.limit {
 		return
 	}
-	var last net.Conn
+	var victim net.Conn
 	for other, s := range c.open {
-		if other != conn && (last == nil || s.before(c.open[last])) {
-			last = other
+		if other != conn && (victim == nil || s.closesBefore(c.open[victim])) {
+			victim = other
 		}
 	}
-	delete(c.open, last)
-	if secure, ok := last.(*tls.Conn); ok {
-		last = secure.NetConn() // a TLS close would wait for the client
+	delete(c.open, victim)
+	if secure, ok := victim.(*tls.Conn); ok {
+		victim = secure.NetConn() // a TLS close would wait for the client
 	}
-	_ = last.Close() // the connection is unusable even if this fails
+	_ = victim.Close() // the connection is unusable even if this fails
 }

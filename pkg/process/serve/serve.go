@@ -36,7 +36,7 @@ func Run(ctx context.Context, listener net.Listener, handler http.Handler) error
 	return run(ctx, listener, handler, maxConnections)
 }
 
-func run(ctx context.Context, listener net.Listener, handler http.Handler, most int) error {
+func run(ctx context.Context, listener net.Listener, handler http.Handler, maxOpen int) error {
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
@@ -44,7 +44,7 @@ func run(ctx context.Context, listener net.Listener, handler http.Handler, most 
 		WriteTimeout:      bodyTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ConnState:         (&connections{most: most, open: make(map[net.Conn]standing)}).follow,
+		ConnState:         (&connections{limit: maxOpen, open: make(map[net.Conn]connectionState)}).trackState,
 	}
 	var group errgroup.Group
 	stopped := make(chan struct{})
@@ -77,13 +77,13 @@ type Check struct {
 
 // Probes serves /healthz, /readyz and /version, and /metrics if metrics is not nil.
 //
-// /healthz returns 200 after alive has returned. Alive takes the lock that all work needs, so it blocks
+// /healthz returns 200 after checkLocks has returned. CheckLocks takes the lock that all work needs, so it blocks
 // in a deadlocked process. /readyz returns 200 if no check reports a problem, else 503. Its body has one
 // line per check, with the problem.
-func Probes(version string, metrics http.Handler, alive func(), checks ...Check) http.Handler {
+func Probes(version string, metrics http.Handler, checkLocks func(), checks ...Check) http.Handler {
 	router := httprouter.New()
 	router.GET("/healthz", func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {
-		alive()
+		checkLocks()
 		writeText(w, http.StatusOK, "ok\n")
 	})
 	router.GET("/readyz", func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {

@@ -31,7 +31,7 @@ type MutualTLS struct {
 // Listener returns a listener that serves only the accepted clients. It reads the files again for each
 // connection. If they are unreadable, it uses the last ones that it read.
 func (m MutualTLS) Listener(inner net.Listener, log *zap.Logger) (net.Listener, error) {
-	files := &tlsFiles{from: m, log: log}
+	files := &tlsFiles{source: m, log: log}
 	if _, err := files.config(); err != nil {
 		return nil, err
 	}
@@ -79,33 +79,33 @@ func (m MutualTLS) verifyName(state tls.ConnectionState) error {
 // tlsFiles stores the last configuration that was read completely. While the two files are being replaced,
 // a read may return an old and a new one.
 type tlsFiles struct {
-	from MutualTLS
-	log  *zap.Logger
+	source MutualTLS
+	log    *zap.Logger
 
-	mu     sync.Mutex
-	last   *tls.Config
-	serial string // of the certificate that was last logged
-	warned bool   // its expiry has been logged
+	mu         sync.Mutex
+	lastConfig *tls.Config
+	serial     string // of the certificate that was last logged
+	warned     bool   // its expiry has been logged
 }
 
 func (f *tlsFiles) config() (*tls.Config, error) {
-	config, err := f.from.Read()
+	config, err := f.source.Read()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err != nil {
-		if f.last == nil {
+		if f.lastConfig == nil {
 			return nil, err
 		}
 		f.log.Warn("certificates cannot be read; the last ones stay in use", zap.Error(err))
-		return f.last, nil
+		return f.lastConfig, nil
 	}
-	f.last = config
-	f.tell(config.Certificates[0].Leaf)
+	f.lastConfig = config
+	f.logCertificate(config.Certificates[0].Leaf)
 	return config, nil
 }
 
-// tell logs a new certificate, and once its approaching expiry.
-func (f *tlsFiles) tell(leaf *x509.Certificate) {
+// logCertificate logs a new certificate, and once its approaching expiry.
+func (f *tlsFiles) logCertificate(leaf *x509.Certificate) {
 	if serial := leaf.SerialNumber.String(); serial != f.serial {
 		f.serial, f.warned = serial, false
 		f.log.Info("certificate read", zap.String("serial", serial), zap.Time("until", leaf.NotAfter))

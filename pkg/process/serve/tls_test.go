@@ -236,12 +236,12 @@ func TestTheEndOfACertificateIsToldOnce(t *testing.T) {
 	leaf := &x509.Certificate{SerialNumber: big.NewInt(1)}
 	for _, left := range []time.Duration{2 * expiresSoon, expiresSoon / 2, expiresSoon / 3} {
 		leaf.NotAfter = time.Now().Add(left)
-		files.tell(leaf)
+		files.logCertificate(leaf)
 	}
 	if got := logs.FilterMessage("the certificate expires soon").Len(); got != 1 || logs.Len() != 1 {
 		t.Errorf("the end is told %d times, in %d lines, want once", got, logs.Len())
 	}
-	files.tell(&x509.Certificate{SerialNumber: big.NewInt(2), NotAfter: leaf.NotAfter})
+	files.logCertificate(&x509.Certificate{SerialNumber: big.NewInt(2), NotAfter: leaf.NotAfter})
 	if logs.Len() != 2 {
 		t.Errorf("%d lines after another that ends soon, want 2", logs.Len())
 	}

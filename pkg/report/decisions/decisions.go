@@ -194,7 +194,7 @@ func DescribeNode(req placement.Request, n placement.Node, chosen placement.Assi
 // Ranked returns the decision of a ranking. Nodes is the number of ranked nodes. The pod fits all of
 // them.
 func Ranked(order ranking.Ranking, nodes int) Decision {
-	d := Decision{Verb: Prioritize, Result: Fits, Asked: nodes, Fit: nodes, Why: reasons.Why(order)}
+	d := Decision{Verb: Prioritize, Result: Fits, Asked: nodes, Fit: nodes, Why: reasons.ExplainRanking(order)}
 	best := order.Best[:min(len(order.Best), MaxNodes)]
 	d.Nodes = make([]Node, len(best))
 	for i, one := range best {

@@ -190,7 +190,7 @@ func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
 
 func checkGPUs(s *State, _ installation) findings {
 	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (result findings) {
-		object, notes := "node "+node.Name, cordons.Of(s.Names, node)
+		object, notes := "node "+node.Name, cordons.ParseNotes(s.Names, node)
 		for _, d := range placement.NewNode(node.Name, inv, s.holdings(node.Name)).Devices {
 			name := fmt.Sprintf("GPU %d (%s)", d.Index, d.UUID)
 			uncordon := fmt.Sprintf("kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)

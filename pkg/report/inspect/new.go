@@ -192,7 +192,7 @@ func waiting(nodes []placement.Node, facts Facts) []WaitingPod {
 	type requestKey struct {
 		key      placement.Key
 		priority int32
-		excluded  uintptr // address of the map, which the pods of one template share
+		excluded uintptr // address of the map, which the pods of one template share
 		uid      string
 	}
 	results := make(map[requestKey]struct {

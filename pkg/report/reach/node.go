@@ -39,7 +39,7 @@ func Advertises(names api.Names, n placement.Node) v1.ResourceName {
 // empty if it has none.
 func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspect.NodeFacts {
 	notes := make(map[gpu.UUID]string)
-	for id, note := range cordons.Of(names, node) {
+	for id, note := range cordons.ParseNotes(names, node) {
 		notes[id] = note.String()
 	}
 	f := inspect.NodeFacts{

@@ -198,7 +198,7 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 	}
 	// From Kubernetes 1.35 on, the pod gets the labels of the binding as it gets the annotations
 	// (k8s.io/kubernetes/pkg/registry/core/pod/storage, setPodNodeAndMetadata).
-	binding.Labels = podlabels.Known(podlabels.Of(b.Names, assignment, node))
+	binding.Labels = podlabels.WithValues(podlabels.ForAssignment(b.Names, assignment, node))
 	if err := b.Cluster.Bind(ctx, binding); err != nil {
 		return b.settle(ctx, ref, nodeName, now, err)
 	}
