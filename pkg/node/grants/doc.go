@@ -88,7 +88,7 @@
 //   - Pods are read before the kubelet's list (for the reason, see allocation.Reconcile).
 //   - The table's length is bounded by the slots of the node and the init containers of its pods.
 //   - The recorded level of a container overrides the level in the annotation, which the Binding wrote.
-//   - Only one call at a time writes a pod. A second call leaves the write to the loop.
+//   - Only one write is in progress at a time. A second one waits for it, up to Config.WriteWait.
 //   - Annotations are computed from the pod's current state in the watch, not from its state at the time of the
 //     kubelet's answer.
 //   - Waiting pods are written before pods with slots. If the write of a waiting pod fails, no pod that is

@@ -54,9 +54,9 @@ type Reconciler struct {
 	log     *zap.Logger
 
 	kick chan struct{} // capacity 1: requests a pass
+	turn chan struct{} // capacity 1: held by the one write in progress
 
 	mu       sync.Mutex      // guards the rest
-	writing  map[string]bool // UIDs of pods with a write in progress
 	reported map[string]bool // UIDs of pods whose slots match no assignment
 }
 
@@ -64,7 +64,7 @@ type Reconciler struct {
 func NewReconciler(cfg Config, state *State, pods Pods, events event.Events, metrics Metrics, log *zap.Logger) *Reconciler {
 	return &Reconciler{
 		cfg: cfg, state: state, pods: pods, events: events, metrics: metrics, log: log,
-		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool),
+		kick: make(chan struct{}, 1), turn: make(chan struct{}, 1), reported: make(map[string]bool),
 	}
 }
 
@@ -162,44 +162,31 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 			continue
 		}
 		err := r.write(ctx, c.Pod.Pod, &c, s)
-		if !errors.Is(err, errBeingWritten) {
-			errs = append(errs, err)
-		}
-		if err != nil && !hasSlots(s, c.Pod.Pod) {
+		if errs = append(errs, err); err != nil && !hasSlots(s, c.Pod.Pod) {
 			unwritten = append(unwritten, c.Pod.Request)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// errBeingWritten reports that another call is writing the pod's assignment. The loop then checks the pod
-// again.
-var errBeingWritten = errors.New("the assignment is being written")
-
 // keep corrects the other annotations of pods whose assignment is correct, or cannot be corrected yet.
 func (r *Reconciler) keep(ctx context.Context, s allocation.State) error {
 	var errs []error
 	for _, pod := range s.Pods {
-		if _, differs := r.wanted(pod, nil, s); !differs || !pod.Admitted {
-			continue
-		}
-		if err := r.write(ctx, pod.Pod, nil, s); !errors.Is(err, errBeingWritten) {
-			errs = append(errs, err)
+		if _, differs := r.wanted(pod, nil, s); differs && pod.Admitted {
+			errs = append(errs, r.write(ctx, pod.Pod, nil, s))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // Level writes the level of a pod's grant if the annotation differs, for example because it contains the node's
-// level at the bind. If another call is writing the pod, Level leaves the correction to that call and the loop.
+// level at the bind.
 func (r *Reconciler) Level(ctx context.Context, pod allocation.Pod, s allocation.State) error {
 	if is, _ := r.wanted(pod, nil, s); is.Enforcement == pod.Assignment.Enforcement {
 		return nil
 	}
-	if err := r.write(ctx, pod.Pod, nil, s); !errors.Is(err, errBeingWritten) {
-		return err
-	}
-	return nil
+	return r.write(ctx, pod.Pod, nil, s)
 }
 
 // wanted returns the desired assignment of a pod, and whether any annotation must change. The assignment comes
@@ -222,12 +209,16 @@ func (r *Reconciler) wanted(pod allocation.Pod, c *allocation.Correction, s allo
 	return is, is.Enforcement != was.Enforcement || stale(pod, s.Inventory)
 }
 
-// write writes the wanted annotations of a pod, unless they are already written or being written. It is the
-// only function that writes them.
+// write waits until no other write is in progress, and writes the wanted annotations of a pod, unless that write
+// has already written them. It is the only function that writes them.
 func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocation.Correction, s allocation.State) error {
-	claimed := r.claim(ref)
-	if claimed {
-		defer r.release(ref)
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.WriteWait)
+	defer cancel()
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("write the assignment of pod %s after another write: %w", ref, ctx.Err())
 	}
 	pods, _, _ := r.pods.Pods() // includes recent writes
 	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
@@ -236,15 +227,10 @@ func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocat
 	}
 	was := pods[i].Assignment
 	is, differs := r.wanted(pods[i], c, s)
-	switch {
-	case !differs:
+	if !differs {
 		return nil
-	case !claimed:
-		return errBeingWritten
 	}
-	writing, cancel := context.WithTimeout(ctx, r.cfg.WriteWait)
-	defer cancel()
-	if err := r.pods.Correct(writing, ref, is, s.Inventory); err != nil {
+	if err := r.pods.Correct(ctx, ref, is, s.Inventory); err != nil {
 		return err
 	}
 	switch {
@@ -280,22 +266,6 @@ func planned(pod allocation.Pod) bool { return !pod.Plan.None() && !pod.Plan.ByN
 func (r *Reconciler) Alive() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-}
-
-func (r *Reconciler) claim(ref placement.PodRef) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.writing[ref.UID] {
-		return false
-	}
-	r.writing[ref.UID] = true
-	return true
-}
-
-func (r *Reconciler) release(ref placement.PodRef) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.writing, ref.UID)
 }
 
 // Mixed returns an error for a pod that has slots on more or fewer GPUs than it requests, which no assignment
