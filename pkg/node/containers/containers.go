@@ -113,7 +113,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 		return nil
 	}
 	if h.init {
-		c.state.Attribute(*h.pod, container, *h.memory) // CreateContainer rejects a pod that sets the variables itself
+		c.state.Attribute(h.pod.Pod, container, *h.memory) // CreateContainer rejects a pod that sets the variables itself
 	}
 	if h.level != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel {
 		return nil
@@ -225,7 +225,7 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 	if i < 0 {
 		return nil, nil, nil
 	}
-	if memory, cores = c.state.InitGrants(pod, container, containers[i].Units, given); memory != nil {
+	if memory, cores = c.state.FindInit(pod.Pod, container, int(containers[i].Units), given); memory != nil {
 		return memory, cores, nil
 	}
 	has := allocation.Actual(s, pod)

@@ -126,7 +126,7 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
 	}
-	n.State.Record(grants.Grant{
+	n.State.Put(grants.Grant{
 		Slots: n.Kubelet.Allocated()[0].Slots, Level: gpu.EnforcementKernel, GPUs: []grants.GPU{{UUID: uuidB, MiB: 3072}},
 	})
 	// The image's value promises no limit, and the container was created while the plugin was disconnected.
@@ -248,7 +248,7 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil, []string{"ns/a"}, p)
 			for _, g := range tc.given {
-				n.State.Record(g)
+				n.State.Put(g)
 			}
 			env, _, err := n.Containers.Environment(t.Context(), "ns", "a", "warm", nil)
 			grants, badGrants := n.Containers.Grants(t.Context())

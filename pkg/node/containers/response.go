@@ -129,10 +129,7 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 	if cfg.ShareCores {
 		maps.Copy(out.Envs, coreResponse(cfg.Percent(g), inv).GetEnvs())
 	}
-	var uuids []string
-	for _, d := range g.Devices {
-		uuids = append(uuids, string(d.UUID))
-	}
+	uuids := g.UUIDs()
 	switch cfg.Strategy {
 	case VolumeMounts:
 		out.Envs[visibleDevices] = mountsRoot
@@ -218,12 +215,11 @@ const (
 
 // environment returns the variables with the numbers of a grant. Lists are in the order of the GPUs' indexes.
 func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) map[string]string {
-	var indexes, uuids, sizes []string
+	var indexes, sizes []string
 	var largest, context int64
 	for _, d := range g.Devices {
 		context = max(context, contextMiB(d))
 		indexes = append(indexes, strconv.Itoa(d.Index))
-		uuids = append(uuids, string(d.UUID))
 		sizes = append(sizes, strconv.FormatInt(d.MemoryMiB, 10))
 		largest = max(largest, d.MemoryMiB)
 	}
@@ -236,7 +232,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 	share, withoutContext := fraction(part, whole), fraction(max(part-context*100, limit*leastPercent), whole)
 	env := map[string]string{
 		"GPUMEM_GPU_INDEX": strings.Join(indexes, ","),
-		gpuUUIDs:           strings.Join(uuids, ","),
+		gpuUUIDs:           strings.Join(g.UUIDs(), ","),
 		"GPUMEM_GPU_MIB":   strings.Join(sizes, ","),
 		limitMiB:           strconv.FormatInt(limit, 10),
 		"GPUMEM_FRACTION":  share,

@@ -20,7 +20,7 @@ type Announcer struct {
 	node   string
 	offers *grants.Offers
 	source inventory.Source
-	pods   Pods
+	pods   grants.Pods
 	events event.Events
 	log    *zap.Logger
 }

@@ -26,26 +26,11 @@ func asStatus(err error) error {
 	}
 }
 
-func slotIDs(ids []string) []gpu.SlotID {
-	out := make([]gpu.SlotID, 0, len(ids))
+// convert converts slot IDs to strings and back.
+func convert[To, From ~string](ids []From) []To {
+	out := make([]To, 0, len(ids))
 	for _, id := range ids {
-		out = append(out, gpu.SlotID(id))
-	}
-	return out
-}
-
-func plain(ids []gpu.SlotID) []string {
-	out := make([]string, 0, len(ids))
-	for _, id := range ids {
-		out = append(out, string(id))
-	}
-	return out
-}
-
-func uuids(devices []gpu.Device) []string {
-	out := make([]string, 0, len(devices))
-	for _, d := range devices {
-		out = append(out, string(d.UUID))
+		out = append(out, To(id))
 	}
 	return out
 }

@@ -28,7 +28,7 @@ type Server struct {
 	offers     *grants.Offers
 	state      *grants.State
 	reconciler *grants.Reconciler
-	pods       Pods
+	pods       grants.Pods
 	events     event.Events
 	log        *zap.Logger
 }
@@ -73,11 +73,11 @@ func (p *Server) GetPreferredAllocation(ctx context.Context, req *pluginapi.Pref
 func (p *Server) preferredAllocation(ctx context.Context, r gpu.Resource, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	out := &pluginapi.PreferredAllocationResponse{}
 	for _, c := range req.GetContainerRequests() {
-		ids, err := p.prefer(ctx, r, slotIDs(c.GetAvailableDeviceIDs()), slotIDs(c.GetMustIncludeDeviceIDs()), int(c.GetAllocationSize()))
+		ids, err := p.prefer(ctx, r, convert[gpu.SlotID](c.GetAvailableDeviceIDs()), convert[gpu.SlotID](c.GetMustIncludeDeviceIDs()), int(c.GetAllocationSize()))
 		if err != nil {
 			return nil, asStatus(err)
 		}
-		out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: plain(ids)})
+		out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: convert[string](ids)})
 	}
 	return out, nil
 }
@@ -90,15 +90,15 @@ func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	out, log := &pluginapi.AllocateResponse{}, operation.Log(ctx, p.log)
 	for _, c := range req.GetContainerRequests() {
-		to, grant, inv, err := p.admit(ctx, r, slotIDs(c.GetDevicesIds()))
+		to, grant, inv, err := p.admit(ctx, r, convert[gpu.SlotID](c.GetDevicesIds()))
 		if err != nil {
 			return nil, asStatus(err)
 		}
 		inv.Enforcement = inv.LevelFor(len(grant.Devices))
-		log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
+		log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", grant.UUIDs()), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
 		response := p.cfg.Containers.Response(r, grant, inv)
 		p.resolveNames(response.GetEnvs(), to)
-		p.state.Record(grants.NewGrant(to, grant, inv, response))
+		p.state.Put(grants.NewGrant(to, grant, inv, response))
 		out.ContainerResponses = append(out.ContainerResponses, response)
 	}
 	p.reconciler.Kick()
@@ -125,7 +125,7 @@ func (p *Server) resolveNames(env map[string]string, to allocation.Attributed) {
 // before the container runs.
 func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	out, log := &pluginapi.PreStartContainerResponse{}, operation.Log(ctx, p.log)
-	ids := slotIDs(req.GetDevicesIds())
+	ids := convert[gpu.SlotID](req.GetDevicesIds())
 	defer p.reconciler.Kick() // for the remaining corrections
 	s, _, asked := p.state.Look(ctx)
 	if slices.ContainsFunc(ids, gpu.SlotID.GPUShare) {
@@ -141,7 +141,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	held, ok := holderOf(s.Allocated, ids)
 	if !ok { // a plain init container: the kubelet does not list those
-		log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
+		log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.Each))
 		return out, p.unlistedMayStart(ctx, s, "init container", grant)
 	}
 	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.Of(pod.Pod) })
@@ -152,7 +152,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	pod := s.Pods[i]
 	log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
-		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
+		zap.String("container", held.Container), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.Each))
 	if actual := allocation.Actual(s, pod); !actual.None() {
 		for _, gpus := range []int{len(actual.Shares), len(grant.Devices)} {
 			if gpus != pod.Request.GPUs() {

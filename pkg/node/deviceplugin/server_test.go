@@ -476,7 +476,7 @@ func TestAContainerStartsAgainOnAGPUThatOffersLess(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Allocatable = 7 })
-	ids := plain(n.Kubelet.Allocated()[0].Slots)
+	ids := convert[string](n.Kubelet.Allocated()[0].Slots)
 	if err := n.Start(t.Context(), ids...); err != nil {
 		t.Errorf("it does not start again: %v", err)
 	}

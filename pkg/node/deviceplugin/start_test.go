@@ -151,7 +151,7 @@ func TestEachContainerWaitsForItsOwnLevel(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := n.Kubelet.SlotsOf("a")
-	n.State.Record(grants.Grant{Slots: slotIDs(ids[:3]), Level: gpu.EnforcementMPS})
+	n.State.Put(grants.Grant{Slots: convert[gpu.SlotID](ids[:3]), Level: gpu.EnforcementMPS})
 	wantStatus(t, n.Start(t.Context(), ids[:3]...), codes.FailedPrecondition, "container one of pod ns/a waits: the MPS daemon is dead")
 	if err := n.Start(t.Context(), ids[3:]...); err != nil {
 		t.Errorf("the other waits too: %v", err)

@@ -9,18 +9,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Record records a grant, before the kubelet gets it.
-func (n *State) Record(g Grant) { n.grants.Put(g) }
-
-// Registered records that a kubelet has registered the plugin. A restarted kubelet may have lost grants.
-func (n *State) Registered() { n.grants.Registered() }
-
-// Load loads the grants of the previous process, which must no longer serve the kubelet.
-func (n *State) Load() error { return n.grants.Load() }
-
-// GiveWay stops writes while another process serves the kubelet. That process records the grants.
-func (n *State) GiveWay() { n.grants.GiveWay() }
-
 // Grants returns the recorded grants of a container by its slots of memory and of cores. Each is nil if none is
 // recorded.
 func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
@@ -29,23 +17,12 @@ func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 		if one.Slots = h.Only(r); len(one.Slots) == 0 {
 			return nil
 		}
-		if g, ok := n.grants.Find(one); ok {
+		if g, ok := n.Find(one); ok {
 			return &g
 		}
 		return nil
 	}
 	return find(gpu.Memory), find(gpu.Cores)
-}
-
-// InitGrants returns the grants of a plain init container with the given number of units. Given is its
-// environment, or nil if unknown.
-func (n *State) InitGrants(pod allocation.Pod, container string, units gpu.Units, given map[string]string) (memory, cores *Grant) {
-	return n.grants.FindInit(pod.Pod, container, int(units), given)
-}
-
-// Attribute records that a grant belongs to an init container of a pod.
-func (n *State) Attribute(pod allocation.Pod, container string, memory Grant) {
-	n.grants.Attribute(pod.Pod, container, memory)
 }
 
 // levelOf returns the level and the MPS protocol of a container's grant. Both are empty if no grant is
@@ -54,7 +31,7 @@ func (n *State) levelOf(h allocation.Allocated) Former {
 	if memory, _ := n.Grants(h); memory != nil {
 		return Former{Level: memory.Level, MPS: memory.MPS}
 	}
-	return n.grants.FormerLevel(h.Only(gpu.Memory)...)
+	return n.FormerLevel(h.Only(gpu.Memory)...)
 }
 
 // LevelOfContainer returns the level of a container's grant, or an empty string if none is recorded.
@@ -72,7 +49,7 @@ func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gp
 		return nil // such a node offers nothing
 	}
 	protocols := make(map[gpu.SlotID]int)
-	grants, _ := n.grants.Grants()
+	grants, _ := n.Table.Grants()
 	for _, g := range grants {
 		for _, id := range g.Slots {
 			protocols[id] = g.MPS
@@ -83,7 +60,7 @@ func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gp
 		slot := gpu.SlotID(id)
 		protocol, granted := protocols[slot]
 		if !granted {
-			protocol = n.grants.FormerLevel(slot).MPS
+			protocol = n.FormerLevel(slot).MPS
 		}
 		device, err := slots.Device(slot)
 		if err != nil || mps.CheckProtocol(protocol) == nil || slices.Contains(out[device.UUID], pod) {

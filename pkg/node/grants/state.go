@@ -33,12 +33,16 @@ type Kubelet interface {
 // Config contains the rules for placing pods on the node, and timeouts.
 type Config struct {
 	Node            string
-	Policy          placement.Policy  // for pods without a policy
-	PlaceUnassigned bool              // place pods that no scheduler placed; otherwise reject them
-	Cordoned        func() []gpu.UUID // GPUs that are closed to pods that no scheduler placed; nil: none
-	KubeletWait     time.Duration     // timeout of the kubelet's answer
-	WriteWait       time.Duration     // timeout of one write of a pod's annotations
-	Published       gpu.Inventory     // from the node's annotation at the start of the process; empty if there was none
+	Policy          placement.Policy // for pods without a policy
+	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise reject them
+	Published       gpu.Inventory    // from the node's annotation at the start of the process; empty if there was none
+
+	// Cordoned returns the GPUs that accept no pods without a scheduler's placement; nil if there are none.
+	// They stay healthy for the kubelet, which would otherwise not restart their containers.
+	Cordoned func() []gpu.UUID
+
+	KubeletWait time.Duration // timeout of the kubelet's answer
+	WriteWait   time.Duration // timeout of one write of a pod's annotations
 }
 
 // State combines a node's pods, grants and allocations. It is safe for concurrent use.
@@ -47,8 +51,8 @@ type State struct {
 	offers  *Offers
 	pods    Pods
 	kubelet Kubelet
-	grants  *Table
 	log     *zap.Logger
+	*Table  // the grants
 
 	mu          sync.Mutex // guards the rest
 	held        []allocation.Allocated
@@ -65,7 +69,7 @@ type State struct {
 // New returns a state with the grants of a table.
 func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, log *zap.Logger) *State {
 	return &State{
-		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, grants: grants, log: log,
+		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, Table: grants, log: log,
 		plans:   make(map[string]placement.Assignment),
 		account: cfg.Published.Allocated, accountKnown: len(cfg.Published.Devices) > 0, changed: make(chan struct{}),
 	}
@@ -73,7 +77,7 @@ func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, 
 
 // Alive blocks while a lock is held. A liveness check that times out in Alive has found a deadlock.
 func (n *State) Alive() {
-	n.grants.Alive()
+	n.Table.Alive()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 }
@@ -90,7 +94,7 @@ func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, er
 	defer cancel()
 	for {
 		pods, _, changed := n.pods.Pods() // before the kubelet's list: see allocation.Reconcile
-		before := n.grants.Count()
+		before := n.Count()
 		held, known, err := n.kubelet.List(asking)
 		if err == nil {
 			return n.heardOf(pods, held, known, before), changed, nil
@@ -110,7 +114,7 @@ func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err
 	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
 	pods, complete, _ := n.pods.Pods() // before the kubelet's list: see allocation.Reconcile
-	before := n.grants.Count()
+	before := n.Count()
 	held, known, err := n.kubelet.List(asking)
 	if err != nil {
 		return allocation.State{}, false, err
@@ -134,7 +138,7 @@ func (n *State) Changed() (pods, offer <-chan struct{}) {
 func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool, before int) allocation.State {
 	s := n.rules()
 	s.Pods, s.Allocated = pods, held
-	n.grants.Adopt(s, before)
+	n.Adopt(s, before)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.held, n.heard = held, true
@@ -188,7 +192,7 @@ func (n *State) fill(s allocation.State, pods []allocation.Pod) allocation.State
 // containers except plain init containers. For a pod that is not admitted yet, the kubelet's answers may have
 // arrived out of order, so unlisted returns all grants of the pod. The caller must hold mu.
 func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
-	grants, recent := n.grants.Grants()
+	grants, recent := n.Table.Grants()
 	for _, g := range grants {
 		a := g.Attributed()
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == a.Pod })
@@ -227,23 +231,17 @@ func (n *State) Wrote(ref placement.PodRef, a placement.Assignment) {
 // the node, and Keep also drops the grants of other pods that were recorded before the last call of Ask. The
 // caller must read the pods after that call. Grants whose slots the kubelet lists stay.
 func (n *State) Keep(here map[string]bool, all bool) {
-	defer n.grants.Retry() // without the lock
+	defer n.Retry() // without the lock
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })
 	if !all {
 		return
 	}
-	listed := make(map[gpu.SlotID]bool)
-	for _, h := range n.held {
-		for _, id := range h.Slots {
-			listed[id] = true
-		}
-	}
-	n.grants.Keep(n.asked, func(g Grant) bool {
+	n.Table.Keep(n.asked, func(g Grant, listed bool) bool {
 		// Without a UID, only listed slots prove that a grant is in use. The kubelet stores the answer to
 		// Allocate on disk before it lists the container. So such a grant stays until two calls of Ask have
 		// followed it.
-		return here[g.UID] || listed[g.Slots[0]] || g.UID == "" && g.number > n.askedBefore
+		return here[g.UID] || listed || g.UID == "" && g.number > n.askedBefore
 	})
 }

@@ -92,7 +92,7 @@ func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
 	n.Kubelet.Give("before", "main", ids)
 	n.Kubelet.Meanwhile = func() {
 		n.Kubelet.Meanwhile = nil
-		n.State.Record(grants.Grant{
+		n.State.Put(grants.Grant{
 			Namespace: "ns", Pod: "warm", UID: warm.Pod.UID, Container: "warm", Init: true, Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"},
 		})
 	}
@@ -216,11 +216,11 @@ func TestRetiredClients(t *testing.T) {
 	if diff := cmp.Diff(want, n.State.RetiredClients(inv, held)); diff != "" {
 		t.Errorf("clients (-want +got):\n%s", diff)
 	}
-	n.State.Record(grants.Grant{Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1"}, Level: gpu.EnforcementMPS, MPS: 2})
+	n.State.Put(grants.Grant{Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1"}, Level: gpu.EnforcementMPS, MPS: 2})
 	if got := n.State.RetiredClients(inv, held); len(got) > 0 {
 		t.Errorf("clients after the slots were granted again: %v", got)
 	}
-	n.State.Record(grants.Grant{Slots: []gpu.SlotID{"bbbbbbbb-1"}, Level: gpu.EnforcementMPS, MPS: 3})
+	n.State.Put(grants.Grant{Slots: []gpu.SlotID{"bbbbbbbb-1"}, Level: gpu.EnforcementMPS, MPS: 3})
 	if diff := cmp.Diff(map[gpu.UUID][]string{uuidB: {"ml/advisory"}}, n.State.RetiredClients(inv, held)); diff != "" {
 		t.Errorf("clients by a recorded grant (-want +got):\n%s", diff)
 	}
@@ -240,7 +240,7 @@ func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 		}
 	}
 	ask()
-	n.State.Record(grants.Grant{Namespace: "ns", Pod: "late", UID: "uid-late", Container: "main", Slots: []gpu.SlotID{slot}})
+	n.State.Put(grants.Grant{Namespace: "ns", Pod: "late", UID: "uid-late", Container: "main", Slots: []gpu.SlotID{slot}})
 	n.State.Keep(nil, true)
 	if !isRecorded() {
 		t.Error("the grant of the pod that has just come is lost")
@@ -250,7 +250,7 @@ func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 	if isRecorded() {
 		t.Error("the grant of the pod that is gone stays")
 	}
-	n.State.Record(grants.Grant{Slots: []gpu.SlotID{slot}})
+	n.State.Put(grants.Grant{Slots: []gpu.SlotID{slot}})
 	ask()
 	n.State.Keep(nil, true)
 	if !isRecorded() {

@@ -376,11 +376,13 @@ func admitted(s allocation.State, h allocation.Allocated) string {
 }
 
 // Keep drops the grants with numbers up to `count` for which `has` returns false. Newer grants stay, because
-// `has` may not cover their pods.
-func (t *Table) Keep(count int, has func(Grant) bool) {
+// `has` may not cover their pods. The argument `listed` of `has` reports whether the kubelet lists the grant.
+func (t *Table) Keep(count int, has func(g Grant, listed bool) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.state.Grants = slices.DeleteFunc(slices.Clone(t.state.Grants), func(g Grant) bool { return g.number <= count && !has(g) })
+	t.state.Grants = slices.DeleteFunc(slices.Clone(t.state.Grants), func(g Grant) bool {
+		return g.number <= count && !has(g, t.listed[g.Slots[0]] != nil)
+	})
 }
 
 // FormerLevel returns the weakest level and the highest MPS protocol that version 0.2 recorded for the slots.

@@ -21,6 +21,14 @@ type Grant struct {
 // size returns the total number of slots.
 func (g Grant) size() int { return g.Each * len(g.Devices) }
 
+// UUIDs returns the UUIDs of the grant's devices.
+func (g Grant) UUIDs() (out []string) {
+	for _, d := range g.Devices {
+		out = append(out, string(d.UUID))
+	}
+	return out
+}
+
 // assignment returns the devices of the grant, without amounts.
 func (g Grant) assignment() placement.Assignment {
 	var a placement.Assignment
