@@ -16,9 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
-	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/speeds"
-	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
 // config contains the parsed flags.
@@ -104,12 +102,4 @@ func parseXIDs(list string) ([]uint64, error) {
 		out = append(out, xid)
 	}
 	return out, nil
-}
-
-// evictor returns the evictor of pods that exceed their grants, or nil if --on-overuse disables eviction.
-func (c config) evictor(pods *nodepods.Pods) usage.Evictor {
-	if c.onOveruse != overuseEvict {
-		return nil
-	}
-	return pods
 }

@@ -124,10 +124,10 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 	if cfg.nriSocket != "" {
 		n.nri = nri.New(cfg.nriSocket, n.containers, log.Named("nri"))
 	}
-	n.usage = usage.New(cfg.toleranceMiB, n.prober, usage.Proc{Root: "/proc"}, n.holders, n.grants, events, cfg.evictor(n.pods), log.Named("usage"))
-	n.usage.Record(n.pods)
-	n.usage.WarnOf(n.pods)
-	n.usage.Except(func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) })
+	n.usage = usage.New(usage.Config{
+		ToleranceMiB: cfg.toleranceMiB, Evict: cfg.onOveruse == overuseEvict,
+		Servers: func(ctx context.Context) (map[int]bool, error) { return mps.Servers(ctx, cfg.mpsDir) },
+	}, n.prober, usage.Proc{Root: "/proc"}, n.holders, n.grants, events, log.Named("usage"))
 	metrics.RegisterGPUs(n.registry, gpus{n.level, n.prober})
 	metrics.RegisterContainers(n.registry, n.usage.Samples, n.usage.ServerMemory)
 	return n

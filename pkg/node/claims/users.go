@@ -14,19 +14,21 @@ import (
 
 // Pods lists the node's pods that reference ResourceClaims.
 type Pods interface {
+	usage.Pods
+
 	ClaimUsers() []nodepods.ClaimUser
-	Container(id string) (pod placement.PodRef, name string, ok bool)
 	Missing() string
 }
 
 // Users finds the pods of a node that use prepared claims. It provides each container's grant to package usage.
 type Users struct {
+	Pods
+
 	driver *Driver
-	pods   Pods
 }
 
 // NewUsers returns the users of a driver's claims.
-func NewUsers(pods Pods, driver *Driver) *Users { return &Users{driver: driver, pods: pods} }
+func NewUsers(pods Pods, driver *Driver) *Users { return &Users{driver: driver, Pods: pods} }
 
 // user is a pod with the prepared claims of its containers.
 type user struct {
@@ -40,7 +42,7 @@ func (u *Users) all() (users []user) {
 	for _, c := range u.driver.Claims() {
 		prepared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = c
 	}
-	for _, pod := range u.pods.ClaimUsers() {
+	for _, pod := range u.ClaimUsers() {
 		one := user{PodRef: pod.Pod, containers: make(map[string][]Claim)}
 		for container, names := range pod.Containers {
 			for _, name := range names {
@@ -69,7 +71,7 @@ func (u *Users) claim(namespace, pod, container string, uid types.UID) (uses boo
 
 // Container implements usage.Pods.
 func (u *Users) Container(id string) (pod placement.PodRef, name string, ok bool) {
-	pod, name, ok = u.pods.Container(id)
+	pod, name, ok = u.Pods.Container(id)
 	if !ok || !u.Holds(pod.UID) {
 		return placement.PodRef{}, "", false
 	}
@@ -85,7 +87,7 @@ func (u *Users) Holds(uid string) bool {
 
 // Grants implements usage.Grants. It lists a claim that several containers use once for each of them.
 func (u *Users) Grants(context.Context) (out []usage.Grant, err error) {
-	if missing := u.pods.Missing(); missing != "" {
+	if missing := u.Missing(); missing != "" {
 		return nil, errors.New(missing)
 	}
 	for _, p := range u.all() {

@@ -26,9 +26,8 @@ func (u *uses) RecordUse(_ context.Context, ref placement.PodRef, used, peak int
 // A pod's usage is written at most once in five minutes, and only if it changed by a step.
 func TestUseIsRecordedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, watch := newWorld()
-		to := &uses{}
-		watch.Record(to)
+		w, watch := newWorld()
+		to := &w.uses
 		for _, step := range []struct {
 			used uint64
 			wait time.Duration

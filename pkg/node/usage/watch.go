@@ -1,11 +1,13 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,13 +30,20 @@ type Owners interface {
 	Owner(pid int) (Owner, error)
 }
 
-// Pods looks up the node's pods that hold GPU memory.
+// Pods looks up the node's pods that hold GPU memory, and writes them.
 type Pods interface {
 	// Container returns the pod and the name of a container by its ID.
 	Container(id string) (pod placement.PodRef, name string, ok bool)
 	// Holds reports whether a pod with this UID holds GPU memory. For a static pod, the UID is the kubelet's or
 	// the API server's.
 	Holds(uid string) bool
+	// Disruptions lists the pods that Kubernetes terminates, with a channel that is closed when the list may
+	// have changed.
+	Disruptions() (disrupted []Disruption, changed <-chan struct{})
+	// RecordUse publishes a pod's usage in its annotations, for users without access to the device plugin.
+	RecordUse(ctx context.Context, ref placement.PodRef, usedMiB, peakMiB int64) error
+	// Evict requests the eviction of a pod. It returns ErrStatic for a static pod.
+	Evict(ctx context.Context, ref placement.PodRef) error
 }
 
 // Grant is the memory of a container on one GPU.
@@ -52,37 +61,60 @@ type Grants interface {
 // ErrStatic reports that a pod is static: only the removal of its manifest ends it.
 var ErrStatic = errors.New("it is a static pod: remove its manifest from the node")
 
-// Evictor requests the eviction of pods.
-type Evictor interface {
-	Evict(ctx context.Context, ref placement.PodRef) error
+// Config contains the settings of a Watch.
+type Config struct {
+	ToleranceMiB int64 // usage above a grant that is no excess
+	Evict        bool  // evict pods that exceed their grants
+
+	// Servers returns the process IDs of MPS servers that serve containers with a grant. Their memory is not
+	// foreign. If Servers also returns an error, some are missing.
+	Servers func(ctx context.Context) (map[int]bool, error)
 }
 
-// Servers returns the process IDs of MPS servers that serve containers with a grant. If it also returns an
-// error, some are missing.
-type Servers func(ctx context.Context) (map[int]bool, error)
+// Sample is one container's usage and grant on one GPU.
+type Sample struct {
+	Pod       placement.PodRef
+	Container string
+	Device    gpu.UUID
+	Used      uint64 // bytes
+	Granted   uint64
+	Peak      uint64 // maximum of Used so far, in bytes
+	SM        *int   // percentage of time in which the GPU ran the container's kernels; nil if unknown
+}
+
+// key identifies a container on a GPU.
+type key struct {
+	uid, container string
+	device         gpu.UUID
+}
+
+func (s Sample) overUse() string {
+	return fmt.Sprintf("container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib)
+}
+
+func (s Sample) key() key { return key{s.Pod.UID, s.Container, s.Device} }
+
+func compareSamples(a, b Sample) int {
+	return cmp.Or(strings.Compare(a.Pod.String(), b.Pod.String()), strings.Compare(a.Container, b.Container), cmp.Compare(a.Device, b.Device))
+}
 
 // Watch compares usage with grants after each probe.
 type Watch struct {
-	gpus    GPUs
-	owners  Owners
-	pods    Pods
-	grants  Grants
-	events  event.Events
-	evictor Evictor // nil disables eviction
-	servers Servers // nil if no MPS server runs
-	log     *zap.Logger
+	cfg    Config
+	gpus   GPUs
+	owners Owners
+	pods   Pods
+	grants Grants
+	events event.Events
+	log    *zap.Logger
 
 	// Only Run uses the following fields.
 	tracker tracker
 	evicted map[string]bool // UIDs of pods that are evicted, or cannot be
 	peaks   map[key]uint64
 	known   map[int]bool // MPS servers, last known
-
-	recorder Recorder // nil disables the recording of usage
-	records  map[placement.PodRef]recorded
-
-	disruptions Disruptions     // nil disables warnings
-	warned      map[string]bool // UIDs of terminating pods that were already reported
+	records map[placement.PodRef]recorded
+	warned  map[string]bool // UIDs of terminating pods that were already reported
 
 	mu      sync.Mutex // guards the rest
 	samples []Sample
@@ -90,18 +122,15 @@ type Watch struct {
 	blind   string
 }
 
-// New returns a watch. It tolerates usage of toleranceMiB above a grant. A nil evictor disables eviction.
-func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants, events event.Events, evictor Evictor, log *zap.Logger) *Watch {
+// New returns a watch.
+func New(cfg Config, gpus GPUs, owners Owners, pods Pods, grants Grants, events event.Events, log *zap.Logger) *Watch {
 	return &Watch{
-		gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, evictor: evictor, log: log,
-		tracker: tracker{tolerance: uint64(max(0, toleranceMiB)) * mib, states: make(map[key]state)},
+		cfg: cfg, gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, log: log,
+		tracker: tracker{tolerance: uint64(max(0, cfg.ToleranceMiB)) * mib, states: make(map[key]state)},
 		evicted: make(map[string]bool), peaks: make(map[key]uint64), known: make(map[int]bool),
 		records: make(map[placement.PodRef]recorded),
 	}
 }
-
-// Except excludes the memory of MPS servers from foreign use. Call it before Run.
-func (w *Watch) Except(servers Servers) { w.servers = servers }
 
 const (
 	mib = 1 << 20
@@ -183,10 +212,7 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 // refreshServers updates the list of MPS servers. While a supervisor does not answer, it removes none: the
 // memory of their clients would count as foreign.
 func (w *Watch) refreshServers(ctx context.Context) {
-	if w.servers == nil {
-		return
-	}
-	servers, err := w.servers(ctx)
+	servers, err := w.cfg.Servers(ctx)
 	if err != nil {
 		w.log.Debug("MPS servers not listed: the previous list stays valid", zap.Error(err))
 	} else {
@@ -207,7 +233,7 @@ func (w *Watch) peak(samples []Sample) {
 // evict requests the eviction of pods that exceed their grants, and retries after each probe until the API
 // server accepts.
 func (w *Watch) evict(ctx context.Context, over []Sample) {
-	if w.evictor == nil {
+	if !w.cfg.Evict {
 		return
 	}
 	maps.DeleteFunc(w.evicted, func(uid string, _ bool) bool {
@@ -220,7 +246,7 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		}
 		asked[s.Pod.UID] = true
 		asking, cancel := context.WithTimeout(ctx, callTimeout)
-		err := w.evictor.Evict(asking, s.Pod)
+		err := w.pods.Evict(asking, s.Pod)
 		cancel()
 		if errors.Is(err, ErrStatic) {
 			w.evicted[s.Pod.UID] = true // a retry cannot succeed
@@ -242,22 +268,10 @@ type Disruption struct {
 	Reason string // from the condition DisruptionTarget
 }
 
-// Disruptions lists the pods that Kubernetes terminates, with a channel that is closed when the list may have
-// changed.
-type Disruptions interface {
-	Disruptions() ([]Disruption, <-chan struct{})
-}
-
-// WarnOf sets the source of disruptions to report. Call it before Run.
-func (w *Watch) WarnOf(disruptions Disruptions) { w.disruptions = disruptions }
-
 // warn records one event for each terminating pod that holds GPU memory on a node with MPS clients (NVIDIA,
 // "Multi-Process Service", Limitations). The channel is closed when the list may have changed.
 func (w *Watch) warn() (changed <-chan struct{}) {
-	if w.disruptions == nil {
-		return nil
-	}
-	disrupted, changed := w.disruptions.Disruptions()
+	disrupted, changed := w.pods.Disruptions()
 	warned := make(map[string]bool)
 	for _, d := range disrupted {
 		if len(w.known) == 0 || !w.pods.Holds(d.Pod.UID) {
@@ -356,11 +370,6 @@ func grantOf(grants []Grant, s Sample) (bytes uint64, ok bool) {
 	return bytes, ok
 }
 
-// Recorder publishes a pod's usage in its annotations, for users without access to the device plugin.
-type Recorder interface {
-	RecordUse(ctx context.Context, ref placement.PodRef, usedMiB, peakMiB int64) error
-}
-
 const (
 	// recordInterval is the minimum time between two writes for a pod.
 	recordInterval = 5 * time.Minute
@@ -374,15 +383,9 @@ type recorded struct {
 	at         time.Time
 }
 
-// Record sets the recorder of pods' usage. Call it before Run.
-func (w *Watch) Record(to Recorder) { w.recorder = to }
-
 // record publishes the usage of pods if it has changed and their last write is old enough. Failed writes count
 // as writes, so that a slow API server does not receive more of them.
 func (w *Watch) record(ctx context.Context, samples []Sample) {
-	if w.recorder == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	maps.DeleteFunc(w.records, func(ref placement.PodRef, _ recorded) bool { return !w.pods.Holds(ref.UID) })
@@ -399,10 +402,55 @@ func (w *Watch) record(ctx context.Context, samples []Sample) {
 			continue
 		}
 		w.records[ref] = now
-		if err := w.recorder.RecordUse(ctx, ref, now.used, now.peak); err != nil {
+		if err := w.pods.RecordUse(ctx, ref, now.used, now.peak); err != nil {
 			w.log.Debug("the use of a pod is not recorded", zap.Stringer("pod", ref), zap.Error(err))
 		}
 	}
 }
 
 func roundUp(mib int64) int64 { return (mib + recordStepMiB - 1) / recordStepMiB * recordStepMiB }
+
+// Looks is the number of consecutive samples that change a container's state to over its grant, or back.
+const Looks = 3
+
+// tracker records which containers are over their grants.
+type tracker struct {
+	tolerance uint64 // bytes
+	states    map[key]state
+}
+
+type state struct {
+	over  bool
+	other int // consecutive samples that contradict over
+}
+
+// observe returns the containers that have newly exceeded their grants, those that are within them again, and
+// all that currently exceed them.
+func (t *tracker) observe(samples []Sample) (gone, back, over []Sample) {
+	seen := make(map[key]bool)
+	for _, s := range samples {
+		seen[s.key()] = true
+		was := t.states[s.key()]
+		now := was
+		if exceeds := s.Used > s.Granted && s.Used-s.Granted > t.tolerance; exceeds == was.over {
+			now.other = 0
+		} else if now.other++; now.other >= Looks {
+			now = state{over: exceeds}
+		}
+		t.states[s.key()] = now
+		switch {
+		case now.over && !was.over:
+			gone = append(gone, s)
+		case !now.over && was.over:
+			back = append(back, s)
+		}
+		if now.over {
+			over = append(over, s)
+		}
+	}
+	maps.DeleteFunc(t.states, func(k key, _ state) bool { return !seen[k] })
+	for _, list := range [][]Sample{gone, back, over} {
+		slices.SortFunc(list, compareSamples)
+	}
+	return gone, back, over
+}

@@ -34,6 +34,8 @@ type world struct {
 	processes map[gpu.UUID][]inventory.Process
 	disrupted []Disruption
 	changed   chan struct{}
+
+	uses // written to pods
 }
 
 func (w *world) Processes() (map[gpu.UUID][]inventory.Process, <-chan struct{}) {
@@ -106,7 +108,16 @@ func newWorld() (*world, *Watch) {
 		},
 		grants: []Grant{{"ns", "p", "main", "GPU-a", 1000 * mib}},
 	}
-	return w, New(100, w, w, w, w, w, nil, zap.NewNop())
+	return w, New(Config{ToleranceMiB: 100, Servers: serve()}, w, w, w, w, w, zap.NewNop())
+}
+
+// serve returns a Config.Servers that lists the servers.
+func serve(pids ...int) func(context.Context) (map[int]bool, error) {
+	servers := make(map[int]bool)
+	for _, pid := range pids {
+		servers[pid] = true
+	}
+	return func(context.Context) (map[int]bool, error) { return servers, nil }
 }
 
 func process(pid int, used uint64) inventory.Process {
@@ -164,7 +175,7 @@ func TestAnMPSServerIsNotForeign(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, watch := newWorld()
-			watch.Except(func(context.Context) (map[int]bool, error) { return map[int]bool{tc.server: true}, nil })
+			watch.cfg.Servers = serve(tc.server)
 			watch.look(t.Context(), on("GPU-a", process(inPod, 300), process(stranger, tc.bytes), process(ofTheHost, 5)))
 			if diff := cmp.Diff(tc.foreign, w.foreign); diff != "" {
 				t.Errorf("foreign (-want +got):\n%s", diff)
@@ -184,7 +195,7 @@ func TestAnMPSServerStaysKnownWhileItsSupervisorIsSilent(t *testing.T) {
 	w, watch := newWorld()
 	var servers map[int]bool
 	var err error
-	watch.Except(func(context.Context) (map[int]bool, error) { return servers, err })
+	watch.cfg.Servers = func(context.Context) (map[int]bool, error) { return servers, err }
 	silent := errors.New("no answer")
 	for i, step := range []struct {
 		servers map[int]bool
@@ -290,7 +301,7 @@ func TestOverUseIsToldOnce(t *testing.T) {
 
 func TestEviction(t *testing.T) {
 	w, watch := newWorld()
-	watch.evictor = w
+	watch.cfg.Evict = true
 	w.budget = errors.New("a disruption budget")
 	look := func(n int) {
 		for range n {
@@ -325,12 +336,10 @@ func TestADisruptedPodWarnsOfTheNeighbours(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w, watch := newWorld()
-			watch.Except(func(context.Context) (map[int]bool, error) { return map[int]bool{99: true}, nil })
-			if !served {
-				watch.Except(func(context.Context) (map[int]bool, error) { return nil, nil })
+			if served {
+				watch.cfg.Servers = serve(99)
 			}
 			w.processes, w.changed = on("GPU-a"), make(chan struct{})
-			watch.WarnOf(w)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() { done <- watch.Run(ctx) }()
@@ -353,8 +362,8 @@ func TestADisruptedPodWarnsOfTheNeighbours(t *testing.T) {
 
 // TestAStaticPodIsNotEvicted expects one event for its owner, and one request to the API server.
 func TestAStaticPodIsNotEvicted(t *testing.T) {
-	w, _ := newWorld()
-	watch := New(100, w, w, w, w, w, w, zap.NewNop())
+	w, watch := newWorld()
+	watch.cfg.Evict = true
 	w.budget = fmt.Errorf("pod ns/p: %w", ErrStatic)
 	for range 3 * Looks {
 		watch.look(t.Context(), on("GPU-a", process(inPod, 3000)))
