@@ -2,7 +2,6 @@ package grants
 
 import (
 	"cmp"
-	"reflect"
 	"slices"
 
 	"go.uber.org/zap"
@@ -15,38 +14,36 @@ import (
 // and a channel that is closed when they change. Until Tally has the kubelet's answer, it returns the entries
 // that the node published last.
 func (n *State) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.account, n.accountKnown, n.changed
+	a, changed := n.account.Get()
+	return a.given, a.known, changed
+}
+
+// accounts are the results of State.Allocations.
+type accounts struct {
+	given []gpu.PodAllocation
+	known bool
 }
 
 // Tally updates the account from the kubelet's answer. A pod's entry remains as long as the pod, because its
 // owner can understate the grant again at any moment.
 func (n *State) Tally(s allocation.State) {
-	accounts := allocation.Accounts(s)
-	was, known, _ := n.Allocations()
+	all := allocation.Accounts(s)
+	was, _, _ := n.Allocations()
 	var given []gpu.PodAllocation
 	for _, pod := range s.Pods {
-		i := slices.IndexFunc(accounts, func(a allocation.Account) bool { return a.UID == pod.Pod.UID })
+		i := slices.IndexFunc(all, func(a allocation.Account) bool { return a.UID == pod.Pod.UID })
 		before := slices.IndexFunc(was, func(g gpu.PodAllocation) bool { return g.UID == pod.Pod.UID })
 		switch {
-		case i >= 0 && (accounts[i].Less || before >= 0):
-			given = append(given, accounts[i].PodAllocation)
+		case i >= 0 && (all[i].Less || before >= 0):
+			given = append(given, all[i].PodAllocation)
 		case i < 0 && before >= 0:
 			given = append(given, was[before])
 		}
-		if i >= 0 && accounts[i].Less && before < 0 {
+		if i >= 0 && all[i].Less && before < 0 {
 			n.log.Warn("less is written of the pod than the kubelet has given it", zap.String("node", n.cfg.Node),
-				zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Any("given", accounts[i].Shares))
+				zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Any("given", all[i].Shares))
 		}
 	}
 	slices.SortFunc(given, func(a, b gpu.PodAllocation) int { return cmp.Compare(a.UID, b.UID) })
-	if known && reflect.DeepEqual(given, was) {
-		return
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.account, n.accountKnown = given, true
-	close(n.changed)
-	n.changed = make(chan struct{})
+	n.account.Set(accounts{given, true})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
@@ -53,6 +54,7 @@ type State struct {
 	kubelet Kubelet
 	log     *zap.Logger
 	*Table  // the grants
+	account *inventory.Value[accounts]
 
 	mu          sync.Mutex // guards the rest
 	held        []allocation.Allocated
@@ -60,18 +62,14 @@ type State struct {
 	asked       int                             // number of grants at the last call of Ask
 	askedBefore int                             // number of grants at the call of Ask before that
 	plans       map[string]placement.Assignment // by UID: the annotation at the pod's admission, or the node's last correction since
-
-	account      []gpu.PodAllocation // see Allocations
-	accountKnown bool
-	changed      chan struct{} // closed and replaced when the account changes
 }
 
 // New returns a state with the grants of a table.
 func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, log *zap.Logger) *State {
 	return &State{
 		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, Table: grants, log: log,
+		account: inventory.NewValue(accounts{cfg.Published.Allocated, len(cfg.Published.Devices) > 0}),
 		plans:   make(map[string]placement.Assignment),
-		account: cfg.Published.Allocated, accountKnown: len(cfg.Published.Devices) > 0, changed: make(chan struct{}),
 	}
 }
 

@@ -16,45 +16,66 @@ type Source interface {
 	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
 }
 
-// Latest is a Source that returns the last stored inventory. It is safe for concurrent use.
-type Latest struct {
+// Value stores a value, and wakes its readers when the value changes. It is safe for concurrent use.
+type Value[T any] struct {
 	looked chan struct{} // closed by the first Set
 	first  sync.Once
 
-	mu        sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the rest
+	value   T
+	changed chan struct{} // closed and replaced when the value changes
+}
+
+// NewValue returns a Value with an initial value.
+func NewValue[T any](value T) *Value[T] {
+	return &Value[T]{value: value, looked: make(chan struct{}), changed: make(chan struct{})}
+}
+
+// Get returns the value, and a channel that is closed when it changes.
+func (v *Value[T]) Get() (value T, changed <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.value, v.changed
+}
+
+// Looked returns a channel that is closed by the first Set.
+func (v *Value[T]) Looked() <-chan struct{} { return v.looked }
+
+// Set stores a value. If it differs from the last one, Set wakes the waiting readers.
+func (v *Value[T]) Set(value T) {
+	v.mu.Lock()
+	if !reflect.DeepEqual(value, v.value) {
+		v.value = value
+		close(v.changed)
+		v.changed = make(chan struct{})
+	}
+	v.mu.Unlock()
+	v.first.Do(func() { close(v.looked) })
+}
+
+// Latest is a Source that returns the last stored inventory. It is safe for concurrent use.
+type Latest struct{ *Value[found] }
+
+type found struct {
 	inventory gpu.Inventory
 	reason    string
-	changed   chan struct{} // closed and replaced when the inventory or the reason changes
 }
 
 // NewLatest returns a Source with an initial inventory and reason.
 func NewLatest(inv gpu.Inventory, reason string) *Latest {
-	return &Latest{inventory: inv, reason: reason, looked: make(chan struct{}), changed: make(chan struct{})}
+	return &Latest{NewValue(found{inv, reason})}
 }
 
 // Inventory implements Source.
 func (l *Latest) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	inv = l.inventory
+	f, changed := l.Get()
+	inv = f.inventory
 	inv.Devices = slices.Clone(inv.Devices)
-	return inv, l.reason, l.changed
+	return inv, f.reason, changed
 }
 
-// Looked returns a channel that is closed by the first Set.
-func (l *Latest) Looked() <-chan struct{} { return l.looked }
-
-// Set stores the inventory and the reason. If they differ from the last ones, it wakes the waiting readers.
-func (l *Latest) Set(inv gpu.Inventory, reason string) {
-	l.mu.Lock()
-	if reason != l.reason || !reflect.DeepEqual(inv, l.inventory) {
-		l.inventory, l.reason = inv, reason
-		close(l.changed)
-		l.changed = make(chan struct{})
-	}
-	l.mu.Unlock()
-	l.first.Do(func() { close(l.looked) })
-}
+// Set stores the inventory and the reason.
+func (l *Latest) Set(inv gpu.Inventory, reason string) { l.Value.Set(found{inv, reason}) }
 
 // Upstream is a Source whose inventory is empty before the first probe.
 type Upstream interface {

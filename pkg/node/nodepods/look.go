@@ -33,19 +33,19 @@ type Seen struct {
 func Look(ctx context.Context, client kubernetes.Interface, names api.Names, node string) (s Seen, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: nodeSelector(node)})
+	object, err := readNode(ctx, client, node)
 	if err != nil {
-		return s, fmt.Errorf("read node %s: %w", node, err)
+		return s, err
 	}
-	if len(nodes.Items) != 1 || nodes.Items[0].Name != node {
+	if object == nil {
 		return s, fmt.Errorf("node %s is not there yet", node)
 	}
 	pods, err := listPods(ctx, client, node)
 	if err != nil {
 		return s, err
 	}
-	s = Seen{UID: nodes.Items[0].UID, Labels: nodes.Items[0].Labels}
-	s.Offered, _ = names.InventoryOf(&nodes.Items[0]) // empty if unreadable
+	s = Seen{UID: object.UID, Labels: object.Labels}
+	s.Offered, _ = names.InventoryOf(object) // empty if unreadable
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		name := pod.Namespace + "/" + pod.Name
@@ -61,6 +61,28 @@ func Look(ctx context.Context, client kubernetes.Interface, names api.Names, nod
 		}
 	}
 	return s, nil
+}
+
+// ClientsStopped reads from the API server whether NVIDIA's GPU Operator currently keeps driver clients off the
+// node. It does so from before it unloads the driver until it has loaded the next one.
+func (n *Node) ClientsStopped(ctx context.Context) (bool, error) {
+	object, err := readNode(ctx, n.client, n.name)
+	return object != nil && api.GPUClientsStopped(object), err
+}
+
+// readNode reads a node from the API server. It returns nil if the node does not exist. It lists, because the
+// plugin has no right to get a node.
+func readNode(ctx context.Context, client kubernetes.Interface, node string) (*v1.Node, error) {
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: nodeSelector(node)})
+	if err != nil {
+		return nil, fmt.Errorf("read node %s: %w", node, err)
+	}
+	for i := range nodes.Items {
+		if nodes.Items[i].Name == node {
+			return &nodes.Items[i], nil
+		}
+	}
+	return nil, nil
 }
 
 func nodeSelector(node string) string {

@@ -21,6 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	latest "github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // The pause after a failed write doubles from minRetry to maxRetry.
@@ -51,11 +52,10 @@ type Node struct {
 	leaving   chan struct{} // closed to make Run withdraw the inventory
 	withdrawn chan struct{} // closed after Run has withdrawn it
 
+	said *latest.Value[Said]
+
 	mu      sync.Mutex // guards the rest
 	missing string     // reason why the annotation differs from the node's offer
-	said    Said
-	heard   chan struct{} // closed and replaced when said changes
-	read    chan struct{} // closed after the first read of the node
 }
 
 // Said contains the settings on a node's object.
@@ -70,7 +70,7 @@ func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap
 	return &Node{
 		client: client, names: names, name: name, log: log,
 		leave: sync.OnceFunc(func() { close(leaving) }), leaving: leaving, withdrawn: make(chan struct{}),
-		missing: "node " + name + " has not been read yet", heard: make(chan struct{}), read: make(chan struct{}),
+		missing: "node " + name + " has not been read yet", said: latest.NewValue(Said{}),
 	}
 }
 
@@ -92,14 +92,10 @@ func (n *Node) Cordoned() []gpu.UUID {
 }
 
 // Said returns the settings on the node's object, and a channel that is closed when they change.
-func (n *Node) Said() (Said, <-chan struct{}) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.said, n.heard
-}
+func (n *Node) Said() (Said, <-chan struct{}) { return n.said.Get() }
 
 // Read returns a channel that is closed after Run has read the node.
-func (n *Node) Read() <-chan struct{} { return n.read }
+func (n *Node) Read() <-chan struct{} { return n.said.Looked() }
 
 // Run publishes the inventory until the context is done or Withdraw is called. The function `source` returns
 // the node's offer, and a channel that is closed when the offer changes. The function `account` returns the
@@ -283,18 +279,7 @@ func (n *Node) heed(node *v1.Node) Said {
 	if label := node.Labels[n.names.API()]; slices.Contains(n.apis, label) {
 		said.API = label
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if said.API != n.said.API || !slices.Equal(said.Cordoned, n.said.Cordoned) {
-		n.said = said
-		close(n.heard)
-		n.heard = make(chan struct{})
-	}
-	select {
-	case <-n.read:
-	default:
-		close(n.read)
-	}
+	n.said.Set(said)
 	return said
 }
 
