@@ -2,11 +2,11 @@ package claims
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
 // Allocations returns the allocations of pods by prepared claims, and a channel that is closed when they change.
@@ -17,38 +17,29 @@ func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <
 	offer, _ := d.offers.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	of := make(map[types.UID]*gpu.PodAllocation)
+	of := make(map[placement.PodRef]map[gpu.UUID]gpu.Share)
 	for _, c := range d.claims {
 		unit := int64(1)
 		if !c.InShares() {
 			unit = max(1, offer.Inventory.UnitMiB)
 		}
-		pod := Pod{UID: c.UID, Name: c.Name}
+		pod := placement.PodRef{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}
 		if c.Pod != nil {
-			pod = *c.Pod
+			pod.UID, pod.Name = string(c.Pod.UID), c.Pod.Name
 		}
-		if of[pod.UID] == nil {
-			of[pod.UID] = &gpu.PodAllocation{UID: string(pod.UID), Namespace: c.Namespace, Name: pod.Name}
+		if of[pod] == nil {
+			of[pod] = make(map[gpu.UUID]gpu.Share)
 		}
 		for _, s := range c.Shares {
-			of[pod.UID].Shares = with(of[pod.UID].Shares, gpu.Share{Device: s.UUID, Units: gpu.Units((s.amount() + unit - 1) / unit), Cores: int(s.Cores)})
+			sum := of[pod][s.UUID]
+			units := gpu.Units((s.amount() + unit - 1) / unit)
+			of[pod][s.UUID] = gpu.Share{Device: s.UUID, Units: sum.Units + units, Cores: min(sum.Cores+int(s.Cores), gpu.CoresPerDevice)}
 		}
 	}
-	for _, g := range of {
-		slices.SortFunc(g.Shares, func(a, b gpu.Share) int { return cmp.Compare(a.Device, b.Device) })
-		given = append(given, *g)
+	for pod, shares := range of {
+		sorted := slices.SortedFunc(maps.Values(shares), func(a, b gpu.Share) int { return cmp.Compare(a.Device, b.Device) })
+		given = append(given, gpu.PodAllocation{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Shares: sorted})
 	}
 	slices.SortFunc(given, func(a, b gpu.PodAllocation) int { return cmp.Compare(a.UID, b.UID) })
 	return given, true, d.changed
-}
-
-// with returns the shares with s added: to the share of the same device, or as a new one.
-func with(shares []gpu.Share, s gpu.Share) []gpu.Share {
-	for i := range shares {
-		if shares[i].Device == s.Device {
-			shares[i].Units, shares[i].Cores = shares[i].Units+s.Units, min(shares[i].Cores+s.Cores, gpu.CoresPerDevice)
-			return shares
-		}
-	}
-	return append(shares, s)
 }

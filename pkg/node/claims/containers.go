@@ -3,14 +3,12 @@ package claims
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/containers"
-	"github.com/gpumem/gpumem/pkg/node/enforcement"
 )
 
 // claimOf is the variable that contains a container's claim. A value from a claim's CDI device is reliable,
@@ -67,10 +65,6 @@ func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	case c.Enforcement != gpu.EnforcementKernel:
 		return nil
 	}
-	group, err := enforcement.GroupOf(cgroupsPath)
-	if err != nil {
-		return err
-	}
 	offer, _ := of.driver.offers.Now()
 	inv := offer.Inventory
 	inv.UnitMiB = c.UnitMiB
@@ -78,10 +72,7 @@ func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	if err != nil {
 		return err
 	}
-	if err := of.kernel.Hold(ctx, group, memory.Devices, containers.LimitMiB(memory, inv)); err != nil {
-		return fmt.Errorf("its limit of GPU memory does not hold: %w", err)
-	}
-	return nil
+	return containers.Limit(ctx, of.kernel, cgroupsPath, memory.Devices, containers.LimitMiB(memory, inv))
 }
 
 // Release releases the reservations of a container that has ended, if it may have had a limit. Its claim may

@@ -118,16 +118,21 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	if h.level != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel {
 		return nil
 	}
+	err = Limit(ctx, c.kernel, cgroupsPath, h.devices, h.memory.LimitMiB())
+	if err != nil && h.pod != nil {
+		c.events.Pod(h.pod.Pod, event.NotEnforced, fmt.Sprintf("container %s: %v", container, err))
+	}
+	return err
+}
+
+// Limit sets the kernel's limit for a container, for this package and for package claims.
+func Limit(ctx context.Context, kernel Kernel, cgroupsPath string, devices []gpu.Device, limitMiB int64) error {
 	group, err := enforcement.GroupOf(cgroupsPath)
 	if err != nil {
 		return err
 	}
-	if err := c.kernel.Hold(ctx, group, h.devices, h.memory.LimitMiB()); err != nil {
-		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
-		if h.pod != nil {
-			c.events.Pod(h.pod.Pod, event.NotEnforced, fmt.Sprintf("container %s: %v", container, err))
-		}
-		return err
+	if err := kernel.Hold(ctx, group, devices, limitMiB); err != nil {
+		return fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 	}
 	return nil
 }
