@@ -90,7 +90,7 @@ func (m Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UUI
 func (m Machine) Modes() (map[string]int, error) {
 	modes := make(map[string]int)
 	failed, err := m.each(func(s *session, _ int, handle nvml.Device) error {
-		if s.mig {
+		if s.has("nvmlDeviceGetMigMode") {
 			if now, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS && now == nvml.DEVICE_MIG_ENABLE {
 				return nil // GPUs in MIG mode have no compute mode
 			}

@@ -25,9 +25,11 @@ import (
 type session struct {
 	lib    nvml.Interface
 	driver string
+}
 
-	// Functions that this library has. Calling a missing one ends the process.
-	memoryV2, affinity, mig, instanced, utilization, compute, graphics, mps, samples, nvlink, nvlinkType, fields, rows bool
+// has reports whether the library has all of some functions. Calling a missing one ends the process.
+func (s *session) has(functions ...string) bool {
+	return !slices.ContainsFunc(functions, func(name string) bool { return s.lib.Extensions().LookupSymbol(name) != nil })
 }
 
 // open loads and initialises the library. Its error is the reason that people read when a node offers no GPU.
@@ -42,28 +44,7 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 	default:
 		return nil, fmt.Errorf("NVML does not start: %s", ret.Error())
 	}
-	has := func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
-	s := &session{
-		lib:      lib,
-		memoryV2: has("nvmlDeviceGetMemoryInfo_v2"),
-		affinity: has("nvmlDeviceGetMemoryAffinity"),
-		mig:      has("nvmlDeviceGetMigMode"),
-
-		instanced: has("nvmlDeviceGetMigDeviceHandleByIndex") && has("nvmlDeviceGetGpuInstanceId") && has("nvmlDeviceGetAttributes_v2"),
-
-		utilization: has("nvmlDeviceGetUtilizationRates"),
-
-		compute:  has("nvmlDeviceGetComputeRunningProcesses"),
-		graphics: has("nvmlDeviceGetGraphicsRunningProcesses"),
-		mps:      has("nvmlDeviceGetMPSComputeRunningProcesses"),
-		samples:  has("nvmlDeviceGetProcessUtilization"),
-
-		nvlink:     has("nvmlDeviceGetNvLinkState") && has("nvmlDeviceGetNvLinkRemotePciInfo_v2"),
-		nvlinkType: has("nvmlDeviceGetNvLinkRemoteDeviceType"),
-
-		fields: has("nvmlDeviceGetFieldValues"),
-		rows:   has("nvmlDeviceGetRemappedRows"),
-	}
+	s := &session{lib: lib}
 	if version, ret := lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
 		s.driver = version
 	}
@@ -127,7 +108,7 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	if reason := s.recovery(handle); reason != "" {
 		return reading{index: index, failed: reason}
 	}
-	if s.mig {
+	if s.has("nvmlDeviceGetMigMode") {
 		current, _, ret := handle.GetMigMode()
 		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED { // the GPU may be in MIG mode
 			return reading{index: index, failed: failure(ret)}
@@ -140,13 +121,13 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	if pci, ret := handle.GetPciInfo(); r.answered(ret) {
 		r.device.PCI = busID(pci)
 	}
-	if s.affinity {
+	if s.has("nvmlDeviceGetMemoryAffinity") {
 		r.device.NUMANode = numaNode(handle)
 	}
-	if s.nvlink {
+	if s.has("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2") {
 		r.nvlinks = s.nvlinks(handle)
 	}
-	if r.mig && instances && s.instanced {
+	if r.mig && instances && s.has("nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetAttributes_v2") {
 		r.instances = s.instances(handle, r, sampled)
 	}
 	if r.failed != "" {
@@ -175,7 +156,7 @@ func (s *session) ask(handle nvml.Device, index int, sampled map[gpu.UUID]uint64
 	r.device.MemoryMiB = int64(total / mib)
 	r.reservedMiB = int64((reserved + mib - 1) / mib)
 	r.usage = usage{usedBytes: used, busy: -1}
-	if s.utilization {
+	if s.has("nvmlDeviceGetUtilizationRates") {
 		if rates, ret := handle.GetUtilizationRates(); r.answered(ret) {
 			r.usage.busy = float64(rates.Gpu) / 100
 		}
@@ -191,7 +172,7 @@ func (s *session) ask(handle nvml.Device, index int, sampled map[gpu.UUID]uint64
 }
 
 func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret nvml.Return) {
-	if s.memoryV2 {
+	if s.has("nvmlDeviceGetMemoryInfo_v2") {
 		if m, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
 			return m.Total, m.Reserved, m.Used, ret
 		}
@@ -203,7 +184,7 @@ func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret 
 // recovery returns why a GPU is unusable although it answers. Drivers before 565 do not report it; for them,
 // only XIDs do.
 func (s *session) recovery(handle nvml.Device) string {
-	if s.fields {
+	if s.has("nvmlDeviceGetFieldValues") {
 		asked := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 		if handle.GetFieldValues(asked) == nvml.SUCCESS && nvml.Return(asked[0].NvmlReturn) == nvml.SUCCESS {
 			switch nvml.DeviceGpuRecoveryAction(binary.NativeEndian.Uint32(asked[0].Value[:])) {
@@ -217,7 +198,7 @@ func (s *session) recovery(handle nvml.Device) string {
 			}
 		}
 	}
-	if s.rows {
+	if s.has("nvmlDeviceGetRemappedRows") {
 		if _, _, _, failed, ret := handle.GetRemappedRows(); ret == nvml.SUCCESS && failed {
 			return "its memory has an error that cannot be remapped"
 		}
@@ -273,9 +254,9 @@ func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 		of    func() ([]nvml.ProcessInfo, nvml.Return)
 		mps   bool
 	}{
-		{s.compute, handle.GetComputeRunningProcesses, false},
-		{s.graphics, handle.GetGraphicsRunningProcesses, false},
-		{s.mps, handle.GetMPSComputeRunningProcesses, true},
+		{s.has("nvmlDeviceGetComputeRunningProcesses"), handle.GetComputeRunningProcesses, false},
+		{s.has("nvmlDeviceGetGraphicsRunningProcesses"), handle.GetGraphicsRunningProcesses, false},
+		{s.has("nvmlDeviceGetMPSComputeRunningProcesses"), handle.GetMPSComputeRunningProcesses, true},
 	} {
 		if !list.there {
 			continue
@@ -309,7 +290,7 @@ func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 // kernels (nil if NVML's number is out of range), and the time of the newest sample. Known is false if the GPU
 // returns no samples.
 func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled uint64, known bool) {
-	if !s.samples {
+	if !s.has("nvmlDeviceGetProcessUtilization") {
 		return nil, since, false
 	}
 	if since > uint64(time.Now().UnixMicro()) {
@@ -362,7 +343,7 @@ func (s *session) nvlinks(handle nvml.Device) nvlinks {
 		if state, ret := handle.GetNvLinkState(link); ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
 			continue // link numbers can have gaps
 		}
-		if s.nvlinkType {
+		if s.has("nvmlDeviceGetNvLinkRemoteDeviceType") {
 			if kind, ret := handle.GetNvLinkRemoteDeviceType(link); ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
 				out.switches++
 				continue
