@@ -55,8 +55,11 @@ func (o options) config() (config, error) {
 	m.require(o.kubeletDir != "", "kubelet-dir", "is empty")
 	c.kubeletRootDir = cmp.Or(o.kubeletRootDir, o.kubeletDir)
 	m.require(!o.claims || filepath.IsAbs(c.kubeletRootDir), "kubelet-root-dir", "%q, want an absolute path: the kubelet sees it too", c.kubeletRootDir)
-	o.cdi.check(&m, o.claims)
-	if o.cdi.hook != "" {
+	const want = "%q, want an absolute path: the container runtime sees it too"
+	m.require(!o.claims && o.cdiHook == "" || filepath.IsAbs(o.cdiDir), "cdi-dir", want, o.cdiDir)
+	if o.cdiHook != "" {
+		m.require(filepath.IsAbs(o.cdiHook), "cdi-hook", want, o.cdiHook)
+		m.require(filepath.IsAbs(o.cdiNodeRoot), "cdi-driver-root-on-node", want, o.cdiNodeRoot)
 		c.plugin.Containers.CDIKind = cdi.Kind(o.domain)
 	}
 	_, _, err := net.SplitHostPort(o.probeListen)

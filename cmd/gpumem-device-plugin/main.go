@@ -74,7 +74,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	var disk claims.Folders
 	var prepared map[types.UID]claims.Claim
 	if cfg.claims {
-		if disk, err = claims.NewFolders(cfg.kubeletRootDir, cfg.cdi.dir, cfg.names.Domain()); err != nil {
+		if disk, err = claims.NewFolders(cfg.kubeletRootDir, cfg.cdiDir, cfg.names.Domain()); err != nil {
 			return err
 		}
 		if prepared, ok = recoverClaims(ctx, log, cfg, client, disk); !ok {

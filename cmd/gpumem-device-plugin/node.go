@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -102,7 +103,12 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 		Host: driverHost, Resets: resetsFile(cfg.kubeletDir),
 	}, log.Named("nvml"))
 	var described inventory.Upstream = n.prober
-	if n.cdi = cfg.describer(log, n.prober); n.cdi != nil {
+	if cfg.cdiHook != "" {
+		n.cdi = cdi.NewWriter(cdi.Writer{
+			Domain: cfg.names.Domain(), Dir: cfg.cdiDir, Hook: cfg.cdiHook,
+			DriverRoot: cmp.Or(cfg.cdiDriverRoot, cfg.driverRoot), NodeRoot: cfg.cdiNodeRoot,
+			Open: open, Load: driverHost.Load, Source: n.prober, Log: log.Named("cdi"),
+		})
 		described = n.cdi
 	}
 	n.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, described, kubelet, events, log.Named("coexist"))

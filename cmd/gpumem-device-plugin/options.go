@@ -62,7 +62,8 @@ type options struct {
 	shares                 bool
 	kubeletRootDir         string
 
-	cdi cdiOptions
+	cdiDir, cdiHook            string
+	cdiDriverRoot, cdiNodeRoot string
 
 	kube        daemon.Kube
 	log         daemon.Log
@@ -90,7 +91,8 @@ func defaultOptions() options {
 		toleranceMiB:  512,
 		kubeletDir:    "/var/lib/kubelet",
 		probeListen:   ":8012",
-		cdi:           defaultCDI(),
+		cdiDir:        "/var/run/cdi",
+		cdiNodeRoot:   "/",
 		kube:          daemon.Kube{QPS: 20, Burst: 40},
 		log:           daemon.DefaultLog(),
 	}
@@ -136,7 +138,10 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.claimsInShares, "claims-in-shares", o.claimsInShares, "offer the GPUs of such nodes in shares, 10 to each, instead of memory")
 	f.BoolVar(&o.shares, "shares", o.shares, "on a node with the label DOMAIN/api=shares, offer GPUs in shares, 10 to each, instead of units of memory")
 	f.StringVar(&o.kubeletRootDir, "kubelet-root-dir", o.kubeletRootDir, "`directory` of the kubelet, with the same path on the node and here, for --claims; empty: the value of --kubelet-dir")
-	o.cdi.addFlags(f)
+	f.StringVar(&o.cdiDir, "cdi-dir", o.cdiDir, "`directory` where the container runtime looks for CDI files, for --claims and --cdi-hook")
+	f.StringVar(&o.cdiHook, "cdi-hook", o.cdiHook, "`file` of NVIDIA's nvidia-cdi-hook on the node: describe the GPUs to the container runtime in a CDI file; empty: others do, as nvidia.com/gpu")
+	f.StringVar(&o.cdiDriverRoot, "cdi-driver-root", o.cdiDriverRoot, "`directory` where this process sees the node's driver and device files, for --cdi-hook; empty: the value of --driver-root")
+	f.StringVar(&o.cdiNodeRoot, "cdi-driver-root-on-node", o.cdiNodeRoot, "the same `directory` as the node has it")
 	o.kube.AddFlags(f)
 	o.log.AddFlags(f)
 	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
