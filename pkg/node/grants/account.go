@@ -11,7 +11,7 @@ import (
 )
 
 // Allocations returns the grants of pods whose annotations have once shown less, whether they are known yet,
-// and a channel that is closed when they change. Until Tally has the kubelet's answer, it returns the entries
+// and a channel that is closed when they change. Until tally has the kubelet's answer, it returns the entries
 // that the node published last.
 func (n *State) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	a, changed := n.account.Get()
@@ -24,9 +24,9 @@ type accounts struct {
 	known bool
 }
 
-// Tally updates the account from the kubelet's answer. A pod's entry remains as long as the pod, because its
+// tally updates the account from the kubelet's answer. A pod's entry remains as long as the pod, because its
 // owner can understate the grant again at any moment.
-func (n *State) Tally(s allocation.State) {
+func (n *State) tally(s allocation.State) {
 	all := allocation.Accounts(s)
 	was, _, _ := n.Allocations()
 	var given []gpu.PodAllocation

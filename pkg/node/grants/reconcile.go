@@ -116,7 +116,7 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 	}
 	r.forget()
 	if complete {
-		r.state.Tally(s)
+		r.state.tally(s)
 	}
 	return errors.Join(r.Correct(ctx, s), r.keep(ctx, s), r.refresh(ctx))
 }
@@ -237,7 +237,7 @@ func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocat
 	case c == nil && is.Enforcement != was.Enforcement:
 		r.tellLevel(ctx, ref, was, is)
 	case c != nil:
-		r.state.Wrote(ref, is)
+		r.state.wrote(ref, is)
 		if !was.SameDevices(is) { // otherwise the pod only leaves its old GPUs, and an earlier event has reported the move
 			r.tellCorrected(ctx, *c, was, is, s)
 		}

@@ -218,8 +218,8 @@ func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
 	return pods
 }
 
-// Wrote records an assignment that this node has written to a pod.
-func (n *State) Wrote(ref placement.PodRef, a placement.Assignment) {
+// wrote records an assignment that this node has written to a pod.
+func (n *State) wrote(ref placement.PodRef, a placement.Assignment) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.plans[ref.UID] = a

@@ -210,7 +210,7 @@ func unseen(r placement.Request) bool {
 func (b *podStates) locateUnseen() {
 	for _, g := range b.Attributed {
 		i := slices.IndexFunc(b.pods, func(t *podState) bool { return t.Pod == g.Pod && unseen(t.Request) && t.Assignment.None() })
-		if i < 0 || g.Container.Kind != placement.Init || g.OfAnother(b.Allocated) {
+		if i < 0 || g.Container.Kind != placement.Init || g.ofAnother(b.Allocated) {
 			continue
 		}
 		if grant, err := Resolve(b.State, g.Slots[0].Resource(), g.Slots); err == nil {
@@ -219,8 +219,8 @@ func (b *podStates) locateUnseen() {
 	}
 }
 
-// OfAnother reports whether the kubelet lists slots of the grant at another pod.
-func (g Attributed) OfAnother(held []Allocated) bool {
+// ofAnother reports whether the kubelet lists slots of the grant at another pod.
+func (g Attributed) ofAnother(held []Allocated) bool {
 	return slices.ContainsFunc(held, func(h Allocated) bool {
 		return !h.Of(g.Pod) && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) })
 	})

@@ -98,25 +98,26 @@ func (s State) device(id gpu.SlotID) (gpu.Device, error) {
 	return d, err
 }
 
-// ByDevice groups slots by GPU, in their order. It omits slots of unknown GPUs.
-func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
-	out := make(map[gpu.UUID][]gpu.SlotID)
-	for _, id := range ids {
-		if d, err := s.device(id); err == nil {
-			out[d.UUID] = append(out[d.UUID], id)
-		}
-	}
-	return out
-}
-
 // shares returns the number of slots on each GPU of the node, in the order of the GPUs' indexes. It omits slots
 // of unknown GPUs.
 func (s State) shares(ids []gpu.SlotID) (out []placement.Share) {
-	byDevice := s.ByDevice(ids)
+	of := make(map[gpu.UUID]placement.Share)
+	for _, id := range ids {
+		d, err := s.device(id)
+		if err != nil {
+			continue
+		}
+		share := of[d.UUID]
+		if share.Device = d.UUID; id.Resource() == gpu.Cores {
+			share.Cores++
+		} else {
+			share.Units++
+		}
+		of[d.UUID] = share
+	}
 	for _, d := range s.Inventory.Devices {
-		if slots := byDevice[d.UUID]; len(slots) > 0 {
-			cores := len(Allocated{Slots: slots}.Only(gpu.Cores))
-			out = append(out, placement.Share{Device: d.UUID, Units: gpu.Units(len(slots) - cores), Cores: cores})
+		if share, ok := of[d.UUID]; ok {
+			out = append(out, share)
 		}
 	}
 	return out

@@ -94,7 +94,7 @@ func (s State) WithUnlisted() State {
 	var unlisted []Allocated
 	for _, g := range s.Attributed {
 		served := func(p Pod) bool { return p.Pod == g.Pod && p.Admitted && p.Unlisted() }
-		if !slices.ContainsFunc(s.Pods, served) || g.OfAnother(s.Allocated) {
+		if !slices.ContainsFunc(s.Pods, served) || g.ofAnother(s.Allocated) {
 			continue
 		}
 		same := func(h Allocated) bool { return h.Of(g.Pod) && h.Container == g.Container.Name }
