@@ -53,13 +53,17 @@ func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	if uid == "" {
 		return nil // it has no claim
 	}
-	c, ok := of.driver.claim(uid)
+	prepared := of.driver.Claims()
+	i := slices.IndexFunc(prepared, func(c Claim) bool { return c.UID == uid && c.Namespace == namespace })
 	uses, unknown := of.users.claim(namespace, pod, container, uid)
 	switch {
 	case unknown == nil && !uses:
 		return errors.New("it does not use the claim that its environment names")
-	case !ok || c.Namespace != namespace:
+	case i < 0:
 		return errors.New("its claim is not prepared")
+	}
+	c := prepared[i]
+	switch {
 	case c.Enforcement == gpu.EnforcementMPS:
 		return of.driver.ready(ctx, c)
 	case c.Enforcement != gpu.EnforcementKernel:
@@ -82,12 +86,4 @@ func (of Containers) Release(ctx context.Context, cgroupsPath string, given map[
 		return nil
 	}
 	return containers.Release(ctx, of.kernel, cgroupsPath, given)
-}
-
-// claim returns a prepared claim.
-func (d *Driver) claim(uid types.UID) (c Claim, ok bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c, ok = d.claims[uid]
-	return c, ok
 }

@@ -121,7 +121,7 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	hold := func() error {
-		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(n.State.LevelOfContainer(n.Kubelet.Allocated()[0])))
+		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(n.State.Recorded(n.Kubelet.Allocated()[0]).Level))
 	}
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)

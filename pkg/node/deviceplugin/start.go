@@ -11,6 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
+	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/process/operation"
@@ -23,8 +24,9 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 	if !level.AtLeast(pod.Request.Enforcement) {
 		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
 	}
-	// The pod's level is the weakest of its containers, so prefer the level of this container.
-	if err := p.ready(ctx, cmp.Or(p.state.LevelOfContainer(held), level), held, grant); err != nil {
+	has := p.state.Recorded(held)
+	has.Level = cmp.Or(has.Level, level) // the pod's level is the weakest of its containers
+	if err := p.ready(ctx, has, grant); err != nil {
 		return fmt.Errorf("container %s of pod %s waits: %w", held.Container, pod.Pod, err)
 	}
 	return nil
@@ -35,21 +37,20 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 // unknown while the kubelet or the API server does not answer. The kubelet puts the error into an event on the
 // pod.
 func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what string, grant allocation.Grant) error {
-	if err := p.ready(ctx, p.levelOfUnlisted(s, grant), allocation.Allocated{Slots: grant.Slots}, grant); err != nil {
+	has := p.state.Recorded(allocation.Allocated{Slots: grant.Slots})
+	has.Level = cmp.Or(has.Level, levelOfUnlisted(s, grant))
+	if err := p.ready(ctx, has, grant); err != nil {
 		operation.Log(ctx, p.log).Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
 		return asStatus(fmt.Errorf("the %s waits: %w", what, err))
 	}
 	return nil
 }
 
-// levelOfUnlisted returns the recorded level of a grant's slots. If no level is recorded, it considers the pods
-// on the grant's GPUs that have a container of the same size, and returns the strongest of the annotated
-// levels. This can be the level of another pod. In that case the container may wait without need, but it never
-// starts without its limit.
-func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu.Enforcement {
-	if level := p.state.LevelOfContainer(allocation.Allocated{Slots: grant.Slots}); level != "" {
-		return level
-	}
+// levelOfUnlisted returns a level for a container whose level is not recorded. It considers the pods on the
+// grant's GPUs that have a container of the same size, and returns the strongest of the annotated levels. This
+// can be the level of another pod. In that case the container may wait without need, but it never starts without
+// its limit.
+func levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu.Enforcement {
 	level := gpu.EnforcementAdvisory
 	for _, pod := range s.Pods {
 		same := func(c placement.Container) bool { return allocation.Amount(gpu.Memory, c) == len(grant.Slots) }
@@ -63,13 +64,13 @@ func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu
 
 // ready returns an error if the level does not hold now on the grant's GPUs, or if gpumem no longer runs the
 // container's MPS version.
-func (p *Server) ready(ctx context.Context, level gpu.Enforcement, held allocation.Allocated, grant allocation.Grant) error {
+func (p *Server) ready(ctx context.Context, has grants.Former, grant allocation.Grant) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
-	if err := mps.CheckProtocol(p.state.MPSOf(held)); err != nil {
+	if err := mps.CheckProtocol(has.MPS); err != nil {
 		return err
 	}
-	return p.cfg.Ready(asking, level, grant.Devices)
+	return p.cfg.Ready(asking, has.Level, grant.Devices)
 }
 
 // unenforced logs that a container waits until its limit holds, and records an event on the pod.

@@ -25,21 +25,14 @@ func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 	return find(gpu.Memory), find(gpu.Cores)
 }
 
-// levelOf returns the level and the MPS protocol of a container's grant. Both are empty if no grant is
-// recorded.
-func (n *State) levelOf(h allocation.Allocated) Former {
+// Recorded returns the level of a container's grant, and the protocol of the MPS daemon that the container is a
+// client of (0 for other containers). Both are empty if no grant is recorded.
+func (n *State) Recorded(h allocation.Allocated) Former {
 	if memory, _ := n.Grants(h); memory != nil {
 		return Former{Level: memory.Level, MPS: memory.MPS}
 	}
 	return n.FormerLevel(h.Only(gpu.Memory)...)
 }
-
-// LevelOfContainer returns the level of a container's grant, or an empty string if none is recorded.
-func (n *State) LevelOfContainer(h allocation.Allocated) gpu.Enforcement { return n.levelOf(h).Level }
-
-// MPSOf returns the protocol of the MPS daemon that a container is a client of. It is 0 for other containers,
-// and if no grant is recorded.
-func (n *State) MPSOf(h allocation.Allocated) (protocol int) { return n.levelOf(h).MPS }
 
 // RetiredClients returns, by GPU, the pods that are clients of an MPS protocol that gpumem no longer runs. Held
 // maps the kubelet's device IDs of the resource to pods.
@@ -78,7 +71,7 @@ func (n *State) LevelOf(s allocation.State, pod allocation.Pod) (weakest gpu.Enf
 		if !h.Of(pod.Pod) || len(h.Only(gpu.Memory)) == 0 {
 			continue
 		}
-		level := n.levelOf(h).Level
+		level := n.Recorded(h).Level
 		if level == "" {
 			return pod.Assignment.Enforcement
 		}

@@ -31,7 +31,7 @@ type state struct {
 	Former  map[gpu.SlotID]Former `json:"former,omitempty"`
 }
 
-// Former is the level and the MPS protocol of a slot, as version 0.2 recorded them.
+// Former is the level and the MPS protocol of a container, or of a slot as version 0.2 recorded them.
 type Former struct {
 	Level gpu.Enforcement `json:"level"`
 	MPS   int             `json:"mps,omitempty"`
