@@ -335,7 +335,7 @@ func (e *extenderProc) views() []placement.Node {
 func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string)) {
 	w, uid := e.w, string(pod.UID)
 	w.spawn(func() {
-		if e.bindAt == 0 || w.now()-e.bindAt > binder.Silence {
+		if e.bindAt == 0 || w.now()-e.bindAt > binder.IdleThreshold {
 			e.turn = w.now()
 		}
 		e.bindAt = w.now()

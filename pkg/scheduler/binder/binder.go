@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -74,12 +75,16 @@ type Binder struct {
 	// Decided receives each decision about a pod; nil: decisions are not recorded.
 	Decided func(placement.PodRef, decisions.Decision)
 
-	turn turn
-	end  end
+	leads    leadTracker
+	shutdown shutdown
 }
 
-// NoteRequest records the time of a request of kube-scheduler.
-func (b *Binder) NoteRequest() { b.turn.ask(b.Now()) }
+// RecordRequest records the time of a request of kube-scheduler.
+func (b *Binder) RecordRequest() {
+	if b.Leads == nil {
+		b.leads.recordRequest(b.Now())
+	}
+}
 
 // Record passes a decision about a pod to Decided.
 func (b *Binder) Record(ref placement.PodRef, d decisions.Decision) {
@@ -91,7 +96,7 @@ func (b *Binder) Record(ref placement.PodRef, d decisions.Decision) {
 
 // NotReady returns why the process cannot decide yet; empty: it can.
 func (b *Binder) NotReady() string {
-	if b.end.begun() {
+	if b.shutdown.hasBegun() {
 		return b.Self + " is ending"
 	}
 	if missing := b.Missing(); missing != "" {
@@ -122,8 +127,8 @@ func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 // Once the binding is sent, Bind continues even if the caller disconnects.
 func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName string) error {
 	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
-	b.NoteRequest()
-	defer b.end.enter()()
+	b.RecordRequest()
+	defer b.shutdown.beginBind()()
 	defer b.Cache.HoldPod(ref.UID, false)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
 	defer cancel()
@@ -137,7 +142,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 	if err == nil {
 		assignment, err = b.bind(ctx, asked, ref, nodeName)
 	}
-	b.Record(ref, b.bound(ref, before, nodeName, assignment, err))
+	b.Record(ref, b.bindDecision(ref, before, nodeName, assignment, err))
 	if err != nil {
 		b.Cache.Unexpect(ref.UID)
 		log.Info("bind refused", zap.String("reason", reasons.Error(err)))
@@ -159,7 +164,7 @@ func (b *Binder) prepare(ctx, asked context.Context, ref placement.PodRef, nodeN
 	if err := b.mayDecide(ctx, asked); err != nil {
 		return err
 	}
-	return b.catchUp(ctx, nodeName)
+	return b.loadNode(ctx, nodeName)
 }
 
 func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName string) (placement.Assignment, error) {
@@ -200,7 +205,7 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 	// (k8s.io/kubernetes/pkg/registry/core/pod/storage, setPodNodeAndMetadata).
 	binding.Labels = podlabels.WithValues(podlabels.ForAssignment(b.Names, assignment, node))
 	if err := b.Cluster.Bind(ctx, binding); err != nil {
-		return b.settle(ctx, ref, nodeName, now, err)
+		return b.resolveBind(ctx, ref, nodeName, now, err)
 	}
 	return assignment, nil
 }
@@ -261,9 +266,9 @@ func (b *Binder) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignmen
 	return assignment, nil
 }
 
-// settle resolves a binding that returned an error: it reads the pod, and then keeps or removes the
+// resolveBind resolves a binding that returned an error: it reads the pod, and then keeps or removes the
 // reservation. decided is the time of the reservation.
-func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName string, decided time.Time, cause error) (placement.Assignment, error) {
+func (b *Binder) resolveBind(ctx context.Context, ref placement.PodRef, nodeName string, decided time.Time, cause error) (placement.Assignment, error) {
 	var none placement.Assignment
 	cause = fmt.Errorf("bind pod %s to node %s: %w", ref, nodeName, cause)
 	pod, err := b.readPod(ctx, ref)
@@ -280,7 +285,7 @@ func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName stri
 		b.Cache.RefusePod(ref.UID, decided)
 		return none, cause
 	}
-	b.end.unknown(decided)
+	b.shutdown.recordUnknown(decided)
 	return none, fmt.Errorf("%w: the outcome is not known; the memory is reserved until it is", cause)
 }
 
@@ -293,7 +298,7 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := b.Now().Add(-limit)
 	for _, a := range b.Cache.AssumedBefore(before) {
 		log := b.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
-		pod, err := b.reviewed(ctx, a.Pod)
+		pod, err := b.readAssumed(ctx, a.Pod)
 		switch {
 		case err != nil:
 			log.Warn("assumed pod cannot be read; it is assumed as before", zap.Error(err))
@@ -304,15 +309,15 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// reviewed reads an assumed pod within LookTimeout, because other pods wait for their review.
-func (b *Binder) reviewed(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, LookTimeout)
+// readAssumed reads an assumed pod within ReadTimeout, because other pods wait for their review.
+func (b *Binder) readAssumed(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
 	return b.readPod(ctx, ref)
 }
 
-// bound returns the record of a Bind. before is the node's state before the Bind.
-func (b *Binder) bound(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
+// bindDecision returns the record of a Bind. before is the node's state before the Bind.
+func (b *Binder) bindDecision(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
 	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
 	if err != nil {
 		d.Result, d.Reason, d.Message, d.Fit = decisions.Refused, reasonOf(err), reasons.Error(err), 0
@@ -331,4 +336,54 @@ func reasonOf(err error) string {
 		return refusal.Reason
 	}
 	return decisions.Error
+}
+
+// shutdown tracks the Binds that a process must finish before it exits.
+type shutdown struct {
+	mu    sync.Mutex
+	begun bool
+	binds sync.WaitGroup // in progress
+	lands time.Time      // until then, a binding of unknown outcome may land
+}
+
+// recordUnknown records a binding whose outcome the binder will not learn.
+func (s *shutdown) recordUnknown(sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if lands := sent.Add(BindTimeout); lands.After(s.lands) {
+		s.lands = lands
+	}
+}
+
+// beginBind counts a Bind until done is called. Drain does not wait for a Bind that begins after it, because
+// NotReady rejects that Bind.
+func (s *shutdown) beginBind() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.begun {
+		return func() {}
+	}
+	s.binds.Add(1)
+	return s.binds.Done
+}
+
+// hasBegun reports whether the shutdown has begun.
+func (s *shutdown) hasBegun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begun
+}
+
+// Drain rejects new Binds. It returns when all sent bindings have been answered or cannot land any more. Then
+// another process may decide.
+func (b *Binder) Drain() {
+	s := &b.shutdown
+	s.mu.Lock()
+	s.begun = true
+	s.mu.Unlock()
+	s.binds.Wait()
+	s.mu.Lock()
+	left := s.lands.Sub(b.Now())
+	s.mu.Unlock()
+	<-time.After(left)
 }

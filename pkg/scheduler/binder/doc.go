@@ -35,8 +35,9 @@
 // previous leaders.
 //
 // An extender beside each kube-scheduler does not know which kube-scheduler sends a request. At the first
-// Bind after a Silence, it reads the Lease of kube-scheduler, which takes a millisecond or two. If the leader
-// is the same as before, no other process has bound pods, once a Handover has passed. One gap remains: an
-// extender may write a binding after these reads if its kube-scheduler gave up the lead during a Bind. Then
-// the device plugin, which allocates no slot twice, gives one of the pods another GPU, or rejects it.
+// Bind after IdleThreshold without requests, it reads the Lease of kube-scheduler, which takes a
+// millisecond or two. If the leader is the same as before, no other process has bound pods, once a Handover
+// has passed. One gap remains: an extender may write a binding after these reads if its kube-scheduler gave
+// up the lead during a Bind. Then the device plugin, which allocates no slot twice, gives one of the pods
+// another GPU, or rejects it.
 package binder

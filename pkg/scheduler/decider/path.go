@@ -81,7 +81,7 @@ func (d *Decider) Begin(verb string, pod *v1.Pod, nodes int) (*Cycle, *decide.Re
 	if err == nil && req.Empty() {
 		return nil, nil, nil
 	}
-	d.NoteRequest()
+	d.RecordRequest()
 	ref := api.Ref(pod)
 	if problem := d.NotReady(); problem != "" {
 		d.Record(ref, decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: problem})

@@ -601,7 +601,7 @@ func TestWhatAnotherHasBoundElsewhereOnTheNodeCounts(t *testing.T) {
 	s.mustSchedule(led, filler, "n") // takes GPU-A, so that x gets GPU-B
 	s.mustSchedule(led, x, "n")
 
-	now = now.Add(binder.Silence + 1)
+	now = now.Add(binder.IdleThreshold + 1)
 	if got, want := bindTo(leads, y, "n"), "needs 12 GiB on one GPU; free: GPU0 4, GPU1 6 (10 GiB in all)"; got != want {
 		t.Errorf("pod y: %q, want %q", got, want)
 	}
@@ -681,13 +681,13 @@ func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 		lists  int
 	}{
 		{0, "n", 1},
-		{binder.Silence, "n", 1},
-		{binder.Silence, "m", 2},
-		{binder.Silence, "n", 2},
-		{binder.Silence, "m", 2},
-		{binder.Silence + 1, "n", 3},
+		{binder.IdleThreshold, "n", 1},
+		{binder.IdleThreshold, "m", 2},
+		{binder.IdleThreshold, "n", 2},
+		{binder.IdleThreshold, "m", 2},
+		{binder.IdleThreshold + 1, "n", 3},
 		{0, "m", 4},
-		{binder.Silence, "m", 4},
+		{binder.IdleThreshold, "m", 4},
 	} {
 		now = now.Add(step.passes)
 		s.mustSchedule(e, s.create(fmt.Sprint("pod-", i), 1), step.node)
@@ -696,7 +696,7 @@ func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 		}
 	}
 
-	now = now.Add(2 * binder.Silence)
+	now = now.Add(2 * binder.IdleThreshold)
 	s.listFails = true
 	pod := s.create("late", 1)
 	if got, want := bindTo(e, pod, "n"), "read the pods of node n: no answer"; got != want {

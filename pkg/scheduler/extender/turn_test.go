@@ -33,17 +33,17 @@ func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 		lists  int
 	}{
 		{0, "a", false, "n", 1},
-		{binder.Silence, "a", false, "n", 1},
-		{binder.Silence + 1, "a", false, "n", 2}, // a Bind of the previous leader may have been in progress
+		{binder.IdleThreshold, "a", false, "n", 1},
+		{binder.IdleThreshold + 1, "a", false, "n", 2}, // a Bind of the previous leader may have been in progress
 		{binder.Handover, "a", false, "n", 2},
-		{binder.Silence + 1, "a", false, "n", 2},
-		{binder.Silence + 1, "a", false, "m", 3},
+		{binder.IdleThreshold + 1, "a", false, "n", 2},
+		{binder.IdleThreshold + 1, "a", false, "m", 3},
 		{time.Hour, "a", false, "m", 3},
-		{binder.Silence + 1, "b", false, "m", 4}, // b led, so the current lead is a new one
-		{binder.Silence + 1, "a", false, "m", 5},
+		{binder.IdleThreshold + 1, "b", false, "m", 4}, // b led, so the current lead is a new one
+		{binder.IdleThreshold + 1, "a", false, "m", 5},
 		{0, "a", false, "n", 6},
 		{0, "a", true, "n", 6},
-		{binder.Silence + 1, "c", true, "n", 6},
+		{binder.IdleThreshold + 1, "c", true, "n", 6},
 		{binder.Handover, "", false, "n", 7}, // the leader is unknown
 		{binder.Handover, "", false, "n", 8},
 	} {
@@ -257,12 +257,12 @@ func TestAReadThatHangsFailsNoOtherBind(t *testing.T) {
 type tired struct{ *apiServer }
 
 func (h *tired) Leader(context.Context) (string, error) {
-	time.Sleep(binder.LookTimeout - time.Millisecond)
+	time.Sleep(binder.ReadTimeout - time.Millisecond)
 	return "a", nil
 }
 
 func (h *tired) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
-	time.Sleep(binder.LookTimeout - time.Millisecond)
+	time.Sleep(binder.ReadTimeout - time.Millisecond)
 	return h.apiServer.ReadPodsOn(ctx, node)
 }
 

@@ -15,8 +15,8 @@ func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
 		first := b.Now()
 		second := first.Add(6 * time.Second)
 		time.Sleep(BindTimeout)
-		b.end.unknown(second)
-		b.end.unknown(first)
+		b.shutdown.recordUnknown(second)
+		b.shutdown.recordUnknown(first)
 		b.Drain()
 		if waited := b.Now().Sub(second); waited < BindTimeout {
 			t.Errorf("it waits until %v after the second was sent, want %v", waited, BindTimeout)
@@ -31,17 +31,17 @@ func TestBindsThatEndTogether(t *testing.T) {
 	var binds sync.WaitGroup
 	for i := range 8 {
 		binds.Go(func() {
-			leave := b.end.enter()
+			leave := b.shutdown.beginBind()
 			defer leave()
-			b.end.unknown(sent.Add(-time.Duration(i) * time.Second))
-			b.end.begun()
+			b.shutdown.recordUnknown(sent.Add(-time.Duration(i) * time.Second))
+			b.shutdown.hasBegun()
 		})
 	}
 	binds.Wait()
 	b.Drain()
-	if want := sent.Add(BindTimeout); !b.end.lands.Equal(want) || !b.end.begun() {
-		t.Errorf("bindings may land until %v, want %v", b.end.lands, want)
+	if want := sent.Add(BindTimeout); !b.shutdown.lands.Equal(want) || !b.shutdown.hasBegun() {
+		t.Errorf("bindings may land until %v, want %v", b.shutdown.lands, want)
 	}
-	b.end.enter()() // does not make a later Drain wait
+	b.shutdown.beginBind()() // does not make a later Drain wait
 	b.Drain()
 }
