@@ -101,9 +101,9 @@ func TestFit(t *testing.T) {
 			req: ask(1, globsOf("A100")), node: node(inventory(device(0, 15, model("NVIDIA A10")))), want: placement.NoSuchDevice, unresolvable: true,
 			wantSentence: "wants a GPU that matches A100; this node has NVIDIA A10: change gpu-model",
 		},
-		"no GPU of the UUID, which a star after it would match": {
+		"no GPU of the UUID, which a star on either side would match": {
 			req: ask(1, uuids("GPU-4cc8")), node: node(inventory(named(device(0, 15), "GPU-4cc89e34"))), want: placement.NoSuchDevice, unresolvable: true,
-			wantSentence: "wants a GPU that matches GPU-4cc8; this node has GPU-4cc89e34: change gpu-uuid (globs match the whole name: GPU-4cc8*)",
+			wantSentence: "wants a GPU that matches GPU-4cc8; this node has GPU-4cc89e34: change gpu-uuid (globs match the whole name: *GPU-4cc8*)",
 		},
 		"no GPU of the UUID, which is an index": {
 			req: ask(1, uuids("0")), node: node(inventory(named(device(0, 15), "GPU-4c089e34"))), want: placement.NoSuchDevice, unresolvable: true,
