@@ -220,35 +220,24 @@ func (o *sequence) update(name string, n *placement.Node) {
 	if was != nil && was.node == n {
 		return // listed twice in the changes
 	}
+	at := func(r *ranked) int {
+		i, _ := slices.BinarySearchFunc(o.sorted, r, (*ranked).before)
+		return i
+	}
+	if was != nil {
+		i := at(was)
+		o.sorted = slices.Delete(o.sorted, i, i+1)
+	}
+	delete(o.by, name)
 	delete(o.apart, name)
-	var is *ranked
 	switch {
 	case n == nil:
 	case isApart(n):
 		o.apart[name] = true
 	default:
-		is = o.rank(soon(n))
-	}
-	at := func(r *ranked) int {
-		i, _ := slices.BinarySearchFunc(o.sorted, r, (*ranked).before)
-		return i
-	}
-	switch {
-	case was != nil && is != nil: // most changes move a node by a few places: shift only the nodes in between
-		from, to := at(was), at(is)
-		if from < to {
-			to--
-			copy(o.sorted[from:to], o.sorted[from+1:])
-		} else {
-			copy(o.sorted[to+1:from+1], o.sorted[to:])
+		if is := o.rank(soon(n)); is != nil {
+			o.sorted, o.by[name] = slices.Insert(o.sorted, at(is), is), is
 		}
-		o.sorted[to], o.by[name] = is, is
-	case was != nil:
-		i := at(was)
-		o.sorted = slices.Delete(o.sorted, i, i+1)
-		delete(o.by, name)
-	case is != nil:
-		o.sorted, o.by[name] = slices.Insert(o.sorted, at(is), is), is
 	}
 }
 
