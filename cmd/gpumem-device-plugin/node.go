@@ -59,8 +59,8 @@ type node struct {
 	registry *prometheus.Registry
 
 	prober *nvml.Prober
-	cdi    *cdi.Writer   // nil if other software describes the GPUs to the runtime
-	ours   *coexist.Node // the prober's GPUs, less the GPUs of other software
+	cdi    *cdi.Writer     // nil if other software describes the GPUs to the runtime
+	ours   *coexist.Filter // the prober's GPUs, less the GPUs of other software
 	level  *enforcement.Node
 	pods   *nodepods.Pods
 	object *nodepods.Node
@@ -111,10 +111,10 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 		})
 		described = n.cdi
 	}
-	n.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, described, kubelet, events, log.Named("coexist"))
-	n.ours.Remember(choiceFile(cfg.kubeletDir))
+	n.ours = coexist.NewFilter(cfg.devices, cfg.resource(), usersInterval, described, kubelet, events, log.Named("coexist"))
+	n.ours.SetIndexRecord(choiceFile(cfg.kubeletDir))
 	if cfg.claims {
-		n.ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
+		n.ours.SetPublished(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	}
 	n.level = enforcement.NewNode(cfg.mode, levelInterval, n.ours, enforcement.Probes{
 		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
@@ -126,7 +126,7 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 		},
 	}, log.Named("enforcement"))
 	n.allocator = allocate(n)
-	n.ours.Retire(n.retired)
+	n.ours.SetRetired(n.retired)
 	if cfg.nriSocket != "" {
 		n.nri = nri.New(cfg.nriSocket, n.containers, log.Named("nri"))
 	}

@@ -72,15 +72,15 @@ func (u *Users) claim(namespace, pod, container string, uid types.UID) (uses boo
 // Container implements usage.Pods.
 func (u *Users) Container(id string) (pod placement.PodRef, name string, ok bool) {
 	pod, name, ok = u.Pods.Container(id)
-	if !ok || !u.Holds(pod.UID) {
+	if !ok || !u.HoldsMemory(pod.UID) {
 		return placement.PodRef{}, "", false
 	}
 	return pod, name, true
 }
 
-// Holds implements usage.Pods. A pod holds its claim from the preparation on, even before the watch delivers
+// HoldsMemory implements usage.Pods. A pod holds its claim from the preparation on, even before the watch delivers
 // the pod.
-func (u *Users) Holds(uid string) bool {
+func (u *Users) HoldsMemory(uid string) bool {
 	return slices.ContainsFunc(u.driver.Claims(), func(c Claim) bool { return c.Pod != nil && string(c.Pod.UID) == uid }) ||
 		slices.ContainsFunc(u.all(), func(p user) bool { return p.UID == uid })
 }

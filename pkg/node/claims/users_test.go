@@ -112,14 +112,14 @@ func TestWhoUsesClaims(t *testing.T) {
 		}
 	}
 	for uid, want := range map[string]bool{"uid-of-own": true, "uid-of-a": true, "uid-of-b": true, "uid-of-new": true, "uid-of-unmade": false, "uid-of-other": false, "uid-of-none": false} {
-		if got := u.Holds(uid); got != want {
+		if got := u.HoldsMemory(uid); got != want {
 			t.Errorf("holds(%s) %t, want %t", uid, got, want)
 		}
 	}
 	if err := r.undo(t, "uid-named"); err != nil {
 		t.Fatal(err)
 	}
-	if grants, _ := u.Grants(t.Context()); len(grants) != 2 || u.Holds("uid-of-b") {
+	if grants, _ := u.Grants(t.Context()); len(grants) != 2 || u.HoldsMemory("uid-of-b") {
 		t.Errorf("after a claim was given back: %v", grants)
 	}
 }

@@ -37,17 +37,17 @@ type Users interface {
 type Retired func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string
 
 const (
-	askTimeout = time.Second // per call to the kubelet
-	firstPause = time.Second // between two calls to a kubelet that has never answered
-	// firstPatience bounds the retries of the first call. Then the node publishes its GPUs as unhealthy.
-	firstPatience = 10 * time.Second
+	listTimeout        = time.Second // per call to the kubelet
+	firstRetryInterval = time.Second // between two calls to a kubelet that has never answered
+	// firstListTimeout bounds the retries of the first call. Then the node publishes its GPUs as unhealthy.
+	firstListTimeout = 10 * time.Second
 )
 
-// unanswered is the reason why GPUs accept no pods before the kubelet's first answer.
-const unanswered = "the kubelet has not reported yet which pods use it"
+// notListedReason is the reason why GPUs accept no pods before the kubelet's first answer.
+const notListedReason = "the kubelet has not reported yet which pods use it"
 
-// Node is an inventory stage that marks GPUs of other owners.
-type Node struct {
+// Filter is an inventory stage that marks GPUs of other owners.
+type Filter struct {
 	choice   choice
 	memory   string // the resource of GPU memory
 	interval time.Duration
@@ -56,41 +56,41 @@ type Node struct {
 	events   event.Events
 	log      *zap.Logger
 
-	others      *Published // nil if the node ignores other drivers
-	findRetired Retired    // nil if the node ignores retired protocols
+	published   *Published // nil if the filter ignores other drivers
+	findRetired Retired    // nil if the filter ignores retired protocols
 
 	// From the kubelet's last answer.
-	answered bool                  // the kubelet has answered at least once
-	taken    map[gpu.UUID]string   // pods that have the GPU as nvidia.com/gpu
-	old      string                // pods of gpushare
-	retired  map[gpu.UUID][]string // clients of a retired MPS protocol
-	reported map[gpu.UUID]bool     // GPUs with an event about their use by both plugins
+	listed       bool                  // the kubelet has answered at least once
+	nvidiaPods   map[gpu.UUID]string   // pods that have the GPU as nvidia.com/gpu
+	gpusharePods string                // pods of gpushare
+	retired      map[gpu.UUID][]string // clients of a retired MPS protocol
+	reported     map[gpu.UUID]bool     // GPUs with an event about their use by both plugins
 
 	inventory.Stage // marks GPUs of other owners
 }
 
-// NewNode returns a node that marks nothing until Run is called. Memory is the resource that gpumem offers.
-func NewNode(selector Selector, memory string, interval time.Duration, source inventory.Upstream, users Users, events event.Events, log *zap.Logger) *Node {
-	return &Node{
+// NewFilter returns a filter that marks nothing until Run is called. Memory is the resource that gpumem offers.
+func NewFilter(selector Selector, memory string, interval time.Duration, source inventory.Upstream, users Users, events event.Events, log *zap.Logger) *Filter {
+	return &Filter{
 		choice: choice{Selector: selector}, memory: memory, interval: interval, source: source, users: users, events: events, log: log,
 		Stage: inventory.NewStage(source),
 	}
 }
 
-// Heed makes the node mark GPUs while other drivers publish them. Call it before Run.
-func (n *Node) Heed(others *Published) { n.others = others }
+// SetPublished makes the filter mark GPUs while other drivers publish them. Call it before Run.
+func (n *Filter) SetPublished(published *Published) { n.published = published }
 
-// Remember sets the record of each GPU's first index, for later processes. Call it before Run.
-func (n *Node) Remember(record checkpoint.Store) {
+// SetIndexRecord sets the record of each GPU's first index, for later processes. Call it before Run.
+func (n *Filter) SetIndexRecord(record checkpoint.Store) {
 	n.choice.record = checkpoint.Bounded(record, maxReads)
 }
 
-// Retire makes the node mark GPUs while they have clients of a retired MPS protocol. Call it before Run.
-func (n *Node) Retire(find Retired) { n.findRetired = find }
+// SetRetired makes the filter mark GPUs while they have clients of a retired MPS protocol. Call it before Run.
+func (n *Filter) SetRetired(retired Retired) { n.findRetired = retired }
 
-// ours drops GPUs that the selector excludes, and marks GPUs in other use as unhealthy.
-func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
-	all := len(inv.Devices)
+// markForeign drops GPUs that the selector excludes, and marks GPUs in other use as unhealthy.
+func (n *Filter) markForeign(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+	total := len(inv.Devices)
 	selected := n.choice.apply(inv.Devices, n.log)
 	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !selected[d.UUID] })
 	inv.Links = slices.DeleteFunc(slices.Clone(inv.Links), func(l gpu.Link) bool {
@@ -98,42 +98,42 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		_, b := inv.Device(l.B)
 		return !a || !b
 	})
-	if len(inv.Devices) == 0 && all > 0 {
-		reason = fmt.Sprintf("none of the %d GPUs is among --devices", all)
+	if len(inv.Devices) == 0 && total > 0 {
+		reason = fmt.Sprintf("none of the %d GPUs is among --devices", total)
 	}
-	published := n.others.gpus()
+	published := n.published.gpus()
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
-		switch by := cmp.Or(published[d.UUID], published[d.Parent]); {
+		switch driver := cmp.Or(published[d.UUID], published[d.Parent]); {
 		case !d.Status.Works():
-		case !n.answered:
-			d.Status = gpu.Unhealthy(unanswered)
-		case n.old != "":
-			d.Status = gpu.Unhealthy("in use by pods that gpushare placed: " + n.old)
-		case n.taken[d.UUID] != "":
-			d.Status = gpu.Unhealthy("in use as nvidia.com/gpu by pod " + n.taken[d.UUID])
+		case !n.listed:
+			d.Status = gpu.Unhealthy(notListedReason)
+		case n.gpusharePods != "":
+			d.Status = gpu.Unhealthy("in use by pods that gpushare placed: " + n.gpusharePods)
+		case n.nvidiaPods[d.UUID] != "":
+			d.Status = gpu.Unhealthy("in use as nvidia.com/gpu by pod " + n.nvidiaPods[d.UUID])
 		case len(n.retired[d.UUID]) > 0:
 			d.Status = gpu.Unhealthy(retiredReason(n.retired[d.UUID]))
-		case by != "":
-			d.Status = gpu.Unhealthy("published by driver " + by + ", which hands it out")
+		case driver != "":
+			d.Status = gpu.Unhealthy("published by driver " + driver + ", which hands it out")
 		}
 	}
 	return inv, reason
 }
 
 // Run updates the inventory at an interval and when the source changes, until the context is done. It waits for
-// the source's first probe, and for the kubelet's first answer, up to firstPatience.
-func (n *Node) Run(ctx context.Context) error {
+// the source's first probe, and for the kubelet's first answer, up to firstListTimeout.
+func (n *Filter) Run(ctx context.Context) error {
 	n.Wait(ctx)
 	n.choice.load(ctx, n.log)
-	if n.others != nil {
-		if err := n.others.watch(ctx); err != nil {
+	if n.published != nil {
+		if err := n.published.watch(ctx); err != nil {
 			n.log.Info("GPUs that other drivers publish are unknown", zap.Error(err))
 			return nil
 		}
 	}
 	var failure error
-	err := wait.PollUntilContextTimeout(ctx, firstPause, firstPatience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, firstRetryInterval, firstListTimeout, true, func(ctx context.Context) (bool, error) {
 		inv, _, _ := n.source.Inventory()
 		failure = n.listUsers(ctx, inv)
 		return failure == nil || len(inv.Devices) == 0, nil
@@ -141,27 +141,27 @@ func (n *Node) Run(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		n.log.Warn("GPUs are unhealthy until the kubelet reports which pods use them", zap.Error(failure))
 	}
-	return n.Watch(ctx, n.interval, n.look)
+	return n.Watch(ctx, n.interval, n.refresh)
 }
 
-// look returns the inventory with the other uses in the kubelet's last answer.
-func (n *Node) look(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+// refresh returns the inventory with the other uses in the kubelet's last answer.
+func (n *Filter) refresh(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	if err := n.listUsers(ctx, inv); err != nil {
 		n.log.Debug("users of GPUs are unknown: the kubelet's last answer holds", zap.Error(err))
 	}
-	return n.ours(inv, reason)
+	return n.markForeign(inv, reason)
 }
 
 // listUsers records the users of GPUs from the kubelet's list.
-func (n *Node) listUsers(ctx context.Context, inv gpu.Inventory) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (n *Filter) listUsers(ctx context.Context, inv gpu.Inventory) error {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	users, err := n.users.Users(ctx)
 	if err != nil {
 		return err
 	}
-	n.answered = true
-	n.taken, n.old = takenBy(users), gpusharePods(users)
+	n.listed = true
+	n.nvidiaPods, n.gpusharePods = listNVIDIAPods(users), gpusharePods(users)
 	if n.findRetired != nil {
 		n.retired = n.findRetired(inv, users[n.memory])
 	}
@@ -171,21 +171,21 @@ func (n *Node) listUsers(ctx context.Context, inv gpu.Inventory) error {
 
 // retiredReason returns the reason for a GPU with clients of a retired MPS protocol, with the remedy.
 func retiredReason(clients []string) string {
-	return "clients of MPS protocol 3, which gpumem no longer runs, use it: delete " + firstNames(slices.Values(clients), 8)
+	return "clients of MPS protocol 3, which gpumem no longer runs, use it: delete " + abbreviateNames(slices.Values(clients), 8)
 }
 
-// firstNames returns at most most names, in alphabetical order, and the number of further names.
-func firstNames(names iter.Seq[string], most int) string {
-	all := slices.Sorted(names)
-	if len(all) <= most {
-		return strings.Join(all, ", ")
+// abbreviateNames returns up to `limit` names, in alphabetical order, and the number of further names.
+func abbreviateNames(names iter.Seq[string], limit int) string {
+	total := slices.Sorted(names)
+	if len(total) <= limit {
+		return strings.Join(total, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+	return fmt.Sprintf("%s and %d more", strings.Join(total[:limit], ", "), len(total)-limit)
 }
 
-// takenBy returns the pods with devices of NVIDIA's plugin: whole GPUs, replicas, and MIG instances. If several
+// listNVIDIAPods returns the pods with devices of NVIDIA's plugin: whole GPUs, replicas, and MIG instances. If several
 // pods share a GPU, it returns the last in alphabetical order, so that the inventory is stable.
-func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
+func listNVIDIAPods(users map[string]map[string]string) map[gpu.UUID]string {
 	taken := make(map[gpu.UUID]string)
 	for resource, by := range users {
 		if resource != "nvidia.com/gpu" && resource != "nvidia.com/gpu.shared" && !strings.HasPrefix(resource, "nvidia.com/mig-") {
@@ -209,11 +209,11 @@ func gpusharePods(users map[string]map[string]string) string {
 			}
 		}
 	}
-	return firstNames(maps.Keys(pods), 3)
+	return abbreviateNames(maps.Keys(pods), 3)
 }
 
 // reportConflicts records an Event for each GPU that both plugins have begun to allocate.
-func (n *Node) reportConflicts(inv gpu.Inventory, ours map[string]string) {
+func (n *Filter) reportConflicts(inv gpu.Inventory, ours map[string]string) {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
 		return // such a node offers nothing
@@ -224,22 +224,22 @@ func (n *Node) reportConflicts(inv gpu.Inventory, ours map[string]string) {
 			pods[device.UUID] = append(pods[device.UUID], pod)
 		}
 	}
-	both := make(map[gpu.UUID]bool)
+	conflicting := make(map[gpu.UUID]bool)
 	for _, d := range inv.Devices {
-		if n.taken[d.UUID] == "" || len(pods[d.UUID]) == 0 {
+		if n.nvidiaPods[d.UUID] == "" || len(pods[d.UUID]) == 0 {
 			continue
 		}
-		both[d.UUID] = true
+		conflicting[d.UUID] = true
 		if n.reported[d.UUID] {
 			continue
 		}
 		slices.Sort(pods[d.UUID])
-		n.log.Warn("GPU in use twice", zap.String("device", string(d.UUID)), zap.String("nvidia", n.taken[d.UUID]), zap.Strings("pods", pods[d.UUID]))
+		n.log.Warn("GPU in use twice", zap.String("device", string(d.UUID)), zap.String("nvidia", n.nvidiaPods[d.UUID]), zap.Strings("pods", pods[d.UUID]))
 		n.events.Node(event.Conflict, fmt.Sprintf(
 			"GPU %d (%s) is in use twice: as nvidia.com/gpu by pod %s, and as %s by %s. Delete one of them, and split the GPUs between the two device plugins.",
-			d.Index, d.UUID, n.taken[d.UUID], n.memory, strings.Join(pods[d.UUID], ", ")))
+			d.Index, d.UUID, n.nvidiaPods[d.UUID], n.memory, strings.Join(pods[d.UUID], ", ")))
 	}
-	n.reported = both
+	n.reported = conflicting
 }
 
 // Published tracks the GPUs of a node that other drivers of dynamic resource allocation publish.
@@ -250,7 +250,7 @@ type Published struct {
 	store cache.Store
 }
 
-// NewPublished returns a tracker for the GPUs of other drivers. It is empty until Node.Run watches them.
+// NewPublished returns a tracker for the GPUs of other drivers. It is empty until Filter.Run watches them.
 func NewPublished(client kubernetes.Interface, node, driver string) *Published {
 	return &Published{client: client, node: node, driver: driver}
 }

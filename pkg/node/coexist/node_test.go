@@ -76,7 +76,7 @@ func (e *events) Pod(placement.PodRef, event.OnPod, string) {}
 func (e *events) Node(of event.OnNode, note string) { *e = append(*e, of.Row().Reason+": "+note) }
 
 // offered renders the inventory in one line.
-func offered(n *Node) string {
+func offered(n *Filter) string {
 	inv, reason, _ := n.Inventory()
 	var out []string
 	for _, d := range inv.Devices {
@@ -89,7 +89,7 @@ func offered(n *Node) string {
 func TestGPUsInUseAreNotOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, said := &kubelet{}, &events{}
-		n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(2)), k, said, zaptest.NewLogger(t))
+		n := NewFilter(Selector{}, memory, 5*time.Second, prober(machine(2)), k, said, zaptest.NewLogger(t))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- n.Run(ctx) }()
@@ -156,7 +156,7 @@ func TestGPUsInUseAreNotOffered(t *testing.T) {
 // If the kubelet never answers, administrators must still see the reason.
 func TestGPUsAreNotOfferedBeforeTheFirstAnswer(t *testing.T) {
 	taken := map[string]map[string]string{"nvidia.com/gpu": {string(uuid(1)): "ml/train"}}
-	const ours, unhealthy = "0;1 in use as nvidia.com/gpu by pod ml/train;", "0 " + unanswered + ";1 " + unanswered + ";"
+	const ours, unhealthy = "0;1 in use as nvidia.com/gpu by pod ml/train;", "0 " + notListedReason + ";1 " + notListedReason + ";"
 	for name, tc := range map[string]struct {
 		gpus    int
 		silent  time.Duration // until the kubelet's first answer
@@ -177,7 +177,7 @@ func TestGPUsAreNotOfferedBeforeTheFirstAnswer(t *testing.T) {
 					k.tell(nil, errors.New("starting"))
 					time.AfterFunc(tc.silent, func() { k.tell(taken, nil) })
 				}
-				n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(tc.gpus)), k, &events{}, zaptest.NewLogger(t))
+				n := NewFilter(Selector{}, memory, 5*time.Second, prober(machine(tc.gpus)), k, &events{}, zaptest.NewLogger(t))
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				begin := time.Now()
@@ -218,7 +218,7 @@ func TestASilentKubeletIsLogged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				core, logged := observer.New(zap.DebugLevel)
-				n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(1)), &kubelet{err: tc.err}, &events{}, zap.New(core))
+				n := NewFilter(Selector{}, memory, 5*time.Second, prober(machine(1)), &kubelet{err: tc.err}, &events{}, zap.New(core))
 				ctx, cancel := context.WithTimeout(t.Context(), tc.stop)
 				defer cancel()
 				if err := n.Run(ctx); err != nil {
@@ -253,8 +253,8 @@ func TestSelector(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		n := NewNode(selector, memory, time.Second, prober(machine(4)), &kubelet{}, &events{}, zaptest.NewLogger(t))
-		n.Update(t.Context(), n.look)
+		n := NewFilter(selector, memory, time.Second, prober(machine(4)), &kubelet{}, &events{}, zaptest.NewLogger(t))
+		n.Update(t.Context(), n.refresh)
 		if got := offered(n); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
@@ -274,8 +274,8 @@ func TestLinksOfGPUsThatAreLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := NewNode(selector, memory, time.Second, prober(inv), &kubelet{}, &events{}, zaptest.NewLogger(t))
-	n.Update(t.Context(), n.look)
+	n := NewFilter(selector, memory, time.Second, prober(inv), &kubelet{}, &events{}, zaptest.NewLogger(t))
+	n.Update(t.Context(), n.refresh)
 	got, _, _ := n.Inventory()
 	if diff := cmp.Diff(inv.Links[:1], got.Links); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
@@ -295,7 +295,7 @@ func TestInstancesOfOthersAreTheirs(t *testing.T) {
 	if s, err := ParseSelector("*, !"); err == nil {
 		t.Errorf("%+v", s)
 	}
-	if taken := takenBy(map[string]map[string]string{"nvidia.com/mig-1g.5gb": {"MIG-x": "ml/theirs"}}); taken["MIG-x"] == "" {
+	if taken := listNVIDIAPods(map[string]map[string]string{"nvidia.com/mig-1g.5gb": {"MIG-x": "ml/theirs"}}); taken["MIG-x"] == "" {
 		t.Error("what is given away as nvidia.com/mig-1g.5gb is not seen")
 	}
 }
@@ -303,8 +303,8 @@ func TestInstancesOfOthersAreTheirs(t *testing.T) {
 // A GPU with clients of a retired MPS protocol accepts no new pods until the last of them has ended.
 func TestGPUsWithRetiredClientsAreNotOffered(t *testing.T) {
 	k := &kubelet{}
-	n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(2)), k, &events{}, zaptest.NewLogger(t))
-	n.Retire(func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string {
+	n := NewFilter(Selector{}, memory, 5*time.Second, prober(machine(2)), k, &events{}, zaptest.NewLogger(t))
+	n.SetRetired(func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string {
 		out := make(map[gpu.UUID][]string)
 		for _, pod := range held {
 			out[inv.Devices[1].UUID] = append(out[inv.Devices[1].UUID], pod)
@@ -328,7 +328,7 @@ func TestGPUsWithRetiredClientsAreNotOffered(t *testing.T) {
 		{nil, nil, "0;1;"},
 	} {
 		k.tell(map[string]map[string]string{memory: tc.held}, tc.err)
-		n.Update(t.Context(), n.look)
+		n.Update(t.Context(), n.refresh)
 		if got := offered(n); got != tc.want {
 			t.Errorf("pods %v: offered %q, want %q", tc.held, got, tc.want)
 		}
@@ -342,7 +342,7 @@ func TestAGPUInReplicasHasOneUser(t *testing.T) {
 		users["nvidia.com/gpu.shared"][fmt.Sprint("GPU-a::", i)] = fmt.Sprint("ml/p", i)
 	}
 	for range 100 {
-		if got := takenBy(users)["GPU-a"]; got != "ml/p7" {
+		if got := listNVIDIAPods(users)["GPU-a"]; got != "ml/p7" {
 			t.Fatalf("its user is %s, want ml/p7", got)
 		}
 	}
@@ -368,8 +368,8 @@ func runOnce(t *testing.T, list string, record checkpoint.Store, now gpu.Invento
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := NewNode(selector, memory, time.Second, prober(now), &kubelet{}, &events{}, zaptest.NewLogger(t))
-	n.Remember(record)
+	n := NewFilter(selector, memory, time.Second, prober(now), &kubelet{}, &events{}, zaptest.NewLogger(t))
+	n.SetIndexRecord(record)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
@@ -481,8 +481,8 @@ func TestARecordThatFails(t *testing.T) {
 					}
 					return nil, nil
 				}}
-				n := NewNode(selector, memory, time.Minute, prober(numbered(1, 0)), &kubelet{}, &events{}, zaptest.NewLogger(t))
-				n.Remember(record)
+				n := NewFilter(selector, memory, time.Minute, prober(numbered(1, 0)), &kubelet{}, &events{}, zaptest.NewLogger(t))
+				n.SetIndexRecord(record)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- n.Run(ctx) }()
@@ -503,21 +503,21 @@ func TestARecordThatFails(t *testing.T) {
 
 	full := true
 	core, logged := observer.New(zap.WarnLevel)
-	n := NewNode(selector, memory, time.Second, prober(numbered(1, 0)), &kubelet{}, &events{}, zap.New(core))
-	n.Remember(&disk{Store: file, fail: func() (read, write error) {
+	n := NewFilter(selector, memory, time.Second, prober(numbered(1, 0)), &kubelet{}, &events{}, zap.New(core))
+	n.SetIndexRecord(&disk{Store: file, fail: func() (read, write error) {
 		if full {
 			return nil, errors.New("no space left on device")
 		}
 		return nil, nil
 	}})
 	for range 3 {
-		n.Update(t.Context(), n.look)
+		n.Update(t.Context(), n.refresh)
 	}
 	if logged.Len() != 1 || offered(n) != "0;" {
 		t.Errorf("offered %s, logged %v", offered(n), logged.All())
 	}
 	full = false
-	n.Update(t.Context(), n.look)
+	n.Update(t.Context(), n.refresh)
 	if got := runOnce(t, "0", file, numbered(0, 1)); !slices.Equal(got, []int{1}) {
 		t.Errorf("GPUs %v after the file could be written", got)
 	}
@@ -538,7 +538,7 @@ func TestAnIndexSelectsTheGPUThatHadItFirst(t *testing.T) {
 		}
 		p := changing{inventory.NewLatest(gpu.Inventory{}, "")}
 		p.Set(machine(2), "")
-		n := NewNode(selector, memory, 5*time.Second, p, &kubelet{}, &events{}, zaptest.NewLogger(t))
+		n := NewFilter(selector, memory, 5*time.Second, p, &kubelet{}, &events{}, zaptest.NewLogger(t))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- n.Run(ctx) }()
@@ -562,7 +562,7 @@ func TestFirstNames(t *testing.T) {
 	for want, names := range map[string][]string{
 		"": nil, "a": {"a"}, "a, b": {"b", "a"}, "a, b and 1 more": {"c", "b", "a"}, "a, b and 2 more": {"d", "c", "b", "a"},
 	} {
-		if got := firstNames(slices.Values(names), 2); got != want {
+		if got := abbreviateNames(slices.Values(names), 2); got != want {
 			t.Errorf("%v: %q, want %q", names, got, want)
 		}
 	}

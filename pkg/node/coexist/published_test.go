@@ -30,8 +30,8 @@ func TestGPUsThatAnotherDriverPublishes(t *testing.T) {
 		)
 		gpus := machine(5)
 		gpus.Devices[4].Parent = uuid(1) // a MIG instance of that GPU
-		n := NewNode(Selector{}, memory, 5*time.Second, prober(gpus), &kubelet{}, &events{}, zaptest.NewLogger(t))
-		n.Heed(NewPublished(client, "n1", "gpumem.dev"))
+		n := NewFilter(Selector{}, memory, 5*time.Second, prober(gpus), &kubelet{}, &events{}, zaptest.NewLogger(t))
+		n.SetPublished(NewPublished(client, "n1", "gpumem.dev"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- n.Run(ctx) }()

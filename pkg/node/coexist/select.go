@@ -20,8 +20,8 @@ import (
 
 // Selector selects the GPUs of a node that gpumem offers. The zero value selects all.
 type Selector struct {
-	text             string
-	wanted, unwanted []string
+	text               string
+	included, excluded []string
 }
 
 // ParseSelector parses a comma-separated list of globs of UUIDs and indexes: "0,1", "GPU-4cc89e34*", "!3". A
@@ -37,9 +37,9 @@ func ParseSelector(s string) (Selector, error) {
 			return Selector{}, fmt.Errorf("%q: want UUIDs or indexes of GPUs, with * and ? as wildcards and ! before those to leave out, and commas between them", s)
 		}
 		if excludes {
-			out.unwanted = append(out.unwanted, bare)
+			out.excluded = append(out.excluded, bare)
 		} else {
-			out.wanted = append(out.wanted, bare)
+			out.included = append(out.included, bare)
 		}
 	}
 	return out, nil
@@ -53,30 +53,30 @@ func (s Selector) Selects(d gpu.Device) bool {
 		byParent, _ := path.Match(glob, string(d.Parent))
 		return byUUID || byIndex || byParent && d.Parent != ""
 	}
-	return !slices.ContainsFunc(s.unwanted, matches) && (len(s.wanted) == 0 || slices.ContainsFunc(s.wanted, matches))
+	return !slices.ContainsFunc(s.excluded, matches) && (len(s.included) == 0 || slices.ContainsFunc(s.included, matches))
 }
 
 // Selected returns the GPUs that a selector selects, by the indexes in the device plugin's record.
 func (s Selector) Selected(record checkpoint.Store, devices []gpu.Device) map[gpu.UUID]bool {
-	selected, _ := s.choose(devices, checkpoint.Peek[recorded](record, recordVersion).of(s))
+	selected, _ := s.selectGPUs(devices, checkpoint.Peek[recorded](record, recordVersion).indexesFor(s))
 	return selected
 }
 
-// choose returns the selected GPUs, and the index of each GPU for the selector. A GPU in the record `first`
+// selectGPUs returns the selected GPUs, and the index of each GPU for the selector. A GPU in the record `first`
 // keeps its recorded index. A new GPU gets its current index, unless a present GPU is recorded with that index:
 // then the new GPU gets -1. If an absent GPU is recorded with that index, the new GPU replaces the absent one.
-func (s Selector) choose(devices []gpu.Device, first map[gpu.UUID]int) (selected map[gpu.UUID]bool, indexes map[gpu.UUID]int) {
+func (s Selector) selectGPUs(devices []gpu.Device, recordedIndexes map[gpu.UUID]int) (selected map[gpu.UUID]bool, indexes map[gpu.UUID]int) {
 	selected, indexes = make(map[gpu.UUID]bool), make(map[gpu.UUID]int)
-	maps.Copy(indexes, first)
+	maps.Copy(indexes, recordedIndexes)
 	present, owner := make(map[gpu.UUID]bool), make(map[int]gpu.UUID)
 	for _, d := range devices {
 		present[d.UUID] = true
 	}
-	for id, index := range first {
+	for id, index := range recordedIndexes {
 		owner[index] = id
 	}
 	for _, d := range devices {
-		if _, known := first[d.UUID]; !known {
+		if _, known := recordedIndexes[d.UUID]; !known {
 			other, taken := owner[d.Index]
 			if indexes[d.UUID] = d.Index; taken && present[other] {
 				indexes[d.UUID] = -1
@@ -99,8 +99,8 @@ type recorded struct {
 	Indexes map[gpu.UUID]int `json:"indexes"` // -1 if another GPU had the index first
 }
 
-// of returns the indexes that were recorded for a selector, or nil if the record belongs to another one.
-func (r recorded) of(s Selector) map[gpu.UUID]int {
+// indexesFor returns the indexes that were recorded for a selector, or nil if the record belongs to another one.
+func (r recorded) indexesFor(s Selector) map[gpu.UUID]int {
 	if r.Devices != s.text {
 		return nil
 	}
@@ -130,14 +130,14 @@ func (c *choice) load(ctx context.Context, log *zap.Logger) {
 			log.Warn("no GPU is offered before the record of --devices is read", zap.Error(err))
 			return false, nil
 		}
-		c.indexes = state.of(c.Selector)
+		c.indexes = state.indexesFor(c.Selector)
 		return true, nil
 	})
 }
 
 // apply returns the selected GPUs, and records the indexes of new ones.
 func (c *choice) apply(devices []gpu.Device, log *zap.Logger) map[gpu.UUID]bool {
-	selected, indexes := c.choose(devices, c.indexes)
+	selected, indexes := c.selectGPUs(devices, c.indexes)
 	changed := !maps.Equal(indexes, c.indexes)
 	c.indexes = indexes
 	if c.record == nil || c.text == "" || !changed && !c.failed {

@@ -274,7 +274,7 @@ func TestAPodIsKnownByTheKubeletsUIDToo(t *testing.T) {
 				mirror.Annotations = map[string]string{"kubernetes.io/config.mirror": tc.mirrors}
 			}
 			p := watching(t, fake.NewClientset(mirror))
-			if got := p.Holds(tc.uid); got != tc.want {
+			if got := p.HoldsMemory(tc.uid); got != tc.want {
 				t.Errorf("holds %v, want %v", got, tc.want)
 			}
 		})

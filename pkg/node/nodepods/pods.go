@@ -333,8 +333,8 @@ func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool)
 	return e.pod.Pod, e.containers[id], ok
 }
 
-// Holds reports whether a pod holds GPU memory, by its UID or by the kubelet's UID of its static pod.
-func (p *Pods) Holds(uid string) bool {
+// HoldsMemory reports whether a pod holds GPU memory, by its UID or by the kubelet's UID of its static pod.
+func (p *Pods) HoldsMemory(uid string) bool {
 	_, ok := p.find(func(e entry) bool { return e.pod.Pod.UID == uid || e.static != "" && e.static == uid })
 	return ok
 }

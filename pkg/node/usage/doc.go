@@ -9,7 +9,7 @@
 //	process ──/proc/PID/cgroup──▶ pod UID, container ID
 //	container ID ──pod status──▶ namespace, pod, container ──PodResources──▶ grant
 //
-// A container exceeds its grant after it has used more, by more than the tolerance, at Looks consecutive
+// A container exceeds its grant after it has used more, by more than the tolerance, at ConfirmingSamples consecutive
 // probes. It is within its grant again after as many probes. Usage that varies around the limit is therefore
 // reported once. Watch records a Warning event on a pod that exceeds its grant, and evicts it with
 // --on-overuse=evict.

@@ -44,7 +44,7 @@ func TestUseIsRecordedSeldom(t *testing.T) {
 		} {
 			time.Sleep(step.wait)
 			to.written, to.err = nil, step.err
-			watch.look(t.Context(), on("GPU-a", process(inPod, step.used)))
+			watch.compareUsage(t.Context(), on("GPU-a", process(inPod, step.used)))
 			if got := strings.Join(to.written, ";"); got != step.want {
 				t.Errorf("%d MiB after %v: %q is written, want %q", step.used, step.wait, got, step.want)
 			}

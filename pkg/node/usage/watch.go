@@ -34,9 +34,9 @@ type Owners interface {
 type Pods interface {
 	// Container returns the pod and the name of a container by its ID.
 	Container(id string) (pod placement.PodRef, name string, ok bool)
-	// Holds reports whether a pod with this UID holds GPU memory. For a static pod, the UID is the kubelet's or
+	// HoldsMemory reports whether a pod with this UID holds GPU memory. For a static pod, the UID is the kubelet's or
 	// the API server's.
-	Holds(uid string) bool
+	HoldsMemory(uid string) bool
 	// Disruptions lists the pods that Kubernetes terminates, with a channel that is closed when the list may
 	// have changed.
 	Disruptions() (disrupted []Disruption, changed <-chan struct{})
@@ -88,7 +88,7 @@ type key struct {
 	device         gpu.UUID
 }
 
-func (s Sample) overUse() string {
+func (s Sample) describeOverUse() string {
 	return fmt.Sprintf("container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib)
 }
 
@@ -109,17 +109,17 @@ type Watch struct {
 	log    *zap.Logger
 
 	// Only Run uses the following fields.
-	tracker tracker
-	evicted map[string]bool // UIDs of pods that are evicted, or cannot be
-	peaks   map[key]uint64
-	known   map[int]bool // MPS servers, last known
-	records map[placement.PodRef]recorded
-	warned  map[string]bool // UIDs of terminating pods that were already reported
+	tracker    tracker
+	evicted    map[string]bool // UIDs of pods that are evicted, or cannot be
+	peaks      map[key]uint64
+	serverPIDs map[int]bool // MPS servers, last known
+	records    map[placement.PodRef]recorded
+	warned     map[string]bool // UIDs of terminating pods that were already reported
 
-	mu      sync.Mutex // guards the rest
-	samples []Sample
-	merged  map[gpu.UUID]uint64
-	blind   string
+	mu          sync.Mutex // guards the rest
+	samples     []Sample
+	merged      map[gpu.UUID]uint64
+	unavailable string
 }
 
 // New returns a watch.
@@ -127,7 +127,7 @@ func New(cfg Config, gpus GPUs, owners Owners, pods Pods, grants Grants, events 
 	return &Watch{
 		cfg: cfg, gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, log: log,
 		tracker: tracker{tolerance: uint64(max(0, cfg.ToleranceMiB)) * mib, states: make(map[key]state)},
-		evicted: make(map[string]bool), peaks: make(map[key]uint64), known: make(map[int]bool),
+		evicted: make(map[string]bool), peaks: make(map[key]uint64), serverPIDs: make(map[int]bool),
 		records: make(map[placement.PodRef]recorded),
 	}
 }
@@ -161,22 +161,22 @@ func (w *Watch) Run(ctx context.Context) error {
 	for {
 		processes, probed := w.gpus.Processes()
 		if processes != nil {
-			w.look(ctx, processes)
+			w.compareUsage(ctx, processes)
 		}
-		for waits := true; waits; {
+		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-probed:
-				waits = false
-			case <-w.warn():
+				waiting = false
+			case <-w.reportDisruptions():
 			}
 		}
 	}
 }
 
-// look compares the usage by one list of processes with the grants.
-func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Process) {
+// compareUsage compares the usage by one list of processes with the grants.
+func (w *Watch) compareUsage(ctx context.Context, processes map[gpu.UUID][]inventory.Process) {
 	asking, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	grants, err := w.grants.Grants(asking)
@@ -185,27 +185,27 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 		return
 	}
 	w.refreshServers(asking)
-	processes, merged := withoutServers(processes, w.known)
-	samples, foreign, blind := w.measure(processes, grants)
-	w.peak(samples)
+	processes, merged := withoutServers(processes, w.serverPIDs)
+	samples, foreign, unavailable := w.measure(processes, grants)
+	w.updatePeaks(samples)
 	w.mu.Lock()
-	was := w.blind
-	w.samples, w.merged, w.blind = samples, merged, blind
+	previous := w.unavailable
+	w.samples, w.merged, w.unavailable = samples, merged, unavailable
 	w.mu.Unlock()
-	if blind != "" && blind != was {
-		w.log.Warn("use is not known", zap.String("reason", blind))
+	if unavailable != "" && unavailable != previous {
+		w.log.Warn("use is not known", zap.String("reason", unavailable))
 	}
 	w.gpus.SetForeign(foreign)
-	gone, back, over := w.tracker.observe(samples)
-	for _, s := range gone {
+	exceeded, recovered, exceeding := w.tracker.observe(samples)
+	for _, s := range exceeded {
 		w.log.Warn("container uses more than it was granted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID), zap.String("container", s.Container),
 			zap.String("device", string(s.Device)), zap.Uint64("used_mib", s.Used/mib), zap.Uint64("granted_mib", s.Granted/mib))
-		w.events.Pod(s.Pod, event.OverUse, s.overUse())
+		w.events.Pod(s.Pod, event.OverUse, s.describeOverUse())
 	}
-	for _, s := range back {
+	for _, s := range recovered {
 		w.events.Pod(s.Pod, event.WithinGrant, fmt.Sprintf("container %s uses %d MiB of GPU %s, within the %d MiB that it was granted", s.Container, s.Used/mib, s.Device, s.Granted/mib))
 	}
-	w.evict(ctx, over)
+	w.evict(ctx, exceeding)
 	w.record(ctx, samples)
 }
 
@@ -216,14 +216,14 @@ func (w *Watch) refreshServers(ctx context.Context) {
 	if err != nil {
 		w.log.Debug("MPS servers not listed: the previous list stays valid", zap.Error(err))
 	} else {
-		clear(w.known)
+		clear(w.serverPIDs)
 	}
-	maps.Copy(w.known, servers)
+	maps.Copy(w.serverPIDs, servers)
 }
 
-// peak sets the peak of each sample, and drops the peaks of pods that no longer hold GPU memory.
-func (w *Watch) peak(samples []Sample) {
-	maps.DeleteFunc(w.peaks, func(k key, _ uint64) bool { return !w.pods.Holds(k.uid) })
+// updatePeaks sets the peak of each sample, and drops the peaks of pods that no longer hold GPU memory.
+func (w *Watch) updatePeaks(samples []Sample) {
+	maps.DeleteFunc(w.peaks, func(k key, _ uint64) bool { return !w.pods.HoldsMemory(k.uid) })
 	for i, s := range samples {
 		samples[i].Peak = max(w.peaks[s.key()], s.Used)
 		w.peaks[s.key()] = samples[i].Peak
@@ -232,25 +232,25 @@ func (w *Watch) peak(samples []Sample) {
 
 // evict requests the eviction of pods that exceed their grants, and retries after each probe until the API
 // server accepts.
-func (w *Watch) evict(ctx context.Context, over []Sample) {
+func (w *Watch) evict(ctx context.Context, exceeding []Sample) {
 	if !w.cfg.Evict {
 		return
 	}
 	maps.DeleteFunc(w.evicted, func(uid string, _ bool) bool {
-		return !slices.ContainsFunc(over, func(s Sample) bool { return s.Pod.UID == uid })
+		return !slices.ContainsFunc(exceeding, func(s Sample) bool { return s.Pod.UID == uid })
 	})
-	asked := maps.Clone(w.evicted)
-	for _, s := range over {
-		if asked[s.Pod.UID] {
+	handled := maps.Clone(w.evicted)
+	for _, s := range exceeding {
+		if handled[s.Pod.UID] {
 			continue
 		}
-		asked[s.Pod.UID] = true
+		handled[s.Pod.UID] = true
 		asking, cancel := context.WithTimeout(ctx, callTimeout)
 		err := w.pods.Evict(asking, s.Pod)
 		cancel()
 		if errors.Is(err, ErrStatic) {
 			w.evicted[s.Pod.UID] = true // a retry cannot succeed
-			w.events.Pod(s.Pod, event.NotEvicted, fmt.Sprintf("not evicted: %v; %s", ErrStatic, s.overUse()))
+			w.events.Pod(s.Pod, event.NotEvicted, fmt.Sprintf("not evicted: %v; %s", ErrStatic, s.describeOverUse()))
 		}
 		if err != nil {
 			w.log.Warn("pod not evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID), zap.Error(err))
@@ -258,7 +258,7 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 		}
 		w.evicted[s.Pod.UID] = true
 		w.log.Info("pod evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID))
-		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: %s", s.overUse()))
+		w.events.Pod(s.Pod, event.Evicted, fmt.Sprintf("evicted: %s", s.describeOverUse()))
 	}
 }
 
@@ -268,13 +268,13 @@ type Disruption struct {
 	Reason string // from the condition DisruptionTarget
 }
 
-// warn records one event for each terminating pod that holds GPU memory on a node with MPS clients (NVIDIA,
+// reportDisruptions records one event for each terminating pod that holds GPU memory on a node with MPS clients (NVIDIA,
 // "Multi-Process Service", Limitations). The channel is closed when the list may have changed.
-func (w *Watch) warn() (changed <-chan struct{}) {
+func (w *Watch) reportDisruptions() (changed <-chan struct{}) {
 	disrupted, changed := w.pods.Disruptions()
 	warned := make(map[string]bool)
 	for _, d := range disrupted {
-		if len(w.known) == 0 || !w.pods.Holds(d.Pod.UID) {
+		if len(w.serverPIDs) == 0 || !w.pods.HoldsMemory(d.Pod.UID) {
 			continue
 		}
 		warned[d.Pod.UID] = true
@@ -288,32 +288,32 @@ func (w *Watch) warn() (changed <-chan struct{}) {
 
 // withoutServers returns the processes without MPS servers. It also returns the memory of each GPU, in bytes,
 // that NVML counts as a server's, if it exceeds a server's own usage.
-func withoutServers(processes map[gpu.UUID][]inventory.Process, servers map[int]bool) (rest map[gpu.UUID][]inventory.Process, merged map[gpu.UUID]uint64) {
-	rest, merged = make(map[gpu.UUID][]inventory.Process), make(map[gpu.UUID]uint64)
+func withoutServers(processes map[gpu.UUID][]inventory.Process, servers map[int]bool) (remaining map[gpu.UUID][]inventory.Process, merged map[gpu.UUID]uint64) {
+	remaining, merged = make(map[gpu.UUID][]inventory.Process), make(map[gpu.UUID]uint64)
 	for device, list := range processes {
-		rest[device] = slices.DeleteFunc(slices.Clone(list), func(p inventory.Process) bool {
+		remaining[device] = slices.DeleteFunc(slices.Clone(list), func(p inventory.Process) bool {
 			if servers[p.PID] && p.Bytes > serverOwnMiB*mib {
 				merged[device] += p.Bytes
 			}
 			return servers[p.PID]
 		})
 	}
-	return rest, merged
+	return remaining, merged
 }
 
-// measure sums up the usage of containers with a grant, and foreign usage. It returns the reason in blind if no
+// measure sums up the usage of containers with a grant, and foreign usage. It returns the reason in unavailable if no
 // process is visible.
-func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Grant) (samples []Sample, foreign map[gpu.UUID]uint64, blind string) {
+func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Grant) (samples []Sample, foreign map[gpu.UUID]uint64, unavailable string) {
 	used := make(map[key]Sample)
 	foreign = make(map[gpu.UUID]uint64)
-	unseen, all := 0, 0
+	hidden, total := 0, 0
 	for device, list := range processes {
 		for _, p := range list {
-			all++
+			total++
 			owner, err := w.owners.Owner(p.PID)
 			switch {
 			case errors.Is(err, ErrGone):
-				unseen++
+				hidden++
 				continue
 			case err != nil:
 				w.log.Debug("process not attributed", zap.Int("pid", p.PID), zap.Error(err))
@@ -324,7 +324,7 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 			granted := false
 			s.Granted, granted = grantOf(grants, s)
 			switch {
-			case !ok && owner.Pod != "" && w.pods.Holds(owner.Pod):
+			case !ok && owner.Pod != "" && w.pods.HoldsMemory(owner.Pod):
 				continue // it has just started, and the pod's status lacks it
 			case !ok || !granted:
 				foreign[device] += p.Bytes
@@ -342,10 +342,10 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 		samples = append(samples, s)
 	}
 	slices.SortFunc(samples, compareSamples)
-	if all > 0 && unseen == all {
-		blind = fmt.Sprintf("none of the %d processes that NVML lists is seen here: the plugin does not share the host's process IDs", all)
+	if total > 0 && hidden == total {
+		unavailable = fmt.Sprintf("none of the %d processes that NVML lists is seen here: the plugin does not share the host's process IDs", total)
 	}
-	return samples, foreign, blind
+	return samples, foreign, unavailable
 }
 
 // sum adds two numbers; nil means unknown.
@@ -380,7 +380,7 @@ const (
 // recorded is the last write for a pod.
 type recorded struct {
 	used, peak int64 // MiB
-	at         time.Time
+	writtenAt  time.Time
 }
 
 // record publishes the usage of pods if it has changed and their last write is old enough. Failed writes count
@@ -388,21 +388,21 @@ type recorded struct {
 func (w *Watch) record(ctx context.Context, samples []Sample) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	maps.DeleteFunc(w.records, func(ref placement.PodRef, _ recorded) bool { return !w.pods.Holds(ref.UID) })
+	maps.DeleteFunc(w.records, func(ref placement.PodRef, _ recorded) bool { return !w.pods.HoldsMemory(ref.UID) })
 	sums := make(map[placement.PodRef]recorded)
 	for _, s := range samples {
 		sum := sums[s.Pod]
-		sum.used, sum.peak, sum.at = sum.used+int64(s.Used/mib), sum.peak+int64(s.Peak/mib), time.Now()
+		sum.used, sum.peak, sum.writtenAt = sum.used+int64(s.Used/mib), sum.peak+int64(s.Peak/mib), time.Now()
 		sums[s.Pod] = sum
 	}
-	for ref, now := range sums {
-		now.used, now.peak = roundUp(now.used), roundUp(now.peak)
-		was, known := w.records[ref]
-		if known && (now.at.Sub(was.at) < recordInterval || now.used == was.used && now.peak == was.peak) {
+	for ref, current := range sums {
+		current.used, current.peak = roundUp(current.used), roundUp(current.peak)
+		previous, known := w.records[ref]
+		if known && (current.writtenAt.Sub(previous.writtenAt) < recordInterval || current.used == previous.used && current.peak == previous.peak) {
 			continue
 		}
-		w.records[ref] = now
-		if err := w.pods.RecordUse(ctx, ref, now.used, now.peak); err != nil {
+		w.records[ref] = current
+		if err := w.pods.RecordUse(ctx, ref, current.used, current.peak); err != nil {
 			w.log.Debug("the use of a pod is not recorded", zap.Stringer("pod", ref), zap.Error(err))
 		}
 	}
@@ -410,8 +410,8 @@ func (w *Watch) record(ctx context.Context, samples []Sample) {
 
 func roundUp(mib int64) int64 { return (mib + recordStepMiB - 1) / recordStepMiB * recordStepMiB }
 
-// Looks is the number of consecutive samples that change a container's state to over its grant, or back.
-const Looks = 3
+// ConfirmingSamples is the number of consecutive samples after which a container counts as exceeding its grant, or as within it again.
+const ConfirmingSamples = 3
 
 // tracker records which containers are over their grants.
 type tracker struct {
@@ -420,37 +420,37 @@ type tracker struct {
 }
 
 type state struct {
-	over  bool
-	other int // consecutive samples that contradict over
+	exceeding     bool
+	contradicting int // consecutive samples that contradict exceeding
 }
 
 // observe returns the containers that have newly exceeded their grants, those that are within them again, and
 // all that currently exceed them.
-func (t *tracker) observe(samples []Sample) (gone, back, over []Sample) {
+func (t *tracker) observe(samples []Sample) (exceeded, recovered, exceeding []Sample) {
 	seen := make(map[key]bool)
 	for _, s := range samples {
 		seen[s.key()] = true
-		was := t.states[s.key()]
-		now := was
-		if exceeds := s.Used > s.Granted && s.Used-s.Granted > t.tolerance; exceeds == was.over {
-			now.other = 0
-		} else if now.other++; now.other >= Looks {
-			now = state{over: exceeds}
+		previous := t.states[s.key()]
+		current := previous
+		if exceeds := s.Used > s.Granted && s.Used-s.Granted > t.tolerance; exceeds == previous.exceeding {
+			current.contradicting = 0
+		} else if current.contradicting++; current.contradicting >= ConfirmingSamples {
+			current = state{exceeding: exceeds}
 		}
-		t.states[s.key()] = now
+		t.states[s.key()] = current
 		switch {
-		case now.over && !was.over:
-			gone = append(gone, s)
-		case !now.over && was.over:
-			back = append(back, s)
+		case current.exceeding && !previous.exceeding:
+			exceeded = append(exceeded, s)
+		case !current.exceeding && previous.exceeding:
+			recovered = append(recovered, s)
 		}
-		if now.over {
-			over = append(over, s)
+		if current.exceeding {
+			exceeding = append(exceeding, s)
 		}
 	}
 	maps.DeleteFunc(t.states, func(k key, _ state) bool { return !seen[k] })
-	for _, list := range [][]Sample{gone, back, over} {
+	for _, list := range [][]Sample{exceeded, recovered, exceeding} {
 		slices.SortFunc(list, compareSamples)
 	}
-	return gone, back, over
+	return exceeded, recovered, exceeding
 }

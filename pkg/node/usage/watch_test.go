@@ -61,7 +61,7 @@ func (w *world) Container(id string) (placement.PodRef, string, bool) {
 	return placement.PodRef{}, "", false
 }
 
-func (w *world) Holds(uid string) bool { return uid == podUID }
+func (w *world) HoldsMemory(uid string) bool { return uid == podUID }
 
 func (w *world) Grants(context.Context) ([]Grant, error) {
 	if w.deaf {
@@ -130,7 +130,7 @@ func on(device gpu.UUID, processes ...inventory.Process) map[gpu.UUID][]inventor
 
 func TestWhoUsesWhat(t *testing.T) {
 	w, watch := newWorld()
-	watch.look(t.Context(), map[gpu.UUID][]inventory.Process{
+	watch.compareUsage(t.Context(), map[gpu.UUID][]inventory.Process{
 		"GPU-a": {process(inPod, 300), process(inPodToo, 200), process(started, 50), process(stranger, 7), process(ofTheHost, 5), process(99, 1)},
 		"GPU-b": {process(inPod, 1), process(ofTheHost, 9)},
 	})
@@ -145,19 +145,19 @@ func TestWhoUsesWhat(t *testing.T) {
 	if diff := cmp.Diff(map[gpu.UUID]uint64{"GPU-a": 12 * mib, "GPU-b": 9 * mib}, w.foreign); diff != "" {
 		t.Errorf("foreign (-want +got):\n%s", diff)
 	}
-	if watch.blind != "" {
-		t.Errorf("blind: %s", watch.blind)
+	if watch.unavailable != "" {
+		t.Errorf("blind: %s", watch.unavailable)
 	}
 
 	w.deaf = true
-	watch.look(t.Context(), on("GPU-a"))
+	watch.compareUsage(t.Context(), on("GPU-a"))
 	if len(watch.Samples()) != 2 || w.foreign["GPU-a"] != 12*mib {
 		t.Error("something was concluded although the kubelet does not tell what it has given")
 	}
 	w.deaf = false
-	watch.look(t.Context(), on("GPU-a", process(98, 5), process(99, 5)))
-	if watch.blind == "" || len(w.foreign) != 0 {
-		t.Errorf("no process is seen: blind %q, foreign %v", watch.blind, w.foreign)
+	watch.compareUsage(t.Context(), on("GPU-a", process(98, 5), process(99, 5)))
+	if watch.unavailable == "" || len(w.foreign) != 0 {
+		t.Errorf("no process is seen: blind %q, foreign %v", watch.unavailable, w.foreign)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestAnMPSServerIsNotForeign(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, watch := newWorld()
 			watch.cfg.Servers = serve(tc.server)
-			watch.look(t.Context(), on("GPU-a", process(inPod, 300), process(stranger, tc.bytes), process(ofTheHost, 5)))
+			watch.compareUsage(t.Context(), on("GPU-a", process(inPod, 300), process(stranger, tc.bytes), process(ofTheHost, 5)))
 			if diff := cmp.Diff(tc.foreign, w.foreign); diff != "" {
 				t.Errorf("foreign (-want +got):\n%s", diff)
 			}
@@ -210,7 +210,7 @@ func TestAnMPSServerStaysKnownWhileItsSupervisorIsSilent(t *testing.T) {
 		{nil, nil, map[gpu.UUID]uint64{"GPU-a": 3005 * mib}},
 	} {
 		servers, err = step.servers, step.err
-		watch.look(t.Context(), on("GPU-a", process(stranger, 3000), process(ofTheHost, 5)))
+		watch.compareUsage(t.Context(), on("GPU-a", process(stranger, 3000), process(ofTheHost, 5)))
 		if diff := cmp.Diff(step.foreign, w.foreign); diff != "" {
 			t.Errorf("look %d: foreign (-want +got):\n%s", i, diff)
 		}
@@ -233,7 +233,7 @@ func TestHowMuchContainersUseAGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, watch := newWorld()
-			watch.look(t.Context(), on("GPU-a", tc.processes...))
+			watch.compareUsage(t.Context(), on("GPU-a", tc.processes...))
 			samples := watch.Samples()
 			if len(samples) != 1 {
 				t.Fatalf("samples: %+v", samples)
@@ -247,7 +247,7 @@ func TestHowMuchContainersUseAGPU(t *testing.T) {
 
 func TestAStaticPodIsNotForeign(t *testing.T) {
 	w, watch := newWorld()
-	watch.look(t.Context(), on("GPU-a", process(inStatic, 300), process(inPod, 200)))
+	watch.compareUsage(t.Context(), on("GPU-a", process(inStatic, 300), process(inPod, 200)))
 	pod := placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}
 	want := []Sample{{Pod: pod, Container: "main", Device: "GPU-a", Used: 500 * mib, Granted: 1000 * mib, Peak: 500 * mib}}
 	if diff := cmp.Diff(want, watch.Samples()); diff != "" || len(w.foreign) > 0 {
@@ -259,7 +259,7 @@ func TestAStaticPodIsNotForeign(t *testing.T) {
 func TestAContainerWithoutAGrantIsForeign(t *testing.T) {
 	w, watch := newWorld()
 	w.sidecar = true
-	watch.look(t.Context(), on("GPU-a", process(inPod, 500), process(started, 9000)))
+	watch.compareUsage(t.Context(), on("GPU-a", process(inPod, 500), process(started, 9000)))
 	if got := watch.Samples(); len(got) != 1 || got[0].Used != 500*mib || w.foreign["GPU-a"] != 9000*mib {
 		t.Errorf("samples %v, foreign %v", got, w.foreign)
 	}
@@ -269,7 +269,7 @@ func TestOverUseIsToldOnce(t *testing.T) {
 	w, watch := newWorld()
 	look := func(used ...uint64) {
 		for _, u := range used {
-			watch.look(t.Context(), on("GPU-a", process(inPod, u)))
+			watch.compareUsage(t.Context(), on("GPU-a", process(inPod, u)))
 		}
 	}
 	look(1100, 1100, 1100, 1100) // within the tolerance
@@ -292,7 +292,7 @@ func TestOverUseIsToldOnce(t *testing.T) {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	look(2000, 2000)
-	watch.look(t.Context(), on("GPU-a")) // the process has ended
+	watch.compareUsage(t.Context(), on("GPU-a")) // the process has ended
 	look(2000, 2000)
 	if events := w.takeEvents(); len(events) != 0 {
 		t.Errorf("what was known of a process that has ended counts: %v", events)
@@ -305,10 +305,10 @@ func TestEviction(t *testing.T) {
 	w.budget = errors.New("a disruption budget")
 	look := func(n int) {
 		for range n {
-			watch.look(t.Context(), map[gpu.UUID][]inventory.Process{"GPU-a": {process(inPod, 2000)}, "GPU-b": {process(inPod, 2000)}})
+			watch.compareUsage(t.Context(), map[gpu.UUID][]inventory.Process{"GPU-a": {process(inPod, 2000)}, "GPU-b": {process(inPod, 2000)}})
 		}
 	}
-	look(Looks)
+	look(ConfirmingSamples)
 	if len(w.evicted) != 0 {
 		t.Fatalf("evicted %v", w.evicted)
 	}
@@ -318,8 +318,8 @@ func TestEviction(t *testing.T) {
 		t.Errorf("evicted %v; want the pod, once", w.evicted)
 	}
 	w.takeEvents()
-	for range Looks {
-		watch.look(t.Context(), on("GPU-a"))
+	for range ConfirmingSamples {
+		watch.compareUsage(t.Context(), on("GPU-a"))
 	}
 	if len(w.evicted) != 1 {
 		t.Errorf("evicted again: %v", w.evicted)
@@ -365,8 +365,8 @@ func TestAStaticPodIsNotEvicted(t *testing.T) {
 	w, watch := newWorld()
 	watch.cfg.Evict = true
 	w.budget = fmt.Errorf("pod ns/p: %w", ErrStatic)
-	for range 3 * Looks {
-		watch.look(t.Context(), on("GPU-a", process(inPod, 3000)))
+	for range 3 * ConfirmingSamples {
+		watch.compareUsage(t.Context(), on("GPU-a", process(inPod, 3000)))
 	}
 	told := slices.DeleteFunc(w.takeEvents(), func(e string) bool {
 		return !strings.Contains(e, "GPUMemoryNotEvicted: not evicted: it is a static pod")
@@ -379,7 +379,7 @@ func TestAStaticPodIsNotEvicted(t *testing.T) {
 func TestThePeakIsKept(t *testing.T) {
 	_, watch := newWorld()
 	for _, look := range []struct{ used, peak uint64 }{{300, 300}, {500, 500}, {200, 500}} {
-		watch.look(t.Context(), map[gpu.UUID][]inventory.Process{"GPU-a": {process(inPod, look.used)}})
+		watch.compareUsage(t.Context(), map[gpu.UUID][]inventory.Process{"GPU-a": {process(inPod, look.used)}})
 		samples := watch.Samples()
 		if len(samples) != 1 || samples[0].Used != look.used*mib || samples[0].Peak != look.peak*mib {
 			t.Errorf("%+v, want %d MiB with a peak of %d", samples, look.used, look.peak)
@@ -399,7 +399,7 @@ func TestSamplesAreReadDuringALook(t *testing.T) {
 			go func() {
 				defer close(done)
 				for range 100 {
-					watch.look(t.Context(), on("GPU-a", process(inPod, 100)))
+					watch.compareUsage(t.Context(), on("GPU-a", process(inPod, 100)))
 				}
 			}()
 			for {
