@@ -15,7 +15,7 @@ import (
 // byClaims returns a function that creates the allocator of claims. Uid belongs to the node's object.
 func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.UID) func(*node) allocator {
 	return func(n *node) allocator {
-		n.pods.ByClaims()
+		n.pods.SelectClaims()
 		log := n.log.Named("claims")
 		offers := grants.NewOffers(n.level, !n.cores)
 		driver := claims.New(claims.Config{
@@ -24,7 +24,7 @@ func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.U
 		}, offers, disk, prepared, log)
 		// Cordoned GPUs accept no new claims. Neither does any GPU of a node whose label requests another API.
 		closed := func() (ids []gpu.UUID, all bool, changed <-chan struct{}) {
-			said, changed := n.object.Said()
+			said, changed := n.object.Settings()
 			return said.Cordoned, said.API != api.ByClaims, changed
 		}
 		runner := claims.NewRunner(driver, n.client, n.kubeletRootDir, uid, closed, log)

@@ -12,7 +12,7 @@ import (
 
 // byResource returns the allocator of the extended resource: the kubelet's device plugin.
 func byResource(n *node) allocator {
-	n.pods.InShares(n.inShares())
+	n.pods.SelectShares(n.inShares())
 	dir := filepath.Join(n.kubeletDir, "device-plugins")
 	cfg := n.config.plugin
 	cfg.Ready, cfg.Kernel, cfg.Cordoned = n.level.Ready, n.level, n.object.Cordoned

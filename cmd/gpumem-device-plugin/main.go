@@ -114,7 +114,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
 	n := newNode(log, cfg, client, kubelet, events, published, allocate)
-	n.object.Serve(is.api, cfg.apis())
+	n.object.SetAPIs(is.api, cfg.apis())
 	for _, run := range n.start(listener) {
 		group.Go(func() error { return run(ctx) })
 	}

@@ -63,7 +63,7 @@ type node struct {
 	ours   *coexist.Filter // the prober's GPUs, less the GPUs of other software
 	level  *enforcement.Node
 	pods   *nodepods.Pods
-	object *nodepods.Node
+	object *nodepods.Publisher
 	nri    *nri.Plugin // nil if NRI is off
 	usage  *usage.Watch
 
@@ -92,7 +92,7 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 	n := &node{
 		config: cfg, log: log, client: client, kubelet: kubelet, events: events, registry: metrics.NewRegistry(version),
 		pods:   nodepods.NewPods(client, cfg.names, cfg.nodeName, log.Named("pods")),
-		object: nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node")),
+		object: nodepods.NewPublisher(client, cfg.names, cfg.nodeName, log.Named("node")),
 	}
 	open := nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot)
 	n.prober = nvml.New(nvml.Config{
@@ -246,7 +246,7 @@ func (n *node) until(ctx context.Context, other func(label string) bool) <-chan 
 		case <-n.object.Read():
 		}
 		asked := func() (bool, <-chan struct{}) {
-			said, changed := n.object.Said()
+			said, changed := n.object.Settings()
 			return other(said.API), changed
 		}
 		if replaced(ctx, asked, n.allocated) {

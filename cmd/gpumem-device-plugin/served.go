@@ -55,7 +55,7 @@ func (c config) canServe(is served, claimers []string) error {
 // choose returns the API and the unit of the node, and a reason if they differ from the label and the flags.
 // The node keeps its former API and unit while pods or claims hold memory through them. Otherwise both APIs
 // could allocate the same memory, and the pods' limits and slots would not match the unit.
-func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) (is served, unchanged string) {
+func (c config) choose(seen nodepods.Snapshot, prepared map[types.UID]claims.Claim) (is served, unchanged string) {
 	wanted := c.wants(seen.Labels[c.names.API()])
 	was, left := c.former(seen, prepared)
 	switch {
@@ -71,7 +71,7 @@ func (c config) choose(seen nodepods.Seen, prepared map[types.UID]claims.Claim) 
 }
 
 // former returns the last API and unit of the node, and the pods or claims that still hold memory through them.
-func (c config) former(seen nodepods.Seen, prepared map[types.UID]claims.Claim) (was served, left []string) {
+func (c config) former(seen nodepods.Snapshot, prepared map[types.UID]claims.Claim) (was served, left []string) {
 	for _, claim := range prepared {
 		if was = (served{api.ByClaims, c.unitMiB}); claim.InShares() {
 			was.unitMiB = 0
@@ -184,12 +184,12 @@ func retry[T any](ctx context.Context, pause time.Duration, log *zap.Logger, fai
 // look reads the node's labels, its pods and its last inventory. If labels can select an API or a unit, look
 // waits for the API server. Otherwise it tries once, because the plugin must also serve containers that restart
 // while the API server is unreachable.
-func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Seen, ok bool) {
-	return retry(ctx, stepRetry, log, "the node is not known yet", func(ctx context.Context) (nodepods.Seen, error) {
-		seen, err := nodepods.Look(ctx, client, cfg.names, cfg.nodeName)
+func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Snapshot, ok bool) {
+	return retry(ctx, stepRetry, log, "the node is not known yet", func(ctx context.Context) (nodepods.Snapshot, error) {
+		seen, err := nodepods.ReadSnapshot(ctx, client, cfg.names, cfg.nodeName)
 		if err != nil && len(cfg.apis()) == 0 {
 			log.Warn("the node is not known", zap.String("node", cfg.nodeName), zap.Error(err))
-			return nodepods.Seen{}, nil
+			return nodepods.Snapshot{}, nil
 		}
 		return seen, err
 	})
@@ -197,14 +197,14 @@ func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.In
 
 // lastInventory returns a function that returns the last published inventory. If the first read has failed, it
 // reads the node again, because the capacity of a GPU depends on that inventory.
-func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, seen nodepods.Seen) func(context.Context) gpu.Inventory {
+func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, seen nodepods.Snapshot) func(context.Context) gpu.Inventory {
 	var once sync.Once
 	return func(ctx context.Context) gpu.Inventory {
 		once.Do(func() {
 			if seen.UID != "" {
 				return
 			}
-			again, err := nodepods.Look(ctx, client, c.names, c.nodeName)
+			again, err := nodepods.ReadSnapshot(ctx, client, c.names, c.nodeName)
 			if err != nil {
 				log.Warn("the last inventory is not known", zap.String("node", c.nodeName), zap.Error(err))
 			}

@@ -79,7 +79,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 	p.starting = false
 	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real.Server, gpu.Cores: p.real.Server.Cores()}
 	p.known = nodepods.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
-	p.known.InShares(m.shares)
+	p.known.SelectShares(m.shares)
 	_, _, p.news = p.known.Pods()
 	p.pods = w.api.watchPods(p.process, p.name+" pods", p.known.Handler(), func(pod *v1.Pod) bool {
 		return pod.Spec.NodeName == m.name && notTerminal(pod)
@@ -97,7 +97,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 	return p
 }
 
-// cordoned is what nodepods.Node says of the node that the plugin watches.
+// cordoned is the state that nodepods.Publisher reads of the node that the plugin watches.
 func (p *plugin) cordoned() []gpu.UUID {
 	defer p.w.lock()()
 	if node := p.nodes.store[p.m.name]; node != nil {
@@ -505,7 +505,7 @@ func (w *World) sendDevices() {
 }
 
 // ensureInventory writes the node's annotation when it is not what it should
-// be, as nodepods.Node does.
+// be, as nodepods.Publisher does.
 func (p *plugin) ensureInventory() {
 	w := p.w
 	node := p.nodes.store[p.m.name]

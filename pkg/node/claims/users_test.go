@@ -47,7 +47,7 @@ func listed(t *testing.T, pods ...*v1.Pod) *nodepods.Pods {
 		t.Fatal(err)
 	}
 	watched := nodepods.NewPods(client, names, node, zap.NewNop())
-	watched.ByClaims()
+	watched.SelectClaims()
 	go func() { _ = watched.Run(t.Context()) }()
 	for watched.Missing() != "" {
 		_, _, changed := watched.Pods()

@@ -62,7 +62,7 @@ func trimClaims(out, pod *v1.Pod) {
 
 // ReadClaims reads the ResourceClaims of a node's pods from the API server. It omits claims that do not exist.
 func ReadClaims(ctx context.Context, client kubernetes.Interface, node string) (claims []*resourceapi.ResourceClaim, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	pods, err := listPods(ctx, client, node)
 	if err != nil {

@@ -31,7 +31,7 @@ func TestConditionSaysWhichGPUsHaveFailed(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"},
 		Status:     v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}},
 	})
-	n := NewNode(client, names(t), "n1", zap.NewNop())
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
 	ensure := func(inv gpu.Inventory) *v1.NodeCondition {
 		t.Helper()
 		node, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
@@ -80,7 +80,7 @@ func TestTransitionTimeIsThatOfTheStatus(t *testing.T) {
 	has.LastTransitionTime = long
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{Conditions: []v1.NodeCondition{has}}}
 	client := fake.NewClientset(node)
-	n := NewNode(client, names(t), "n1", zap.NewNop())
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
 	for _, tc := range []struct {
 		inv  gpu.Inventory
 		kept bool
@@ -100,7 +100,7 @@ func TestTransitionTimeIsThatOfTheStatus(t *testing.T) {
 
 func TestCordonedGPUsAreHeeded(t *testing.T) {
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{"gpumem.dev/cordoned-gpus": "GPU-bbbbbbbb, GPU-gone"}}})
-	n := NewNode(client, names(t), "n1", zap.NewNop())
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -118,7 +118,7 @@ func TestCordonedGPUsAreHeeded(t *testing.T) {
 
 func TestAConditionThatIsNotWrittenIsAnError(t *testing.T) {
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	n := NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop()) // the API server has no such node
+	n := NewPublisher(fake.NewClientset(), names(t), "n1", zap.NewNop()) // the API server has no such node
 	if err := n.writeCondition(t.Context(), node, inventory(gpu0)); err == nil {
 		t.Error("the write succeeded")
 	}

@@ -7,10 +7,10 @@
 //     of each container on a node that allocates by claims. Refresh lists the pods immediately, because a watch
 //     may lag. Correct and RecordUse patch annotations of one pod, and change nothing else. Evict requests an
 //     eviction.
-//   - Node watches the node's object. It writes the inventory annotation whenever it differs from the node's
+//   - Publisher watches the node's object. It writes the inventory annotation whenever it differs from the node's
 //     offer: when the GPUs change, when somebody edits it, or when the object is recreated. It maintains the
 //     condition of the GPUs' health in the same way, and reads the list of cordoned GPUs. The inventory
-//     contains the grants of pods whose annotations show less; Node updates these at most once a second. It
+//     contains the grants of pods whose annotations show less; Publisher updates these at most once a second. It
 //     writes nothing before they are known. After Withdraw, its last write stops all GPUs from accepting new
 //     pods.
 //   - Events records Events on pods and on the node.

@@ -37,20 +37,20 @@ func NewEvents(ctx context.Context, client kubernetes.Interface, component, node
 }
 
 // Pod records an event on a pod.
-func (e *Events) Pod(ref placement.PodRef, of event.OnPod, note string) {
+func (e *Events) Pod(ref placement.PodRef, row event.OnPod, note string) {
 	e.record(&v1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID),
-	}, of.Row(), note)
+	}, row.Row(), note)
 }
 
 // Node records an event on the node.
-func (e *Events) Node(of event.OnNode, note string) {
+func (e *Events) Node(row event.OnNode, note string) {
 	// The kubelet also sets the name as UID, and kubectl searches for it.
-	e.record(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)}, of.Row(), note)
+	e.record(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)}, row.Row(), note)
 }
 
-func (e *Events) record(regarding runtime.Object, of event.Row, note string) {
-	e.recorder.Eventf(regarding, nil, of.Type, of.Reason, action(note), "%s", strings.ToValidUTF8(note[:min(len(note), maxNote)], ""))
+func (e *Events) record(regarding runtime.Object, row event.Row, note string) {
+	e.recorder.Eventf(regarding, nil, row.Type, row.Reason, action(note), "%s", strings.ToValidUTF8(note[:min(len(note), maxNote)], ""))
 }
 
 // action returns an action that is unique to the note. The recorder merges events that differ only in their

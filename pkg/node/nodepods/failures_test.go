@@ -75,14 +75,14 @@ func TestClientsStopped(t *testing.T) {
 		"those of another node are": {[]runtime.Object{node("n1", "true"), node("n2", "paused-for-driver-upgrade")}, false},
 		"no node":                   {nil, false},
 	} {
-		got, err := NewNode(fake.NewClientset(tc.nodes...), names(t), "n1", zap.NewNop()).ClientsStopped(t.Context())
+		got, err := NewPublisher(fake.NewClientset(tc.nodes...), names(t), "n1", zap.NewNop()).ClientsStopped(t.Context())
 		if got != tc.want || err != nil {
 			t.Errorf("%s: %t, %v", name, got, err)
 		}
 	}
 	client := fake.NewClientset(node("n1", "true"))
 	client.PrependReactor("list", "nodes", failing)
-	if _, err := NewNode(client, names(t), "n1", zap.NewNop()).ClientsStopped(t.Context()); err == nil {
+	if _, err := NewPublisher(client, names(t), "n1", zap.NewNop()).ClientsStopped(t.Context()); err == nil {
 		t.Error("a failed call is an answer")
 	}
 }
@@ -91,7 +91,7 @@ func TestClientsStopped(t *testing.T) {
 func TestObjectsThatAreNoPods(t *testing.T) {
 	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
 	p.watched("no pod")
-	p.put("no pod")
+	p.store("no pod")
 	p.remove("no pod")
 	p.watched(pod("a", "u1", 3))
 	p.remove(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: "no pod"})
@@ -102,7 +102,7 @@ func TestObjectsThatAreNoPods(t *testing.T) {
 	if pods, _, _ := p.Pods(); len(pods) != 0 {
 		t.Errorf("pods %q after the watch has missed the end of the last one", uids(pods))
 	}
-	n := NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	n := NewPublisher(fake.NewClientset(), names(t), "n1", zap.NewNop())
 	if got, err := n.trim("no node"); got != "no node" || err != nil {
 		t.Errorf("trimmed to %v, %v", got, err)
 	}
@@ -110,7 +110,7 @@ func TestObjectsThatAreNoPods(t *testing.T) {
 	if err := store.Add(&v1.Pod{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.ensure(t.Context(), store, inventory(gpu0), true); err == nil || !strings.Contains(err.Error(), "*v1.Pod") {
+	if err := n.publish(t.Context(), store, inventory(gpu0), true); err == nil || !strings.Contains(err.Error(), "*v1.Pod") {
 		t.Errorf("a pod under the node's name: %v", err)
 	}
 }
@@ -120,12 +120,12 @@ func TestResourceVersions(t *testing.T) {
 		a, b string
 		want bool
 	}{{"2", "1", true}, {"1", "2", false}, {"10", "9", true}, {"1", "1", false}} {
-		if got := later(tc.a, tc.b, !tc.want); got != tc.want {
+		if got := isNewer(tc.a, tc.b, !tc.want); got != tc.want {
 			t.Errorf("%s is newer than %s: %t", tc.a, tc.b, got)
 		}
 	}
 	for _, unknown := range []bool{true, false} {
-		if got := later("", "1", unknown); got != unknown {
+		if got := isNewer("", "1", unknown); got != unknown {
 			t.Errorf("versions that cannot be compared: %t, want %t", got, unknown)
 		}
 	}
@@ -135,7 +135,7 @@ func TestResourceVersions(t *testing.T) {
 func TestAPatchThatIsNoJSON(t *testing.T) {
 	client := fake.NewClientset(pod("a", "u1", 3), healthOf(inventory(gpu0)))
 	none := object{"none": func() {}}
-	p, n := NewPods(client, names(t), "n1", zap.NewNop()), NewNode(client, names(t), "n1", zap.NewNop())
+	p, n := NewPods(client, names(t), "n1", zap.NewNop()), NewPublisher(client, names(t), "n1", zap.NewNop())
 	if _, err := p.patch(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, none); err == nil {
 		t.Error("a pod was patched")
 	}
@@ -152,8 +152,8 @@ func TestANodeThatEndsBeforeItKnowsItsPods(t *testing.T) {
 		t.Errorf("written: %v", action)
 		return false, nil, nil
 	})
-	n := NewNode(client, names(t), "n1", zap.NewNop())
-	n.leave()
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
+	n.stop()
 	done := make(chan error, 1)
 	go func() {
 		done <- n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return inventory(gpu0), nil },
@@ -177,7 +177,7 @@ func TestWithdrawEndsWithItsContext(t *testing.T) {
 		cancel()
 		return true, nil, errors.New("no answer")
 	})
-	n := NewNode(client, names(t), "n1", zap.NewNop())
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
 	if err := n.withdraw(ctx, inventory(gpu0)); err != nil || !strings.Contains(n.Missing(), "no answer") {
 		t.Errorf("%v, missing %q", err, n.Missing())
 	}
@@ -221,7 +221,7 @@ func TestPausesBetweenFailedWrites(t *testing.T) {
 				t.Errorf("pauses %v, want %v at the end", got, want)
 			}
 		}
-		n := NewNode(client, names(t), "n1", zap.NewNop())
+		n := NewPublisher(client, names(t), "n1", zap.NewNop())
 		ctx, cancel := context.WithCancel(t.Context())
 		done, offers, units := make(chan error), make(chan struct{}), gpu.Units(14)
 		go func() {
@@ -268,7 +268,7 @@ func TestCallsAtOnce(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	if p.asking != 0 || p.gone != nil {
-		t.Errorf("%d calls run, gone %v", p.asking, p.gone)
+	if p.pendingReads != 0 || p.removed != nil {
+		t.Errorf("%d calls run, gone %v", p.pendingReads, p.removed)
 	}
 }

@@ -58,7 +58,7 @@ func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{"gpumem.dev/inventory": before}}})
 	told := &account{changed: make(chan struct{})}
 	offers, current := make(chan struct{}), inv
-	n := NewNode(client, names(t), "n1", zap.NewNop())
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
 	go func() {
 		_ = n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return current, offers }, told.get)
 	}()
@@ -98,7 +98,7 @@ func TestWhatPodsWereGivenIsWrittenNowAndThen(t *testing.T) {
 			return false, nil, nil
 		})
 		told := &account{changed: make(chan struct{})}
-		n := NewNode(client, names(t), "n1", zap.NewNop())
+		n := NewPublisher(client, names(t), "n1", zap.NewNop())
 		done := make(chan error, 1)
 		go func() {
 			done <- n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return inventory(gpu0), nil }, told.get)
@@ -173,7 +173,7 @@ func TestAForgedAssignmentPlacesNoPod(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p.put(trimmed)
+				p.store(trimmed)
 			}
 			pods, _, _ := p.Pods()
 			s := allocation.State{Inventory: inv, Slots: slots, Pods: pods, Allocated: tc.held, Listed: map[string]bool{"ns/forged": true}, Policy: placement.Binpack, PlaceUnassigned: true}

@@ -28,19 +28,19 @@ func TestLookSeesTheNodeAndWhoHoldsItsResource(t *testing.T) {
 	}
 	client := fake.NewClientset(pod("holds", v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("3")}),
 		pod("shares", v1.ResourceList{"gpumem.dev/gpu-share": resource.MustParse("3")}), pod("plain", nil))
-	if _, err := Look(t.Context(), client, names, "n1"); err == nil {
+	if _, err := ReadSnapshot(t.Context(), client, names, "n1"); err == nil {
 		t.Error("a node that is not there is seen")
 	}
 	if err := client.Tracker().Add(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", Labels: map[string]string{names.API(): api.ByClaims}}}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Look(t.Context(), client, names, "n1")
-	want := Seen{UID: "u1", Labels: map[string]string{"gpumem.dev/api": "claims"}, Holders: []string{"ml/holds"}, Sharers: []string{"ml/shares"}}
+	got, err := ReadSnapshot(t.Context(), client, names, "n1")
+	want := Snapshot{UID: "u1", Labels: map[string]string{"gpumem.dev/api": "claims"}, Holders: []string{"ml/holds"}, Sharers: []string{"ml/shares"}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
-	if got, err := Look(t.Context(), client, names, "n1"); err == nil {
+	if got, err := ReadSnapshot(t.Context(), client, names, "n1"); err == nil {
 		t.Errorf("pods that were not listed are taken for none: %+v", got)
 	}
 }
@@ -83,7 +83,7 @@ func TestLookSeesTheKindOfPods(t *testing.T) {
 		"a pod with claims":          {[]runtime.Object{pod("claims", false), plain}, false, []string{"ml/claims"}},
 	} {
 		client := fake.NewClientset(append(tc.pods, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{names.Inventory(): value}}})...)
-		got, err := Look(t.Context(), client, names, "n1")
+		got, err := ReadSnapshot(t.Context(), client, names, "n1")
 		if err != nil || got.Admitted != tc.admitted || !slices.Equal(got.Claimers, tc.claimers) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}

@@ -30,16 +30,16 @@ const (
 	maxRetry = time.Minute
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
-	// givenPause is the minimum time between two reads of the accounts, because pod owners can change them
+	// accountInterval is the minimum time between two reads of the accounts, because pod owners can change them
 	// often.
-	givenPause = time.Second
-	// lookTimeout bounds Look and ReadClaims.
-	lookTimeout = 5 * time.Second
+	accountInterval = time.Second
+	// readTimeout bounds ReadSnapshot and ReadClaims.
+	readTimeout = 5 * time.Second
 )
 
-// Node publishes the inventory annotation and the condition of a node, and reads the administrators' settings
+// Publisher publishes the inventory annotation and the condition of a node, and reads the administrators' settings
 // from the node's object.
-type Node struct {
+type Publisher struct {
 	client kubernetes.Interface
 	names  api.Names
 	name   string
@@ -48,61 +48,61 @@ type Node struct {
 	api  string   // API that serves the node's GPUs, as a value of the label; empty for amounts of memory
 	apis []string // enabled APIs, as values of the label
 
-	leave     func()        // closes leaving
-	leaving   chan struct{} // closed to make Run withdraw the inventory
+	stop      func()        // closes stopping
+	stopping  chan struct{} // closed to make Run withdraw the inventory
 	withdrawn chan struct{} // closed after Run has withdrawn it
 
-	said *latest.Value[Said]
+	settings *latest.Value[Settings]
 
 	mu      sync.Mutex // guards the rest
 	missing string     // reason why the annotation differs from the node's offer
 }
 
-// Said contains the settings on a node's object.
-type Said struct {
+// Settings contains the settings on a node's object.
+type Settings struct {
 	Cordoned []gpu.UUID // GPUs that accept no new pods
 	API      string     // requested API, as a value of the label; empty for amounts of memory
 }
 
-// NewNode returns a Node that does nothing until Run is called.
-func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap.Logger) *Node {
+// NewPublisher returns a Publisher that does nothing until Run is called.
+func NewPublisher(client kubernetes.Interface, names api.Names, name string, log *zap.Logger) *Publisher {
 	leaving := make(chan struct{})
-	return &Node{
+	return &Publisher{
 		client: client, names: names, name: name, log: log,
-		leave: sync.OnceFunc(func() { close(leaving) }), leaving: leaving, withdrawn: make(chan struct{}),
-		missing: "node " + name + " has not been read yet", said: latest.NewValue(Said{}),
+		stop: sync.OnceFunc(func() { close(leaving) }), stopping: leaving, withdrawn: make(chan struct{}),
+		missing: "node " + name + " has not been read yet", settings: latest.NewValue(Settings{}),
 	}
 }
 
-// Serve sets the API that serves the node's GPUs and the enabled APIs. While the node's label requests another
+// SetAPIs sets the API that serves the node's GPUs and the enabled APIs. While the node's label requests another
 // enabled API, Run stops all GPUs from accepting new pods. Call it before Run.
-func (n *Node) Serve(api string, on []string) { n.api, n.apis = api, on }
+func (n *Publisher) SetAPIs(api string, enabled []string) { n.api, n.apis = api, enabled }
 
 // Missing returns the reason why the annotation differs from the node's offer, or an empty string.
-func (n *Node) Missing() string {
+func (n *Publisher) Missing() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.missing
 }
 
 // Cordoned returns the GPUs that administrators have cordoned.
-func (n *Node) Cordoned() []gpu.UUID {
-	said, _ := n.Said()
-	return said.Cordoned
+func (n *Publisher) Cordoned() []gpu.UUID {
+	settings, _ := n.Settings()
+	return settings.Cordoned
 }
 
-// Said returns the settings on the node's object, and a channel that is closed when they change.
-func (n *Node) Said() (Said, <-chan struct{}) { return n.said.Get() }
+// Settings returns the settings on the node's object, and a channel that is closed when they change.
+func (n *Publisher) Settings() (Settings, <-chan struct{}) { return n.settings.Get() }
 
 // Read returns a channel that is closed after Run has read the node.
-func (n *Node) Read() <-chan struct{} { return n.said.Looked() }
+func (n *Publisher) Read() <-chan struct{} { return n.settings.Looked() }
 
 // Run publishes the inventory until the context is done or Withdraw is called. The function `source` returns
 // the node's offer, and a channel that is closed when the offer changes. The function `account` returns the
 // accounts of pods whose annotations have shown less than their grants (see package grants), whether the
 // accounts are known yet, and a channel that is closed when they change. Run does not write the annotation
 // before the accounts are known.
-func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
+func (n *Publisher) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = nodeSelector(n.name)
@@ -110,7 +110,7 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		informers.WithTransform(n.trim),
 	)
 	informer := factory.Core().V1().Nodes().Informer()
-	touched, err := changesOf(informer)
+	nodeChanged, err := notifyChanges(informer)
 	if err != nil {
 		return fmt.Errorf("watch node %s: %w", n.name, err)
 	}
@@ -120,53 +120,53 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		return nil
 	}
 
-	wait := minRetry
-	given, known, news := account()
+	delay := minRetry
+	accounts, accountsKnown, accountsChanged := account()
 	var pause <-chan time.Time // no read of the account until it fires
 	for {
-		inv, changed := source()
-		inv = api.WithAllocated(inv, given)
-		err := n.ensure(ctx, informer.GetStore(), inv, known)
+		inv, offerChanged := source()
+		inv = api.WithAllocated(inv, accounts)
+		err := n.publish(ctx, informer.GetStore(), inv, accountsKnown)
 		if ctx.Err() != nil {
 			return nil
 		}
-		n.settle(err)
+		n.recordOutcome(err)
 		var retry <-chan time.Time
 		if err != nil {
-			retry, wait = time.After(wait), min(2*wait, maxRetry)
+			retry, delay = time.After(delay), min(2*delay, maxRetry)
 		} else {
-			wait = minRetry
+			delay = minRetry
 		}
-		heard := news
+		accountEvents := accountsChanged
 		if pause != nil {
-			heard = nil
+			accountEvents = nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-n.leaving:
-			if !known {
+		case <-n.stopping:
+			if !accountsKnown {
 				return nil
 			}
 			return n.withdraw(ctx, inv)
-		case <-heard:
-			given, known, news = account()
-			pause = time.After(givenPause)
+		case <-accountEvents:
+			accounts, accountsKnown, accountsChanged = account()
+			pause = time.After(accountInterval)
 		case <-pause:
 			pause = nil
-		case <-changed:
-		case <-touched:
+		case <-offerChanged:
+		case <-nodeChanged:
 		case <-retry:
 		}
 	}
 }
 
-// changesOf returns a channel that receives a value when an object of the informer is added or updated.
-func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
-	touched := make(chan struct{}, 1)
+// notifyChanges returns a channel that receives a value when an object of the informer is added or updated.
+func notifyChanges(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
+	nodeChanged := make(chan struct{}, 1)
 	touch := func(any) {
 		select {
-		case touched <- struct{}{}:
+		case nodeChanged <- struct{}{}:
 		default:
 		}
 	}
@@ -174,16 +174,16 @@ func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
 		AddFunc:    touch,
 		UpdateFunc: func(_, obj any) { touch(obj) },
 	})
-	return touched, err
+	return nodeChanged, err
 }
 
 // errAccount reports that the accounts of pods are not known yet. An inventory without them could count pods
 // for less than the kubelet has allocated to them.
 var errAccount = errors.New("the kubelet has not listed yet what it has given to the pods of the node")
 
-// ensure writes the annotation and the condition if they differ. Until the accounts are known, it writes
+// publish writes the annotation and the condition if they differ. Until the accounts are known, it writes
 // nothing and returns errAccount.
-func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory, known bool) error {
+func (n *Publisher) publish(ctx context.Context, store cache.Store, inv gpu.Inventory, accountsKnown bool) error {
 	obj, ok, err := store.GetByKey(n.name)
 	if err != nil || !ok {
 		return fmt.Errorf("node %s is not there yet", n.name)
@@ -193,22 +193,22 @@ func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory,
 		return fmt.Errorf("node %s is a %T", n.name, obj)
 	}
 	healthy := inv
-	if said := n.heed(node); said.API != n.api {
+	if settings := n.recordSettings(node); settings.API != n.api {
 		inv = closed(inv)
 	}
-	if !known {
+	if !accountsKnown {
 		return errAccount
 	}
 	return errors.Join(n.writeInventory(ctx, node.Annotations[n.names.Inventory()], inv), n.writeCondition(ctx, node, healthy), n.removeStartupTaint(ctx, node))
 }
 
 // writeInventory writes the annotation, unless its value is already `was`.
-func (n *Node) writeInventory(ctx context.Context, was string, inv gpu.Inventory) error {
+func (n *Publisher) writeInventory(ctx context.Context, current string, inv gpu.Inventory) error {
 	value, err := api.EncodeInventory(inv)
 	if err != nil {
 		return fmt.Errorf("encode the inventory: %w", err)
 	}
-	if value == was {
+	if value == current {
 		return nil
 	}
 	if err := n.patch(ctx, types.MergePatchType, object{"metadata": object{"annotations": object{n.names.Inventory(): value}}}); err != nil {
@@ -222,7 +222,7 @@ func (n *Node) writeInventory(ctx context.Context, was string, inv gpu.Inventory
 type object map[string]any
 
 // patch patches the node's object, or a subresource.
-func (n *Node) patch(ctx context.Context, kind types.PatchType, change any, subresources ...string) error {
+func (n *Publisher) patch(ctx context.Context, kind types.PatchType, change any, subresources ...string) error {
 	data, err := json.Marshal(change)
 	if err != nil {
 		return err
@@ -233,8 +233,8 @@ func (n *Node) patch(ctx context.Context, kind types.PatchType, change any, subr
 	return err
 }
 
-// settle records the outcome of a write, and logs a new error.
-func (n *Node) settle(err error) {
+// recordOutcome records the outcome of a write, and logs a new error.
+func (n *Publisher) recordOutcome(err error) {
 	missing := ""
 	if err != nil {
 		missing = err.Error()
@@ -247,8 +247,8 @@ func (n *Node) settle(err error) {
 	n.missing = missing
 }
 
-// trim drops the fields of a node that Node does not read.
-func (n *Node) trim(obj any) (any, error) {
+// trim drops the fields of a node that Publisher does not read.
+func (n *Publisher) trim(obj any) (any, error) {
 	node, ok := obj.(*v1.Node)
 	if !ok {
 		return obj, nil
@@ -273,14 +273,14 @@ func (n *Node) trim(obj any) (any, error) {
 	return out, nil
 }
 
-// heed records and returns the settings on the node's object.
-func (n *Node) heed(node *v1.Node) Said {
-	said := Said{Cordoned: n.names.CordonedGPUs(node)}
+// recordSettings records and returns the settings on the node's object.
+func (n *Publisher) recordSettings(node *v1.Node) Settings {
+	settings := Settings{Cordoned: n.names.CordonedGPUs(node)}
 	if label := node.Labels[n.names.API()]; slices.Contains(n.apis, label) {
-		said.API = label
+		settings.API = label
 	}
-	n.said.Set(said)
-	return said
+	n.settings.Set(settings)
+	return settings
 }
 
 func conditionOf(node *v1.Node) *v1.NodeCondition {
@@ -294,20 +294,20 @@ func conditionOf(node *v1.Node) *v1.NodeCondition {
 
 // writeCondition writes the condition of the GPUs' health if it differs. A node that never had a GPU gets no
 // condition.
-func (n *Node) writeCondition(ctx context.Context, node *v1.Node, inv gpu.Inventory) error {
-	want, has := condition(inv), conditionOf(node)
-	if has == nil && len(inv.Devices) == 0 || has != nil && has.Status == want.Status && has.Reason == want.Reason && has.Message == want.Message {
+func (n *Publisher) writeCondition(ctx context.Context, node *v1.Node, inv gpu.Inventory) error {
+	desired, current := condition(inv), conditionOf(node)
+	if current == nil && len(inv.Devices) == 0 || current != nil && current.Status == desired.Status && current.Reason == desired.Reason && current.Message == desired.Message {
 		return nil
 	}
-	want.LastHeartbeatTime, want.LastTransitionTime = metav1.Now(), metav1.Now()
-	if has != nil && has.Status == want.Status {
-		want.LastTransitionTime = has.LastTransitionTime
+	desired.LastHeartbeatTime, desired.LastTransitionTime = metav1.Now(), metav1.Now()
+	if current != nil && current.Status == desired.Status {
+		desired.LastTransitionTime = current.LastTransitionTime
 	}
-	change := object{"status": object{"conditions": []v1.NodeCondition{want}}}
+	change := object{"status": object{"conditions": []v1.NodeCondition{desired}}}
 	if err := n.patch(ctx, types.StrategicMergePatchType, change, "status"); err != nil {
 		return fmt.Errorf("write condition %s of node %s: %w", api.GPUsHealthy, n.name, err)
 	}
-	n.log.Info("condition written", zap.String("node", n.name), zap.String("status", string(want.Status)), zap.String("message", want.Message))
+	n.log.Info("condition written", zap.String("node", n.name), zap.String("status", string(desired.Status)), zap.String("message", desired.Message))
 	return nil
 }
 
@@ -331,7 +331,7 @@ func condition(inv gpu.Inventory) v1.NodeCondition {
 // removeStartupTaint removes the startup taint once the node offers GPU memory: the kubelet advertises the
 // resource, or the node allocates by claims. Without the taint, a cluster autoscaler would add another node for
 // a pod that waits for this one.
-func (n *Node) removeStartupTaint(ctx context.Context, node *v1.Node) error {
+func (n *Publisher) removeStartupTaint(ctx context.Context, node *v1.Node) error {
 	i := slices.IndexFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == api.StartupTaint })
 	if i < 0 || n.api != api.ByClaims && !n.advertised(node) {
 		return nil
@@ -349,7 +349,7 @@ func (n *Node) removeStartupTaint(ctx context.Context, node *v1.Node) error {
 }
 
 // advertised reports whether the kubelet advertises the resource that the node offers.
-func (n *Node) advertised(node *v1.Node) bool {
+func (n *Publisher) advertised(node *v1.Node) bool {
 	units := node.Status.Allocatable[n.names.Offered(n.api == api.InShares)]
 	return !units.IsZero()
 }
@@ -360,8 +360,8 @@ func (n *Node) advertised(node *v1.Node) bool {
 // Run makes this write itself, so that no other write of this process follows. The next plugin starts after
 // this one has ended (a DaemonSet's maxSurge is 0). If the API server applies this write after the next
 // plugin's first write, that plugin sees the change on its watch and writes again.
-func (n *Node) Withdraw(ctx context.Context) error {
-	n.leave()
+func (n *Publisher) Withdraw(ctx context.Context) error {
+	n.stop()
 	select {
 	case <-n.withdrawn:
 		return nil
@@ -372,14 +372,14 @@ func (n *Node) Withdraw(ctx context.Context) error {
 
 // withdraw retries until the write succeeds or the context is done. The condition stays, because no GPU has
 // failed.
-func (n *Node) withdraw(ctx context.Context, inv gpu.Inventory) error {
+func (n *Publisher) withdraw(ctx context.Context, inv gpu.Inventory) error {
 	for {
 		err := n.writeInventory(ctx, "", closed(inv))
 		if err == nil {
 			close(n.withdrawn)
 			return nil
 		}
-		n.settle(err)
+		n.recordOutcome(err)
 		select {
 		case <-ctx.Done():
 			return nil

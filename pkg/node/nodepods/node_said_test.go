@@ -18,8 +18,8 @@ import (
 // While a node's label requests another API, the node accepts no pods. Its GPUs keep their health.
 func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-	n := NewNode(client, names(t), "n1", zap.NewNop())
-	n.Serve("", []string{api.ByClaims})
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
+	n.SetAPIs("", []string{api.ByClaims})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -27,7 +27,7 @@ func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	}()
 	annotated(t, client, inventory(gpu0))
 	<-n.Read()
-	said, changed := n.Said()
+	said, changed := n.Settings()
 	if said.API != "" {
 		t.Error("a node without the label is to hand out claims")
 	}
@@ -44,7 +44,7 @@ func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	}
 	label(api.ByClaims)
 	<-changed
-	if said, _ := n.Said(); said.API != api.ByClaims {
+	if said, _ := n.Settings(); said.API != api.ByClaims {
 		t.Error("the label is not told")
 	}
 	annotated(t, client, inventory(stopped(gpu0)))

@@ -93,7 +93,7 @@ func TestWhichPodsAreStarting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.put(trimmed)
+		p.store(trimmed)
 		if list, _, _ := p.Pods(); len(list) != 1 || list[0].Starting != tc.want {
 			t.Errorf("%s: %+v, want that it starts: %v", name, list, tc.want)
 		}
@@ -293,12 +293,12 @@ func TestOldNewsIsDropped(t *testing.T) {
 		pods, _, _ := p.Pods()
 		return string(pods[0].Assignment.Devices()[0])
 	}
-	p.put(at("10", "u1", "GPU-new"))
-	p.put(at("9", "u1", "GPU-old"))
+	p.store(at("10", "u1", "GPU-new"))
+	p.store(at("9", "u1", "GPU-old"))
 	if device() != "GPU-new" {
 		t.Error("older news of a pod replaced newer")
 	}
-	p.put(at("9", "u2", "GPU-other"))
+	p.store(at("9", "u2", "GPU-other"))
 	if device() != "GPU-other" {
 		t.Error("a pod made again under the name was dropped")
 	}
@@ -321,7 +321,7 @@ func TestAnUnreadablePodIsLoggedOnce(t *testing.T) {
 		if tc.assignment != "" {
 			o.Annotations = map[string]string{"gpumem.dev/assignment": tc.assignment}
 		}
-		if p.put(o); logged.Len() != tc.lines {
+		if p.store(o); logged.Len() != tc.lines {
 			t.Errorf("assignment %d, %q: %d lines, want %d", i, tc.assignment, logged.Len(), tc.lines)
 		}
 	}
@@ -340,7 +340,7 @@ func TestRefresh(t *testing.T) {
 		if got := action.(clienttesting.ListAction).GetListRestrictions().Fields; !got.Matches(fields.Set{"spec.nodeName": "n1"}) || got.Matches(fields.Set{"spec.nodeName": "n2"}) {
 			t.Errorf("pods %q are listed, want those of node n1", got)
 		}
-		p.put(at("later", "12"))
+		p.store(at("later", "12"))
 		p.remove(at("gone", "11"))
 		list := &v1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "10"}}
 		for _, o := range []*v1.Pod{at("stays", "7"), at("new", "8"), at("gone", "6")} {
@@ -348,9 +348,9 @@ func TestRefresh(t *testing.T) {
 		}
 		return true, list, nil
 	})
-	p.put(at("stays", "5"))
-	p.put(at("ended", "5"))
-	p.put(at("gone", "5"))
+	p.store(at("stays", "5"))
+	p.store(at("ended", "5"))
+	p.store(at("gone", "5"))
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -451,12 +451,12 @@ func TestAPodThatEndsWhileItIsWrittenIsGone(t *testing.T) {
 	for name, next := range map[string]*v1.Pod{"gone": nil, "made again": pod("a", "u2", 3)} {
 		client := fake.NewClientset(pod("a", "u1", 3))
 		p := NewPods(client, names(t), "n1", zap.NewNop())
-		p.put(pod("a", "u1", 3))
+		p.store(pod("a", "u1", 3))
 		want := ""
 		client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			p.remove(pod("a", "u1", 3)) // the watch is faster
 			if next != nil {
-				p.put(next)
+				p.store(next)
 				want = "u2"
 			}
 			return false, nil, nil
@@ -468,7 +468,7 @@ func TestAPodThatEndsWhileItIsWrittenIsGone(t *testing.T) {
 		if pods, _, _ := p.Pods(); uids(pods) != want {
 			t.Errorf("%s: the pods are %q, want %q", name, uids(pods), want)
 		}
-		if p.put(pod("b", "u1", 3)); p.gone != nil {
+		if p.store(pod("b", "u1", 3)); p.removed != nil {
 			t.Errorf("%s: pods that are gone are remembered for ever", name)
 		}
 	}
@@ -534,7 +534,7 @@ func TestNodeIsKeptAnnotated(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	n := NewNode(client, names(t), "n1", zap.NewNop())
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
 	offers := make(chan struct{})
 	current := atomic.Pointer[gpu.Inventory]{}
 	set := func(inv gpu.Inventory) { current.Store(&inv) }
@@ -591,7 +591,7 @@ func TestLookReadsTheLastInventory(t *testing.T) {
 			client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return tc.fail != nil, nil, tc.fail
 			})
-			got, err := Look(t.Context(), client, names(t), "n1")
+			got, err := ReadSnapshot(t.Context(), client, names(t), "n1")
 			if tc.fail != nil && err == nil {
 				t.Error("an error is taken for an answer")
 			}
@@ -603,7 +603,7 @@ func TestLookReadsTheLastInventory(t *testing.T) {
 }
 
 func TestNodeSaysWhatIsMissing(t *testing.T) {
-	n := NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	n := NewPublisher(fake.NewClientset(), names(t), "n1", zap.NewNop())
 	if n.Missing() == "" {
 		t.Error("nothing is missing before the first write")
 	}

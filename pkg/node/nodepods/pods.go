@@ -48,8 +48,8 @@ type Pods struct {
 	pods    map[types.NamespacedName]entry
 	changed chan struct{} // closed and replaced when pods change
 
-	asking int             // pending calls whose answers contain pods
-	gone   map[string]bool // UIDs that the watch has removed during these calls
+	pendingReads int             // pending calls whose answers contain pods
+	removed      map[string]bool // UIDs that the watch has removed during these calls
 }
 
 // entry is the last known state of a pod.
@@ -80,15 +80,15 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 	}
 }
 
-// InShares selects pods that request shares of GPUs if `is` is true, and otherwise pods that request amounts of
+// SelectShares selects pods that request shares of GPUs if inShares is true, and otherwise pods that request amounts of
 // memory. It ignores the other pods, because the kubelet allocates nothing of a resource that the node does not
 // offer. Call it before Run.
-func (p *Pods) InShares(is bool) { p.inShares = is }
+func (p *Pods) SelectShares(inShares bool) { p.inShares = inShares }
 
-// ByClaims selects only pods that reference ResourceClaims. Call it before Run.
-func (p *Pods) ByClaims() { p.byClaims = true }
+// SelectClaims selects only pods that reference ResourceClaims. Call it before Run.
+func (p *Pods) SelectClaims() { p.byClaims = true }
 
-func (p *Pods) counts(pod *v1.Pod) bool {
+func (p *Pods) isRelevant(pod *v1.Pod) bool {
 	if p.byClaims {
 		return len(pod.Spec.ResourceClaims) > 0
 	}
@@ -161,8 +161,8 @@ func (p *Pods) trim(obj any) (any, error) {
 		trimClaims(out, pod)
 	}
 	if p.byClaims || p.names.Holds(pod) {
-		keepSecondNames(out.Spec.InitContainers, pod.Spec.InitContainers)
-		keepSecondNames(out.Spec.Containers, pod.Spec.Containers)
+		copySecondNames(out.Spec.InitContainers, pod.Spec.InitContainers)
+		copySecondNames(out.Spec.Containers, pod.Spec.Containers)
 		out.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
 		out.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
 		out.Status.EphemeralContainerStatuses = trimStatuses(pod.Status.EphemeralContainerStatuses)
@@ -170,10 +170,10 @@ func (p *Pods) trim(obj any) (any, error) {
 	return out, nil
 }
 
-// keepSecondNames copies the variables that secondNames reads from the full containers to the trimmed ones.
-func keepSecondNames(trimmed, full []v1.Container) {
+// copySecondNames copies the variables that secondNames reads from the full containers to the trimmed ones.
+func copySecondNames(trimmed, original []v1.Container) {
 	for i := range trimmed {
-		for _, c := range full {
+		for _, c := range original {
 			for _, e := range c.Env {
 				if c.Name == trimmed[i].Name && containers.IsSecondName(e.Name) {
 					trimmed[i].Env = append(trimmed[i].Env, e)
@@ -226,7 +226,7 @@ func key(pod *v1.Pod) types.NamespacedName {
 
 // watched stores a pod from the watch.
 func (p *Pods) watched(obj any) {
-	p.put(obj)
+	p.store(obj)
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
 		return
@@ -242,17 +242,17 @@ func (p *Pods) watched(obj any) {
 // Unwatched reports whether the view contains a pod that only Refresh has listed. If the watch was broken at
 // the pod's creation and is still broken at its deletion, the watch never reports the deletion.
 func (p *Pods) Unwatched() bool {
-	_, ok := p.find(func(e entry) bool { return e.unwatched })
+	_, ok := p.findEntry(func(e entry) bool { return e.unwatched })
 	return ok
 }
 
-// put stores a pod from the API server.
-func (p *Pods) put(obj any) {
+// store stores a pod from the API server.
+func (p *Pods) store(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
 		return
 	}
-	if !p.counts(pod) || api.Terminal(pod) || pod.Spec.NodeName != p.node {
+	if !p.isRelevant(pod) || api.Terminal(pod) || pod.Spec.NodeName != p.node {
 		p.forget(pod)
 		return
 	}
@@ -260,7 +260,7 @@ func (p *Pods) put(obj any) {
 	if !p.byClaims {
 		holding, err = p.names.Holding(pod)
 	}
-	now := entry{
+	current := entry{
 		pod: allocation.Pod{
 			Holding: holding, Created: pod.CreationTimestamp.Time, Starting: starting(pod),
 			Index: pod.Annotations[p.names.Index()], Seconds: secondNames(pod),
@@ -272,21 +272,21 @@ func (p *Pods) put(obj any) {
 		disrupted:  api.Disruption(pod),
 	}
 	if err != nil {
-		now.problem = err.Error()
+		current.problem = err.Error()
 	}
 	p.mu.Lock()
-	was, known := p.pods[key(pod)]
-	if known && was.pod.Pod.UID == now.pod.Pod.UID && later(was.version, now.version, false) || p.gone[string(pod.UID)] {
+	previous, known := p.pods[key(pod)]
+	if known && previous.pod.Pod.UID == current.pod.Pod.UID && isNewer(previous.version, current.version, false) || p.removed[string(pod.UID)] {
 		p.mu.Unlock()
 		return
 	}
-	now.unwatched = !was.delivered(now.pod.Pod.UID)
-	p.pods[key(pod)] = now
-	if !known || !reflect.DeepEqual(was.pod, now.pod) || was.disrupted != now.disrupted {
+	current.unwatched = !previous.delivered(current.pod.Pod.UID)
+	p.pods[key(pod)] = current
+	if !known || !reflect.DeepEqual(previous.pod, current.pod) || previous.disrupted != current.disrupted {
 		p.signal()
 	}
 	p.mu.Unlock()
-	if now.problem != "" && now.problem != was.problem {
+	if current.problem != "" && current.problem != previous.problem {
 		p.log.Warn("pod cannot be read in full", zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID), zap.Error(err))
 	}
 }
@@ -329,13 +329,13 @@ func staticUID(pod *v1.Pod) string {
 
 // Container returns the pod and the name of a container by its ID.
 func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool) {
-	e, ok := p.find(func(e entry) bool { return e.containers[id] != "" })
+	e, ok := p.findEntry(func(e entry) bool { return e.containers[id] != "" })
 	return e.pod.Pod, e.containers[id], ok
 }
 
 // HoldsMemory reports whether a pod holds GPU memory, by its UID or by the kubelet's UID of its static pod.
 func (p *Pods) HoldsMemory(uid string) bool {
-	_, ok := p.find(func(e entry) bool { return e.pod.Pod.UID == uid || e.static != "" && e.static == uid })
+	_, ok := p.findEntry(func(e entry) bool { return e.pod.Pod.UID == uid || e.static != "" && e.static == uid })
 	return ok
 }
 
@@ -351,7 +351,7 @@ func (p *Pods) Disruptions() (out []usage.Disruption, changed <-chan struct{}) {
 	return out, p.changed
 }
 
-func (p *Pods) find(match func(entry) bool) (e entry, ok bool) {
+func (p *Pods) findEntry(match func(entry) bool) (e entry, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.pods {
@@ -371,54 +371,54 @@ func (p *Pods) remove(obj any) {
 	}
 }
 
-// ask marks the start of a call whose answer contains pods, and returns the function that marks its end. Until
-// then, forget records the removed pods in gone, because the answer may still contain them.
-func (p *Pods) ask() (end func()) {
+// beginRead marks the start of a call whose answer contains pods, and returns the function that marks its end. Until
+// then, forget records the UIDs of removed pods, because the answer may still contain them.
+func (p *Pods) beginRead() (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asking++
+	p.pendingReads++
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.asking--; p.asking == 0 {
-			p.gone = nil
+		if p.pendingReads--; p.pendingReads == 0 {
+			p.removed = nil
 		}
 	}
 }
 
 // Refresh lists the pods from the API server. A broken watch takes up to half a minute to reconnect.
 func (p *Pods) Refresh(ctx context.Context) error {
-	defer p.ask()()
+	defer p.beginRead()()
 	list, err := listPods(ctx, p.client, p.node)
 	if err != nil {
 		return err
 	}
-	there := make(map[string]bool, len(list.Items))
+	listed := make(map[string]bool, len(list.Items))
 	for i := range list.Items {
 		pod := &list.Items[i]
-		there[string(pod.UID)] = true
-		p.put(pod)
+		listed[string(pod.UID)] = true
+		p.store(pod)
 	}
-	p.dropBefore(list.ResourceVersion, there)
+	p.dropBefore(list.ResourceVersion, listed)
 	return nil
 }
 
 // dropBefore drops the pods that are missing from a list, unless a pod's last known state is newer than the
-// list. The list has the resource version `version`, and contains the UIDs in `there`.
-func (p *Pods) dropBefore(version string, there map[string]bool) {
+// list. The list has the resource version `version`, and contains the UIDs in `listed`.
+func (p *Pods) dropBefore(version string, listed map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, e := range p.pods {
-		if !there[e.pod.Pod.UID] && !later(e.version, version, true) {
+		if !listed[e.pod.Pod.UID] && !isNewer(e.version, version, true) {
 			delete(p.pods, name)
 			p.signal()
 		}
 	}
 }
 
-// later reports whether resource version `a` is newer than `b`. If the two cannot be compared, it returns
+// isNewer reports whether resource version `a` is newer than `b`. If the two cannot be compared, it returns
 // `unknown`.
-func later(a, b string, unknown bool) bool {
+func isNewer(a, b string, unknown bool) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {
 		return unknown
@@ -430,13 +430,13 @@ func later(a, b string, unknown bool) bool {
 func (p *Pods) forget(pod *v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.asking > 0 {
-		if p.gone == nil {
-			p.gone = make(map[string]bool)
+	if p.pendingReads > 0 {
+		if p.removed == nil {
+			p.removed = make(map[string]bool)
 		}
-		p.gone[string(pod.UID)] = true
+		p.removed[string(pod.UID)] = true
 	}
-	if was, ok := p.pods[key(pod)]; ok && was.pod.Pod.UID == string(pod.UID) {
+	if previous, ok := p.pods[key(pod)]; ok && previous.pod.Pod.UID == string(pod.UID) {
 		delete(p.pods, key(pod))
 		p.signal()
 	}
@@ -459,12 +459,12 @@ func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.As
 	if labels := podlabels.ForAssignment(p.names, a, node); labels != nil {
 		metadata["labels"] = labels
 	}
-	defer p.ask()()
+	defer p.beginRead()()
 	pod, err := p.patch(ctx, ref, metadata)
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
-	p.put(pod) // before the watch delivers it
+	p.store(pod) // before the watch delivers it
 	return nil
 }
 
@@ -494,7 +494,7 @@ func (p *Pods) patch(ctx context.Context, ref placement.PodRef, metadata object)
 // error if the pod is gone (package evict). It returns usage.ErrStatic for a static pod, because the eviction
 // would only delete the mirror pod, and the kubelet would recreate that.
 func (p *Pods) Evict(ctx context.Context, ref placement.PodRef) error {
-	if e, _ := p.find(func(e entry) bool { return e.pod.Pod.UID == ref.UID }); e.static != "" {
+	if e, _ := p.findEntry(func(e entry) bool { return e.pod.Pod.UID == ref.UID }); e.static != "" {
 		return fmt.Errorf("pod %s: %w", ref, usage.ErrStatic)
 	}
 	gone, err := evict.Pod(ctx, p.client, ref, nil)

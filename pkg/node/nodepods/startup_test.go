@@ -34,8 +34,8 @@ func TestStartupTaintIsRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: v1.NodeSpec{Taints: tc.taints}, Status: v1.NodeStatus{Allocatable: tc.allocatable}}
 			client := fake.NewClientset(node)
-			n := NewNode(client, names(t), "n1", zap.NewNop())
-			n.Serve(tc.api, []string{tc.api})
+			n := NewPublisher(client, names(t), "n1", zap.NewNop())
+			n.SetAPIs(tc.api, []string{tc.api})
 			trimmed, err := n.trim(node)
 			if err != nil {
 				t.Fatal(err)
@@ -59,7 +59,7 @@ func TestStartupTaintThatMoved(t *testing.T) {
 	startup := v1.Taint{Key: api.StartupTaint, Effect: v1.TaintEffectNoSchedule}
 	taints := []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}, startup}
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: v1.NodeSpec{Taints: taints}})
-	n := NewNode(client, names(t), "n1", zap.NewNop())
+	n := NewPublisher(client, names(t), "n1", zap.NewNop())
 	known := &v1.Node{Spec: v1.NodeSpec{Taints: []v1.Taint{startup}}, Status: v1.NodeStatus{Allocatable: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("14")}}}
 	if err := n.removeStartupTaint(t.Context(), known); err == nil {
 		t.Error("the patch of an outdated list succeeds")

@@ -26,9 +26,9 @@ func healthOf(inv gpu.Inventory) *v1.Node {
 }
 
 // keeping runs a Node that offers an inventory, until Withdraw or the end of the test.
-func keeping(t *testing.T, client *fake.Clientset, inv gpu.Inventory) (n *Node, done <-chan error) {
+func keeping(t *testing.T, client *fake.Clientset, inv gpu.Inventory) (n *Publisher, done <-chan error) {
 	t.Helper()
-	n = NewNode(client, names(t), "n1", zap.NewNop())
+	n = NewPublisher(client, names(t), "n1", zap.NewNop())
 	ended := make(chan error, 1)
 	go func() {
 		ended <- n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return inv, nil }, nothing)
@@ -77,7 +77,7 @@ func TestWithdrawnInventory(t *testing.T) {
 }
 
 func TestWithdrawWaitsNoLongerThanItIsTold(t *testing.T) {
-	told := func(ctx context.Context, t *testing.T, n *Node) {
+	told := func(ctx context.Context, t *testing.T, n *Publisher) {
 		t.Helper()
 		if err := n.Withdraw(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "withdraw the inventory of node n1") {
 			t.Errorf("error %v, want one that says what was not done", err)
@@ -101,7 +101,7 @@ func TestWithdrawWaitsNoLongerThanItIsTold(t *testing.T) {
 	t.Run("nothing runs", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		told(ctx, t, NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop()))
+		told(ctx, t, NewPublisher(fake.NewClientset(), names(t), "n1", zap.NewNop()))
 	})
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Seen is the state of a node and its pods at one moment.
-type Seen struct {
+// Snapshot is the state of a node and its pods at one moment.
+type Snapshot struct {
 	UID     types.UID // of the node's object
 	Labels  map[string]string
 	Holders []string // pods with amounts of memory that have not ended, as namespace/name
@@ -29,9 +29,9 @@ type Seen struct {
 	Offered gpu.Inventory // from the inventory annotation
 }
 
-// Look reads a node and its pods from the API server.
-func Look(ctx context.Context, client kubernetes.Interface, names api.Names, node string) (s Seen, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+// ReadSnapshot reads a node and its pods from the API server.
+func ReadSnapshot(ctx context.Context, client kubernetes.Interface, names api.Names, node string) (s Snapshot, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	object, err := readNode(ctx, client, node)
 	if err != nil {
@@ -44,7 +44,7 @@ func Look(ctx context.Context, client kubernetes.Interface, names api.Names, nod
 	if err != nil {
 		return s, err
 	}
-	s = Seen{UID: object.UID, Labels: object.Labels}
+	s = Snapshot{UID: object.UID, Labels: object.Labels}
 	s.Offered, _ = names.InventoryOf(object) // empty if unreadable
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -65,7 +65,7 @@ func Look(ctx context.Context, client kubernetes.Interface, names api.Names, nod
 
 // ClientsStopped reads from the API server whether NVIDIA's GPU Operator currently keeps driver clients off the
 // node. It does so from before it unloads the driver until it has loaded the next one.
-func (n *Node) ClientsStopped(ctx context.Context) (bool, error) {
+func (n *Publisher) ClientsStopped(ctx context.Context) (bool, error) {
 	object, err := readNode(ctx, n.client, n.name)
 	return object != nil && api.GPUClientsStopped(object), err
 }
