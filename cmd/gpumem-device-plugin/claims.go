@@ -31,7 +31,7 @@ func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.U
 		users := claims.NewUsers(n.pods, driver)
 		return allocator{
 			offers: offers, account: driver.Allocations, allocated: driver.Prepared, retired: driver.RetiredClients,
-			containers: driver.Containers(n.level, users), holders: users, grants: users, alive: offers.Alive,
+			containers: driver.Containers(n.level, users), holders: users, grants: users, alive: offers.CheckLock,
 			// Schedulers that place pods by the extended resource must not use these GPUs.
 			inventory: func() (gpu.Inventory, <-chan struct{}) {
 				inv, changed := offers.Inventory()

@@ -269,15 +269,15 @@ func (n *node) probes() http.Handler {
 // found returns a check that the node offers its GPUs, or has none.
 func (n *node) found() serve.Check {
 	name, missing := "gpus", ""
-	switch o, _ := n.offers.Now(); {
+	switch o, _ := n.offers.Current(); {
 	case o.Refused:
-		missing = o.Why
-	case o.Why != "":
+		missing = o.Reason
+	case o.Reason != "":
 		select {
 		case <-n.level.Looked():
-			name = "gpus (none: " + o.Why + ")"
+			name = "gpus (none: " + o.Reason + ")"
 		default:
-			missing = o.Why
+			missing = o.Reason
 		}
 	}
 	return serve.Check{Name: name, Missing: func() string { return missing }}

@@ -274,7 +274,7 @@ func (a nodePods) Correct(ctx context.Context, ref placement.PodRef, to placemen
 	}, func() error { return a.p.known.Correct(ctx, ref, to, inv) }, a.p.retrySoon)
 }
 
-func (a nodePods) Unwatched() bool { return a.p.known.Unwatched() }
+func (a nodePods) HasUnwatched() bool { return a.p.known.HasUnwatched() }
 
 func (a nodePods) Refresh(ctx context.Context) error {
 	return a.do(ctx, ": has read its pods", func() {}, func() error { return a.p.known.Refresh(ctx) }, func() {})

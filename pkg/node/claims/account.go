@@ -14,7 +14,7 @@ import (
 // like a pod with the claim's name and UID. Amounts are in the node's units, rounded up, because the unit may
 // have been different when the claim was prepared.
 func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
-	offer, _ := d.offers.Now()
+	offer, _ := d.offers.Current()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	of := make(map[placement.PodRef]map[gpu.UUID]gpu.Share)

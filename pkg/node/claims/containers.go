@@ -69,7 +69,7 @@ func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	case c.Enforcement != gpu.EnforcementKernel:
 		return nil
 	}
-	offer, _ := of.driver.offers.Now()
+	offer, _ := of.driver.offers.Current()
 	inv := offer.Inventory
 	inv.UnitMiB = c.UnitMiB
 	memory, _, err := c.grant(inv)

@@ -33,7 +33,7 @@ type Config struct {
 
 // Offers returns the node's offered GPUs.
 type Offers interface {
-	Now() (grants.Offer, <-chan struct{})
+	Current() (grants.Offer, <-chan struct{})
 }
 
 // Driver prepares the claims of a node's pods.
@@ -69,7 +69,7 @@ func (d *Driver) Restore() error {
 			}
 		}
 	}
-	offer, _ := d.offers.Now()
+	offer, _ := d.offers.Current()
 	for _, c := range d.claims {
 		if _, err := d.write(c, offer.Inventory); err != nil {
 			// The claim's containers cannot start until the GPU is back. Other claims are unaffected.
@@ -100,7 +100,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return result, err
 	}
-	offer, _ := d.offers.Now()
+	offer, _ := d.offers.Current()
 	names, err := d.enter(ctx, &c, offer)
 	if err != nil {
 		return result, err

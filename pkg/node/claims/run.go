@@ -79,7 +79,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.helper = helper
 	r.mu.Unlock()
 	for {
-		offer, changed := d.offers.Now()
+		offer, changed := d.offers.Current()
 		closed, all, others := r.closed()
 		inv := api.Cordon(offer.Inventory, closed)
 		for i := range inv.Devices {

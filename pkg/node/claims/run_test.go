@@ -114,7 +114,7 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 
 	plugin := drapb.NewDRAPluginClient(dial(t, info.GetEndpoint()))
 	asked := []*drapb.Claim{{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)}}
-	eventually(t, "the GPU is back", func() bool { o, _ := driver.offers.Now(); return o.Inventory.Devices[0].Advertised() })
+	eventually(t, "the GPU is back", func() bool { o, _ := driver.offers.Current(); return o.Inventory.Devices[0].Advertised() })
 	prepared, err := plugin.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: asked})
 	if err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	if slices.ContainsFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }) {
 		return true
 	}
-	s, _, _ := c.state.Look(ctx) // or, with an error, the state from the kubelet's last list
+	s, _, _ := c.state.Snapshot(ctx) // or, with an error, the state from the kubelet's last list
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
@@ -173,7 +173,7 @@ type holding struct {
 
 // holding returns the grants of a container, or nil if none are known.
 func (c *Containers) holding(ctx context.Context, namespace, pod, container string, given map[string]string) (*holding, error) {
-	s, _, err := c.state.Look(ctx)
+	s, _, err := c.state.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}

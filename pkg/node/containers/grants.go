@@ -14,7 +14,7 @@ const mib = 1 << 20
 // Grants returns the granted memory by container and GPU, for containers in the kubelet's last list, and for
 // plain init containers, which it does not list. It returns an error if the kubelet has never answered.
 func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) {
-	s, _, err := c.state.Look(ctx)
+	s, _, err := c.state.Snapshot(ctx)
 	if err != nil && s.NeverListed {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 	defer cancel()
 	news := news{server: p}
 	for {
-		s, changed, _ := p.state.Look(waiting)
+		s, changed, _ := p.state.Snapshot(waiting)
 		ids, err := preferListed(s, r, available, must, size)
 		if errors.Is(err, allocation.ErrNoPod) {
 			if news.wait(waiting, changed) {
@@ -32,7 +32,7 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
 			}
-			s, _, _ = p.state.Look(ctx) // the state from before the wait is outdated
+			s, _, _ = p.state.Snapshot(ctx) // the state from before the wait is outdated
 			ids, err = p.lastResort(ctx, s, r, available, must, size)
 		}
 		if err != nil {
@@ -133,7 +133,7 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (t
 	defer cancel()
 	news := news{server: p}
 	for {
-		s, changed, _ := p.state.Look(waiting)
+		s, changed, _ := p.state.Snapshot(waiting)
 		grant, err := allocation.Resolve(s, r, ids)
 		if err != nil {
 			operation.Log(ctx, p.log).Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", len(ids)), zap.Error(err))

@@ -28,12 +28,12 @@ type Announcer struct {
 // Announce logs that the GPUs cannot be offered, and records an event on the node, until the context is done.
 func (a *Announcer) Announce(ctx context.Context) error {
 	for said := ""; ; {
-		o, changed := a.offers.Now()
-		if o.Refused && o.Why != said {
-			a.log.Error("nothing is offered", zap.String("node", a.node), zap.String("reason", o.Why))
-			a.events.Node(event.NotOffered, o.Why)
+		o, changed := a.offers.Current()
+		if o.Refused && o.Reason != said {
+			a.log.Error("nothing is offered", zap.String("node", a.node), zap.String("reason", o.Reason))
+			a.events.Node(event.NotOffered, o.Reason)
 		}
-		said = o.Why
+		said = o.Reason
 		select {
 		case <-ctx.Done():
 			return nil

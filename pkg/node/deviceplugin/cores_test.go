@@ -81,7 +81,7 @@ func TestBothResourcesAreOfTheSameGPUInEitherOrder(t *testing.T) {
 				if memEnv["GPUMEM_GPU_UUID"] != string(want) {
 					t.Errorf("memory is of %s, want %s", memEnv["GPUMEM_GPU_UUID"], want)
 				}
-				s, _, _ := n.State.Look(t.Context())
+				s, _, _ := n.State.Snapshot(t.Context())
 				held := make(map[string]int)
 				for _, id := range s.Allocated[0].Slots {
 					d, err := s.Slots.Device(id)

@@ -25,7 +25,7 @@ const (
 // If the inventory cannot be withdrawn, Leave returns at once: schedulers still bind pods to the node, and while
 // the API server does not answer, the watch does not deliver them.
 func (a *Announcer) Leave(ctx context.Context, withdraw func(context.Context) error) {
-	if o, _ := a.offers.Now(); len(o.Inventory.Devices) == 0 {
+	if o, _ := a.offers.Current(); len(o.Inventory.Devices) == 0 {
 		return
 	}
 	writing, cancel := context.WithTimeout(ctx, withdrawWait)

@@ -67,7 +67,7 @@ func New(cfg Config, source inventory.Source, pods grants.Pods, kubelet grants.K
 
 // Alive returns, unless a lock of the plugin is never released. The kubelet's liveness probe uses it.
 func (p Plugin) Alive() {
-	p.Offers.Alive()
-	p.State.Alive()
-	p.Reconciler.Alive()
+	p.Offers.CheckLock()
+	p.State.CheckLock()
+	p.Reconciler.CheckLock()
 }

@@ -49,7 +49,7 @@ func (p *Server) listAndWatch(r gpu.Resource, stream grpc.ServerStreamingServer[
 	}
 	var last *pluginapi.ListAndWatchResponse
 	for {
-		o, changed := p.offers.Now()
+		o, changed := p.offers.Current()
 		if list := o.List(r); last == nil || !proto.Equal(list, last) {
 			if err := stream.Send(list); err != nil {
 				return fmt.Errorf("send the devices: %w", err)
@@ -127,7 +127,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	out, log := &pluginapi.PreStartContainerResponse{}, operation.Log(ctx, p.log)
 	ids := convert[gpu.SlotID](req.GetDevicesIds())
 	defer p.reconciler.Kick() // for the remaining corrections
-	s, _, asked := p.state.Look(ctx)
+	s, _, asked := p.state.Snapshot(ctx)
 	if slices.ContainsFunc(ids, gpu.SlotID.GPUShare) {
 		log.Info("container of a pod starts that gpushare has placed", zap.String("node", p.cfg.Node), zap.Strings("slots", req.GetDevicesIds()))
 		return out, nil // with the environment from gpushare's plugin
@@ -137,7 +137,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 		return nil, asStatus(err)
 	}
 	if asked != nil {
-		return out, p.unlistedMayStart(ctx, s, "container", grant) // Look has logged the error, and the slots are certain without the list
+		return out, p.unlistedMayStart(ctx, s, "container", grant) // Snapshot has logged the error, and the slots are certain without the list
 	}
 	held, ok := holderOf(s.Allocated, ids)
 	if !ok { // a plain init container: the kubelet does not list those
@@ -165,7 +165,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
 	defer cancel()
-	if err := errors.Join(p.reconciler.Correct(writing, s), p.reconciler.Level(writing, pod, s)); err != nil {
+	if err := errors.Join(p.reconciler.Correct(writing, s), p.reconciler.WriteLevel(writing, pod, s)); err != nil {
 		log.Warn("assignments not corrected before the start", zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Error(err))
 	}
 	return out, nil

@@ -608,8 +608,8 @@ func TestAUnitThatIsTooSmall(t *testing.T) {
 			inv.Devices[i].MemoryMiB, inv.Devices[i].Allocatable = 81559, 81000
 		}
 	})
-	if o, _ := n.Offers.Now(); !o.Refused || !strings.Contains(o.Why, "use --unit-mib=2 or more") {
-		t.Errorf("refused %t: %s", o.Refused, o.Why)
+	if o, _ := n.Offers.Current(); !o.Refused || !strings.Contains(o.Reason, "use --unit-mib=2 or more") {
+		t.Errorf("refused %t: %s", o.Refused, o.Reason)
 	}
 	if inv, _ := n.Offers.Inventory(); len(inv.Devices) != 0 {
 		t.Errorf("%d devices are offered all the same", len(inv.Devices))

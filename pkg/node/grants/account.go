@@ -28,16 +28,16 @@ type accounts struct {
 // owner can understate the grant again at any moment.
 func (n *State) tally(s allocation.State) {
 	all := allocation.Accounts(s)
-	was, _, _ := n.Allocations()
+	previous, _, _ := n.Allocations()
 	var given []gpu.PodAllocation
 	for _, pod := range s.Pods {
 		i := slices.IndexFunc(all, func(a allocation.Account) bool { return a.UID == pod.Pod.UID })
-		before := slices.IndexFunc(was, func(g gpu.PodAllocation) bool { return g.UID == pod.Pod.UID })
+		before := slices.IndexFunc(previous, func(g gpu.PodAllocation) bool { return g.UID == pod.Pod.UID })
 		switch {
 		case i >= 0 && (all[i].Less || before >= 0):
 			given = append(given, all[i].PodAllocation)
 		case i < 0 && before >= 0:
-			given = append(given, was[before])
+			given = append(given, previous[before])
 		}
 		if i >= 0 && all[i].Less && before < 0 {
 			n.log.Warn("less is written of the pod than the kubelet has given it", zap.String("node", n.cfg.Node),

@@ -47,7 +47,7 @@
 //     of the same pod may get them too, and the grant stays.
 //   - Put records a new grant of the same container, and the kubelet no longer lists the old one.
 //   - a complete list of pods, read after the grant was recorded, lacks the pod, and the kubelet does not list
-//     the grant's slots (Keep).
+//     the grant's slots (Prune).
 //
 // The kubelet never lists plain init containers. A grant of such a container stays ATTRIBUTED if the node has no
 // NRI and no later container of the pod reuses its slots. A container that restarts gets the recorded response,
@@ -64,13 +64,13 @@
 // to the checkpoint indicates a rollback to version 0.2, which has allocated the slots in that file again. The
 // checkpoint's grants of these slots have ended.
 //
-// If the kubelet does not answer, Look retries for up to Config.KubeletWait, and then combines the kubelet's
-// last list with later grants. Ask tries once, and returns the error. Adopt creates grants for listed containers
+// If the kubelet does not answer, Snapshot retries for up to Config.KubeletWait, and then combines the kubelet's
+// last list with later grants. SnapshotOnce tries once, and returns the error. Adopt creates grants for listed containers
 // without one. These grants have no response. If a response is needed, package containers rebuilds it, with the
 // settings in the environment that the kubelet has stored for the container. Load drops grants without a
 // response, and the new process adopts their containers again.
 //
-// Reconciler computes the annotations of a pod (wanted) and writes them (write): its level, its indexes, and
+// Reconciler computes the annotations of a pod (desiredAssignment) and writes them (write): its level, its indexes, and
 // its GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, Reconciler writes the plan
 // that the waiting pod inherits (allocation.Reconcile). Reconciler runs before a container starts, after each
 // allocation, when pods change, and every minute. While an annotation understates a grant, the node's inventory
@@ -100,11 +100,11 @@
 //
 // The kubelet can list slots at pod A after it has allocated them to pod B:
 //
-//  1. Look counts the grants (5) and calls PodResources.
+//  1. Snapshot counts the grants (5) and calls PodResources.
 //  2. The kubelet lists slot s at pod A, which has just ended. The answer is still on its way.
 //  3. The kubelet frees slot s, and calls Allocate with slot s for pod B.
 //  4. Put ends the grant of pod A and records grant 6 of slot s, attributed to pod B.
-//  5. Look receives the answer of step 2 and calls Adopt with count 5. Grant 6 is newer than the count. So Adopt
+//  5. Snapshot receives the answer of step 2 and calls Adopt with count 5. Grant 6 is newer than the count. So Adopt
 //     does not move it to pod A, and creates no grant for pod A.
 //  6. The next answer lists slot s at pod B, and confirms grant 6.
 //

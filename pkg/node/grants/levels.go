@@ -12,7 +12,7 @@ import (
 // Grants returns the recorded grants of a container by its slots of memory and of cores. Each is nil if none is
 // recorded.
 func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
-	find := func(r gpu.Resource) *Grant {
+	newest := func(r gpu.Resource) *Grant {
 		one := h
 		if one.Slots = h.Only(r); len(one.Slots) == 0 {
 			return nil
@@ -22,7 +22,7 @@ func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 		}
 		return nil
 	}
-	return find(gpu.Memory), find(gpu.Cores)
+	return newest(gpu.Memory), newest(gpu.Cores)
 }
 
 // Recorded returns the level of a container's grant, and the protocol of the MPS daemon that the container is a
@@ -36,7 +36,7 @@ func (n *State) Recorded(h allocation.Allocated) Former {
 
 // RetiredClients returns, by GPU, the pods that are clients of an MPS protocol that gpumem no longer runs. Held
 // maps the kubelet's device IDs of the resource to pods.
-func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string {
+func (n *State) RetiredClients(inv gpu.Inventory, allocatedPods map[string]string) map[gpu.UUID][]string {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
 		return nil // such a node offers nothing
@@ -49,7 +49,7 @@ func (n *State) RetiredClients(inv gpu.Inventory, held map[string]string) map[gp
 		}
 	}
 	out := make(map[gpu.UUID][]string)
-	for id, pod := range held {
+	for id, pod := range allocatedPods {
 		slot := gpu.SlotID(id)
 		protocol, granted := protocols[slot]
 		if !granted {

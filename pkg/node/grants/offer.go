@@ -17,7 +17,7 @@ import (
 type Offer struct {
 	Inventory gpu.Inventory
 	Slots     *gpu.Slots // for Inventory
-	Why       string     // reason for an empty offer; otherwise empty
+	Reason    string     // reason for an empty offer; otherwise empty
 	Refused   bool       // the node has GPUs but cannot offer them: somebody must correct the cause
 }
 
@@ -27,7 +27,7 @@ func newOffer(inv gpu.Inventory, reason string) Offer {
 		refused := len(inv.Devices) > 0
 		inv.Devices, inv.Links = nil, nil
 		slots, _ := gpu.NewSlots(inv) // cannot fail without devices
-		return Offer{Inventory: inv, Slots: slots, Why: why, Refused: refused}
+		return Offer{Inventory: inv, Slots: slots, Reason: why, Refused: refused}
 	}
 	if len(inv.Devices) == 0 {
 		return nothing(reason)
@@ -81,10 +81,10 @@ type Offers struct {
 	source   inventory.Source
 	coreless bool
 
-	mu      sync.Mutex // guards the rest
-	made    bool
-	changed <-chan struct{} // the source's channel for the last offer
-	last    Offer
+	mu            sync.Mutex // guards the rest
+	computed      bool
+	sourceChanged <-chan struct{} // the source's channel for the last offer
+	current       Offer
 }
 
 // NewOffers returns the offers for a source. If coreless is true, schedulers allocate no cores of the node.
@@ -92,19 +92,19 @@ func NewOffers(source inventory.Source, coreless bool) *Offers {
 	return &Offers{source: source, coreless: coreless}
 }
 
-// Now returns the current offer, and a channel that is closed when it may have changed.
-func (o *Offers) Now() (Offer, <-chan struct{}) {
+// Current returns the current offer, and a channel that is closed when it may have changed.
+func (o *Offers) Current() (Offer, <-chan struct{}) {
 	inv, reason, changed := o.source.Inventory()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.made || changed != o.changed {
-		o.made, o.changed, o.last = true, changed, newOffer(inv, reason)
+	if !o.computed || changed != o.sourceChanged {
+		o.computed, o.sourceChanged, o.current = true, changed, newOffer(inv, reason)
 	}
-	return o.last, changed
+	return o.current, changed
 }
 
-// Alive returns, unless the lock is never released.
-func (o *Offers) Alive() {
+// CheckLock returns, unless the lock is never released.
+func (o *Offers) CheckLock() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 }
@@ -112,7 +112,7 @@ func (o *Offers) Alive() {
 // Inventory returns the offered inventory for schedulers, and a channel that is closed when it may have
 // changed.
 func (o *Offers) Inventory() (gpu.Inventory, <-chan struct{}) {
-	offer, changed := o.Now()
+	offer, changed := o.Current()
 	inv := offer.Inventory
 	inv.Devices = slices.Clone(inv.Devices) // a copy for the caller
 	inv.Coreless = o.coreless

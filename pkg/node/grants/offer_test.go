@@ -16,16 +16,16 @@ import (
 func TestAnOfferIsMadeWhenTheGPUsChange(t *testing.T) {
 	source := plugintest.NewSource(plugintest.TwoGPUs())
 	o := NewOffers(source, false)
-	first, changed := o.Now()
-	if again, _ := o.Now(); again.Slots != first.Slots || plugintest.IsClosed(changed) {
+	first, changed := o.Current()
+	if again, _ := o.Current(); again.Slots != first.Slots || plugintest.IsClosed(changed) {
 		t.Error("an offer is computed again for the same GPUs")
 	}
 	source.Set(func(inv *gpu.Inventory) { inv.Devices = inv.Devices[:1] })
-	if now, _ := o.Now(); now.Slots == first.Slots || len(now.Inventory.Devices) != 1 || !plugintest.IsClosed(changed) {
+	if now, _ := o.Current(); now.Slots == first.Slots || len(now.Inventory.Devices) != 1 || !plugintest.IsClosed(changed) {
 		t.Errorf("offered of another inventory: %v", now.Inventory.Devices)
 	}
 	source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Allocatable = -1 })
-	if now, _ := o.Now(); now.Why == "" || !now.Refused {
+	if now, _ := o.Current(); now.Reason == "" || !now.Refused {
 		t.Errorf("what makes no sense is offered: %+v", now)
 	}
 }
@@ -41,7 +41,7 @@ func TestOffersOfNothing(t *testing.T) {
 		"GPUs that are too small": {gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 512, NUMANode: -1}}}, "no GPU has a whole unit of 1024 MiB to give", true},
 	} {
 		o := newOffer(tc.inv, "the driver is not loaded")
-		if o.Why != tc.why || o.Refused != tc.refused || len(o.Inventory.Devices) > 0 || len(o.List(gpu.Memory).GetDevices()) > 0 {
+		if o.Reason != tc.why || o.Refused != tc.refused || len(o.Inventory.Devices) > 0 || len(o.List(gpu.Memory).GetDevices()) > 0 {
 			t.Errorf("%s: %+v", name, o)
 		}
 	}
@@ -82,18 +82,18 @@ func TestEightLargeGPUsInSmallUnits(t *testing.T) {
 	}
 	tooSmall := offerIn(1)
 	var suggested int64
-	_, advice, ok := strings.Cut(tooSmall.Why, "use --unit-mib=")
+	_, advice, ok := strings.Cut(tooSmall.Reason, "use --unit-mib=")
 	if _, err := fmt.Sscanf(advice, "%d or more", &suggested); err != nil || !ok || len(tooSmall.List(gpu.Memory).GetDevices()) != 0 {
-		t.Fatalf("offered %d devices, and said %q", len(tooSmall.List(gpu.Memory).GetDevices()), tooSmall.Why)
+		t.Fatalf("offered %d devices, and said %q", len(tooSmall.List(gpu.Memory).GetDevices()), tooSmall.Reason)
 	}
 	for _, unit := range []int64{suggested, 256, 1024} {
 		o := offerIn(unit)
 		list := o.List(gpu.Memory)
-		if size := proto.Size(list); o.Why != "" || size > messageLimit || len(list.GetDevices()) != 8*int(mib/unit) {
-			t.Errorf("unit of %d MiB: %d devices in %d bytes, %q", unit, len(list.GetDevices()), size, o.Why)
+		if size := proto.Size(list); o.Reason != "" || size > messageLimit || len(list.GetDevices()) != 8*int(mib/unit) {
+			t.Errorf("unit of %d MiB: %d devices in %d bytes, %q", unit, len(list.GetDevices()), size, o.Reason)
 		}
 	}
-	if o := offerIn(suggested - 1); o.Why == "" {
+	if o := offerIn(suggested - 1); o.Reason == "" {
 		t.Errorf("a unit of %d MiB would have done, and %d was suggested", suggested-1, suggested)
 	}
 }

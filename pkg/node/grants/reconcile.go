@@ -78,18 +78,18 @@ func (r *Reconciler) Kick() {
 
 // Run reconciles the assignments of the node's pods until the context is done.
 func (r *Reconciler) Run(ctx context.Context) error {
-	retry, said := minRetry, ""
+	retry, lastMessage := minRetry, ""
 	for {
 		podsChanged, offerChanged := r.state.Changed()
-		wait := reconcileInterval
+		delay := reconcileInterval
 		if err := r.Pass(ctx); err != nil && ctx.Err() == nil {
-			if err.Error() != said {
+			if err.Error() != lastMessage {
 				r.log.Warn("assignments not reconciled", zap.String("node", r.cfg.Node), zap.Error(err))
 			}
-			said = err.Error()
-			wait, retry = retry, min(2*retry, maxRetry)
+			lastMessage = err.Error()
+			delay, retry = retry, min(2*retry, maxRetry)
 		} else {
-			retry, said = minRetry, ""
+			retry, lastMessage = minRetry, ""
 		}
 		select {
 		case <-ctx.Done():
@@ -97,7 +97,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case <-r.kick:
 		case <-podsChanged:
 		case <-offerChanged:
-		case <-time.After(wait):
+		case <-time.After(delay):
 			continue
 		}
 		select {
@@ -110,7 +110,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 
 // Pass corrects all pods whose annotations differ from their allocations.
 func (r *Reconciler) Pass(ctx context.Context) error {
-	s, complete, err := r.state.Ask(ctx)
+	s, complete, err := r.state.SnapshotOnce(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,13 +118,13 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 	if complete {
 		r.state.tally(s)
 	}
-	return errors.Join(r.Correct(ctx, s), r.keep(ctx, s), r.refresh(ctx))
+	return errors.Join(r.Correct(ctx, s), r.correctOthers(ctx, s), r.refresh(ctx))
 }
 
-// refresh lists the pods while Pods.Unwatched reports true, because only a list can then show the deletion of a
+// refresh lists the pods while Pods.HasUnwatched reports true, because only a list can then show the deletion of a
 // pod.
 func (r *Reconciler) refresh(ctx context.Context) error {
-	if !r.pods.Unwatched() {
+	if !r.pods.HasUnwatched() {
 		return nil
 	}
 	listing, cancel := context.WithTimeout(ctx, r.cfg.WriteWait)
@@ -169,44 +169,44 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	return errors.Join(errs...)
 }
 
-// keep corrects the other annotations of pods whose assignment is correct, or cannot be corrected yet.
-func (r *Reconciler) keep(ctx context.Context, s allocation.State) error {
+// correctOthers corrects the other annotations of pods whose assignment is correct, or cannot be corrected yet.
+func (r *Reconciler) correctOthers(ctx context.Context, s allocation.State) error {
 	var errs []error
 	for _, pod := range s.Pods {
-		if _, differs := r.wanted(pod, nil, s); differs && pod.Admitted {
+		if _, differs := r.desiredAssignment(pod, nil, s); differs && pod.Admitted {
 			errs = append(errs, r.write(ctx, pod.Pod, nil, s))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Level writes the level of a pod's grant if the annotation differs, for example because it contains the node's
+// WriteLevel writes the level of a pod's grant if the annotation differs, for example because it contains the node's
 // level at the bind.
-func (r *Reconciler) Level(ctx context.Context, pod allocation.Pod, s allocation.State) error {
-	if is, _ := r.wanted(pod, nil, s); is.Enforcement == pod.Assignment.Enforcement {
+func (r *Reconciler) WriteLevel(ctx context.Context, pod allocation.Pod, s allocation.State) error {
+	if desired, _ := r.desiredAssignment(pod, nil, s); desired.Enforcement == pod.Assignment.Enforcement {
 		return nil
 	}
 	return r.write(ctx, pod.Pod, nil, s)
 }
 
-// wanted returns the desired assignment of a pod, and whether any annotation must change. The assignment comes
+// desiredAssignment returns the desired assignment of a pod, and whether any annotation must change. The assignment comes
 // from the correction, or else from the annotation, and has the level of the pod's grants.
-func (r *Reconciler) wanted(pod allocation.Pod, c *allocation.Correction, s allocation.State) (is placement.Assignment, differs bool) {
-	was, level := pod.Assignment, r.state.LevelOf(s, pod)
+func (r *Reconciler) desiredAssignment(pod allocation.Pod, c *allocation.Correction, s allocation.State) (desired placement.Assignment, differs bool) {
+	current, level := pod.Assignment, r.state.LevelOf(s, pod)
 	switch {
 	case c != nil:
-		is = c.Actual
-		is.Enforcement = level
-		is.ByNode = was.ByNode || was.None() && !planned(c.Pod)
-		return is, !was.Same(is)
-	case was.None():
-		return was, false
+		desired = c.Actual
+		desired.Enforcement = level
+		desired.ByNode = current.ByNode || current.None() && !planned(c.Pod)
+		return desired, !current.Same(desired)
+	case current.None():
+		return current, false
 	}
-	is = was
-	if level != "" && level != cmp.Or(was.Enforcement, gpu.EnforcementAdvisory) {
-		is.Enforcement = level
+	desired = current
+	if level != "" && level != cmp.Or(current.Enforcement, gpu.EnforcementAdvisory) {
+		desired.Enforcement = level
 	}
-	return is, is.Enforcement != was.Enforcement || stale(pod, s.Inventory)
+	return desired, desired.Enforcement != current.Enforcement || stale(pod, s.Inventory)
 }
 
 // write waits until no other write is in progress, and writes the wanted annotations of a pod, unless that write
@@ -225,21 +225,21 @@ func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocat
 	if i < 0 {
 		return nil
 	}
-	was := pods[i].Assignment
-	is, differs := r.wanted(pods[i], c, s)
+	current := pods[i].Assignment
+	desired, differs := r.desiredAssignment(pods[i], c, s)
 	if !differs {
 		return nil
 	}
-	if err := r.pods.Correct(ctx, ref, is, s.Inventory); err != nil {
+	if err := r.pods.Correct(ctx, ref, desired, s.Inventory); err != nil {
 		return err
 	}
 	switch {
-	case c == nil && is.Enforcement != was.Enforcement:
-		r.tellLevel(ctx, ref, was, is)
+	case c == nil && desired.Enforcement != current.Enforcement:
+		r.reportLevel(ctx, ref, current, desired)
 	case c != nil:
-		r.state.wrote(ref, is)
-		if !was.SameDevices(is) { // otherwise the pod only leaves its old GPUs, and an earlier event has reported the move
-			r.tellCorrected(ctx, *c, was, is, s)
+		r.state.recordPlan(ref, desired)
+		if !current.SameDevices(desired) { // otherwise the pod only leaves its old GPUs, and an earlier event has reported the move
+			r.reportCorrected(ctx, *c, current, desired, s)
 		}
 	}
 	return nil
@@ -262,8 +262,8 @@ func stale(pod allocation.Pod, inv gpu.Inventory) bool {
 // planned reports whether a scheduler planned the pod's assignment.
 func planned(pod allocation.Pod) bool { return !pod.Plan.None() && !pod.Plan.ByNode }
 
-// Alive returns, unless the lock is never released.
-func (r *Reconciler) Alive() {
+// CheckLock returns, unless the lock is never released.
+func (r *Reconciler) CheckLock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 }
@@ -291,7 +291,7 @@ func (r *Reconciler) forget() {
 	for _, pod := range pods {
 		here[pod.Pod.UID] = true
 	}
-	r.state.Keep(here, complete)
+	r.state.Prune(here, complete)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.reported, func(uid string, _ bool) bool { return !here[uid] })

@@ -22,13 +22,13 @@ import (
 type Pods interface {
 	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
 	Refresh(ctx context.Context) error // lists the pods from the API server
-	Unwatched() bool                   // the list contains a pod that only Refresh has listed
+	HasUnwatched() bool                // the list contains a pod that only Refresh has listed
 	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
 }
 
 // Kubelet returns the allocations of containers, and all pods that the kubelet lists, as namespace/name.
 type Kubelet interface {
-	List(ctx context.Context) (held []allocation.Allocated, known map[string]bool, err error)
+	List(ctx context.Context) (listed []allocation.Allocated, knownPods map[string]bool, err error)
 }
 
 // Config contains the rules for placing pods on the node, and timeouts.
@@ -56,12 +56,12 @@ type State struct {
 	*Table  // the grants
 	account *inventory.Value[accounts]
 
-	mu          sync.Mutex // guards the rest
-	held        []allocation.Allocated
-	heard       bool                            // the kubelet has answered at least once
-	asked       int                             // number of grants at the last call of Ask
-	askedBefore int                             // number of grants at the call of Ask before that
-	plans       map[string]placement.Assignment // by UID: the annotation at the pod's admission, or the node's last correction since
+	mu                sync.Mutex // guards the rest
+	listed            []allocation.Allocated
+	everListed        bool                            // the kubelet has answered at least once
+	countAtPoll       int                             // number of grants at the last call of SnapshotOnce
+	countAtPollBefore int                             // number of grants at the call of SnapshotOnce before that
+	plans             map[string]placement.Assignment // by UID: the annotation at the pod's admission, or the node's last correction since
 }
 
 // New returns a state with the grants of a table.
@@ -73,9 +73,9 @@ func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, grants *Table, 
 	}
 }
 
-// Alive blocks while a lock is held. A liveness check that times out in Alive has found a deadlock.
-func (n *State) Alive() {
-	n.Table.Alive()
+// CheckLock blocks while a lock is held. A liveness check that times out in CheckLock has found a deadlock.
+func (n *State) CheckLock() {
+	n.Table.CheckLock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 }
@@ -84,95 +84,95 @@ func (n *State) Alive() {
 // of calls, and then one every 10 ms.
 const kubeletPause = 20 * time.Millisecond
 
-// Look returns the state of the node from the kubelet's current list, and a channel that is closed when the
-// pods change. If the kubelet does not answer, Look also returns the error. The state then combines the
+// Snapshot returns the state of the node from the kubelet's current list, and a channel that is closed when the
+// pods change. If the kubelet does not answer, Snapshot also returns the error. The state then combines the
 // kubelet's last list with later grants, and its field Listed is nil.
-func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, error) {
-	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
+func (n *State) Snapshot(ctx context.Context) (allocation.State, <-chan struct{}, error) {
+	limited, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
 	for {
 		pods, _, changed := n.pods.Pods() // before the kubelet's list: see allocation.Reconcile
-		before := n.Count()
-		held, known, err := n.kubelet.List(asking)
+		grantCount := n.Count()
+		listed, knownPods, err := n.kubelet.List(limited)
 		if err == nil {
-			return n.heardOf(pods, held, known, before), changed, nil
+			return n.mergeListed(pods, listed, knownPods, grantCount), changed, nil
 		}
 		select {
-		case <-asking.Done():
+		case <-limited.Done():
 			operation.Log(ctx, n.log).Warn("cannot list PodResources: the recorded grants stay valid", zap.String("node", n.cfg.Node), zap.Error(err))
-			return n.recall(pods), changed, err
+			return n.fromMemory(pods), changed, err
 		case <-time.After(kubeletPause):
 		}
 	}
 }
 
-// Ask is like Look, but calls the kubelet only once, and returns an empty state with an error. The result
+// SnapshotOnce is like Snapshot, but calls the kubelet only once, and returns an empty state with an error. The result
 // `complete` reports whether the list of the node's pods is complete.
-func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err error) {
-	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
+func (n *State) SnapshotOnce(ctx context.Context) (s allocation.State, complete bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
 	pods, complete, _ := n.pods.Pods() // before the kubelet's list: see allocation.Reconcile
-	before := n.Count()
-	held, known, err := n.kubelet.List(asking)
+	grantCount := n.Count()
+	listed, knownPods, err := n.kubelet.List(limited)
 	if err != nil {
 		return allocation.State{}, false, err
 	}
 	n.mu.Lock()
-	n.askedBefore, n.asked = n.asked, before
+	n.countAtPollBefore, n.countAtPoll = n.countAtPoll, grantCount
 	n.mu.Unlock()
-	return n.heardOf(pods, held, known, before), complete, nil
+	return n.mergeListed(pods, listed, knownPods, grantCount), complete, nil
 }
 
 // Changed returns one channel that is closed when the pods change, and one that is closed when the offer
 // changes.
 func (n *State) Changed() (pods, offer <-chan struct{}) {
 	_, _, pods = n.pods.Pods()
-	_, offer = n.offers.Now()
+	_, offer = n.offers.Current()
 	return pods, offer
 }
 
-// heardOf returns the state from an answer of the kubelet, and stores the answer for times when the kubelet
-// does not answer. The number `before` is the number of grants before the call.
-func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool, before int) allocation.State {
-	s := n.rules()
-	s.Pods, s.Allocated = pods, held
-	n.Adopt(s, before)
+// mergeListed returns the state from an answer of the kubelet, and stores the answer for times when the kubelet
+// does not answer. The number `grantCount` is the number of grants before the call.
+func (n *State) mergeListed(pods []allocation.Pod, listed []allocation.Allocated, knownPods map[string]bool, grantCount int) allocation.State {
+	s := n.emptyState()
+	s.Pods, s.Allocated = pods, listed
+	n.Adopt(s, grantCount)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.held, n.heard = held, true
-	s = n.fill(s, pods)
-	s.Listed = known
+	n.listed, n.everListed = listed, true
+	s = n.addPods(s, pods)
+	s.Listed = knownPods
 	return s
 }
 
-// recall returns the state from the kubelet's last list and later grants.
-func (n *State) recall(pods []allocation.Pod) allocation.State {
-	s := n.rules()
+// fromMemory returns the state from the kubelet's last list and later grants.
+func (n *State) fromMemory(pods []allocation.Pod) allocation.State {
+	s := n.emptyState()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s = n.fill(s, pods)
-	s.NeverListed = !n.heard
-	told := s.Allocated
-	s.Allocated = slices.Clone(told)
+	s = n.addPods(s, pods)
+	s.NeverListed = !n.everListed
+	fromKubelet := s.Allocated
+	s.Allocated = slices.Clone(fromKubelet)
 	for _, g := range s.Attributed {
-		if !g.Earlier && !listedIn(told, g) {
+		if !g.Earlier && !listedIn(fromKubelet, g) {
 			s.Allocated = append(s.Allocated, g.Allocated())
 		}
 	}
 	return s
 }
 
-// listedIn reports whether the kubelet's list `held` contains slots of a grant. It returns true for a plain
+// listedIn reports whether the kubelet's list contains slots of a grant. It returns true for a plain
 // init container, which the kubelet never lists.
-func listedIn(held []allocation.Allocated, g allocation.Attributed) bool {
-	return g.Container.Kind == placement.Init || slices.ContainsFunc(held, func(h allocation.Allocated) bool {
+func listedIn(listed []allocation.Allocated, g allocation.Attributed) bool {
+	return g.Container.Kind == placement.Init || slices.ContainsFunc(listed, func(h allocation.Allocated) bool {
 		return h.Of(g.Pod) && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
 	})
 }
 
-// rules returns a state with inventory and policy, but without pods.
-func (n *State) rules() allocation.State {
-	o, _ := n.offers.Now()
+// emptyState returns a state with inventory and policy, but without pods.
+func (n *State) emptyState() allocation.State {
+	o, _ := n.offers.Current()
 	s := allocation.State{Inventory: o.Inventory, Slots: o.Slots, Policy: n.cfg.Policy, PlaceUnassigned: n.cfg.PlaceUnassigned}
 	if n.cfg.Cordoned != nil {
 		s.Inventory = api.Cordon(s.Inventory, n.cfg.Cordoned())
@@ -180,9 +180,9 @@ func (n *State) rules() allocation.State {
 	return s
 }
 
-// fill adds the pods and their grants to a state. The caller must hold mu.
-func (n *State) fill(s allocation.State, pods []allocation.Pod) allocation.State {
-	s.Pods, s.Allocated, s.Attributed = n.planned(pods), n.held, n.unlisted(pods)
+// addPods adds the pods and their grants to a state. The caller must hold mu.
+func (n *State) addPods(s allocation.State, pods []allocation.Pod) allocation.State {
+	s.Pods, s.Allocated, s.Attributed = n.planned(pods), n.listed, n.unlisted(pods)
 	return s.WithUnlisted()
 }
 
@@ -194,7 +194,7 @@ func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 	for _, g := range grants {
 		a := g.Attributed()
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == a.Pod })
-		if i < 0 || g.Container == "" || pods[i].Admitted && !pods[i].Unlisted() && listedIn(n.held, a) {
+		if i < 0 || g.Container == "" || pods[i].Admitted && !pods[i].Unlisted() && listedIn(n.listed, a) {
 			continue
 		}
 		a.Earlier = !recent(g)
@@ -208,8 +208,8 @@ func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
 	pods = slices.Clone(pods)
 	for i, pod := range pods {
-		plan, known := n.plans[pod.Pod.UID]
-		if !known || !pod.Admitted {
+		plan, recorded := n.plans[pod.Pod.UID]
+		if !recorded || !pod.Admitted {
 			plan = pod.Assignment
 			n.plans[pod.Pod.UID] = plan
 		}
@@ -218,28 +218,28 @@ func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
 	return pods
 }
 
-// wrote records an assignment that this node has written to a pod.
-func (n *State) wrote(ref placement.PodRef, a placement.Assignment) {
+// recordPlan records an assignment that this node has written to a pod.
+func (n *State) recordPlan(ref placement.PodRef, a placement.Assignment) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.plans[ref.UID] = a
 }
 
-// Keep drops the plans of all pods whose UIDs are not in `here`. If `all` is true, `here` contains all pods of
-// the node, and Keep also drops the grants of other pods that were recorded before the last call of Ask. The
-// caller must read the pods after that call. Grants whose slots the kubelet lists stay.
-func (n *State) Keep(here map[string]bool, all bool) {
+// Prune drops the plans of all pods whose UIDs are not in `present`. If `complete` is true, `present` contains all
+// pods of the node, and Prune also drops the grants of other pods that were recorded before the last call of
+// SnapshotOnce. The caller must read the pods after that call. Grants whose slots the kubelet lists stay.
+func (n *State) Prune(present map[string]bool, complete bool) {
 	defer n.Retry() // without the lock
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })
-	if !all {
+	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !present[uid] })
+	if !complete {
 		return
 	}
-	n.Table.Keep(n.asked, func(g Grant, listed bool) bool {
+	n.Table.Prune(n.countAtPoll, func(g Grant, listed bool) bool {
 		// Without a UID, only listed slots prove that a grant is in use. The kubelet stores the answer to
-		// Allocate on disk before it lists the container. So such a grant stays until two calls of Ask have
+		// Allocate on disk before it lists the container. So such a grant stays until two calls of SnapshotOnce have
 		// followed it.
-		return here[g.UID] || listed || g.UID == "" && g.number > n.askedBefore
+		return present[g.UID] || listed || g.UID == "" && g.number > n.countAtPollBefore
 	})
 }

@@ -96,7 +96,7 @@ func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
 			Namespace: "ns", Pod: "warm", UID: warm.Pod.UID, Container: "warm", Init: true, Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"},
 		})
 	}
-	s, _, err := n.State.Look(t.Context())
+	s, _, err := n.State.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestWhatAContainerWasGivenIsNotForgottenForAnother(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		state, _, err := n.State.Look(t.Context())
+		state, _, err := n.State.Snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,29 +235,29 @@ func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 		return memory != nil
 	}
 	ask := func() {
-		if _, _, err := n.State.Ask(t.Context()); err != nil {
+		if _, _, err := n.State.SnapshotOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ask()
 	n.State.Put(grants.Grant{Namespace: "ns", Pod: "late", UID: "uid-late", Container: "main", Slots: []gpu.SlotID{slot}})
-	n.State.Keep(nil, true)
+	n.State.Prune(nil, true)
 	if !isRecorded() {
 		t.Error("the grant of the pod that has just come is lost")
 	}
 	ask()
-	n.State.Keep(nil, true)
+	n.State.Prune(nil, true)
 	if isRecorded() {
 		t.Error("the grant of the pod that is gone stays")
 	}
 	n.State.Put(grants.Grant{Slots: []gpu.SlotID{slot}})
 	ask()
-	n.State.Keep(nil, true)
+	n.State.Prune(nil, true)
 	if !isRecorded() {
 		t.Error("the grant of an unknown pod is lost before the kubelet has stored its answer")
 	}
 	ask()
-	n.State.Keep(nil, true)
+	n.State.Prune(nil, true)
 	if isRecorded() {
 		t.Error("the grant of an unknown pod stays")
 	}

@@ -45,13 +45,13 @@ type Table struct {
 
 	save sync.Mutex // serializes writes
 
-	mu     sync.Mutex // guards the rest
-	loaded bool
-	failed bool                                 // the last write failed
-	state  state                                // its slices and maps are replaced, never modified
-	count  int                                  // number of grants that this process has recorded
-	before int                                  // value of count at the kubelet's last registration of the plugin
-	listed map[gpu.SlotID]*allocation.Allocated // from the kubelet's last list
+	mu              sync.Mutex // guards the rest
+	loaded          bool
+	failed          bool                                 // the last write failed
+	state           state                                // its slices and maps are replaced, never modified
+	count           int                                  // number of grants that this process has recorded
+	registeredCount int                                  // value of count at the kubelet's last registration of the plugin
+	listed          map[gpu.SlotID]*allocation.Allocated // from the kubelet's last list
 }
 
 // NewTable returns a table with the grants in the checkpoint. Load reads the checkpoint again, because the
@@ -186,7 +186,7 @@ func (t *Table) Put(g Grant) {
 	t.mu.Lock()
 	t.count++
 	g.number = t.count
-	old := func(o Grant) bool { return g.replaces(o, o.number <= t.before && t.holder(o) == nil) }
+	old := func(o Grant) bool { return g.replaces(o, o.number <= t.registeredCount && t.holder(o) == nil) }
 	t.state.Grants = append(slices.DeleteFunc(slices.Clone(t.state.Grants), old), g)
 	t.state.Former = maps.Clone(t.state.Former)
 	for _, id := range g.Slots {
@@ -208,7 +208,7 @@ func (t *Table) Count() int {
 func (t *Table) Registered() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.before = t.count
+	t.registeredCount = t.count
 }
 
 // Grants returns all grants, which the caller must not modify. The function `recent` reports whether a grant is
@@ -216,7 +216,7 @@ func (t *Table) Registered() {
 func (t *Table) Grants() (grants []Grant, recent func(Grant) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := t.before
+	before := t.registeredCount
 	return t.state.Grants, func(g Grant) bool { return g.number > before }
 }
 
@@ -225,25 +225,25 @@ func (t *Table) Grants() (grants []Grant, recent func(Grant) bool) {
 func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
 	grants, _ := t.Grants()
 	slots := slices.Sorted(slices.Values(h.Slots))
-	for _, one := range slices.Backward(grants) {
-		if !slices.Equal(one.Slots, slots) {
+	for _, candidate := range slices.Backward(grants) {
+		if !slices.Equal(candidate.Slots, slots) {
 			continue
 		}
-		if one.Container == h.Container && one.Pod == h.Name && one.Namespace == h.Namespace {
-			return one, true
+		if candidate.Container == h.Container && candidate.Pod == h.Name && candidate.Namespace == h.Namespace {
+			return candidate, true
 		}
 		if !found {
-			g, found = one, true
+			g, found = candidate, true
 		}
 	}
 	return g, found
 }
 
 // FindInit returns the grants of a pod's init container, one of memory and one of cores. Each is nil if none is
-// recorded. The map `given` is the container's environment, or nil if the environment is unknown. If init
+// recorded. The map `environment` is the container's environment, or nil if the environment is unknown. If init
 // containers of several pods have the same number of units, the environment distinguishes them: it contains the
 // variables of the plugin's response to Allocate.
-func (t *Table) FindInit(pod placement.PodRef, container string, units int, given map[string]string) (memory, cores *Grant) {
+func (t *Table) FindInit(pod placement.PodRef, container string, units int, environment map[string]string) (memory, cores *Grant) {
 	grants, _ := t.Grants()
 	for i := range grants {
 		g := &grants[i]
@@ -257,18 +257,18 @@ func (t *Table) FindInit(pod placement.PodRef, container string, units int, give
 			memory = g
 		}
 	}
-	if memory == nil || !memory.answers(given) {
-		memory = cmp.Or(answering(grants, units, given), memory)
+	if memory == nil || !memory.answers(environment) {
+		memory = cmp.Or(findByEnvironment(grants, units, environment), memory)
 	}
 	return memory, cores
 }
 
-// answering returns the newest memory grant with the given number of units whose response matches the
-// environment `given`. It considers only grants of init containers and grants of unknown pods.
-func answering(grants []Grant, units int, given map[string]string) *Grant {
+// findByEnvironment returns the newest memory grant with the given number of units whose response matches the
+// environment. It considers only grants of init containers and grants of unknown pods.
+func findByEnvironment(grants []Grant, units int, environment map[string]string) *Grant {
 	for i := range slices.Backward(grants) {
 		g := &grants[i]
-		if g.Resource() == gpu.Memory && len(g.Slots) == units && (g.Init || g.Pod == "") && g.answers(given) {
+		if g.Resource() == gpu.Memory && len(g.Slots) == units && (g.Init || g.Pod == "") && g.answers(environment) {
 			return g
 		}
 	}
@@ -350,12 +350,12 @@ func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant 
 			if len(slots) == 0 || slices.ContainsFunc(grants, settled) {
 				continue
 			}
-			given, err := allocation.Resolve(s, r, slots)
+			environment, err := allocation.Resolve(s, r, slots)
 			if _, out := errors.AsType[*gpu.OutOfUse](err); err != nil && !out {
 				continue // the GPU is gone
 			}
 			to := placement.PodRef{Namespace: h.Namespace, Name: h.Name, UID: admitted(s, h)}
-			g := NewGrant(allocation.Attributed{Pod: to, Container: placement.Container{Name: h.Container, Kind: placement.App}}, given, s.Inventory, nil)
+			g := NewGrant(allocation.Attributed{Pod: to, Container: placement.Container{Name: h.Container, Kind: placement.App}}, environment, s.Inventory, nil)
 			former := t.formerOf(slots)
 			g.Level, g.MPS = former.Level, former.MPS
 			grants = append(grants, g)
@@ -375,13 +375,13 @@ func admitted(s allocation.State, h allocation.Allocated) string {
 	return ""
 }
 
-// Keep drops the grants with numbers up to `count` for which `has` returns false. Newer grants stay, because
-// `has` may not cover their pods. The argument `listed` of `has` reports whether the kubelet lists the grant.
-func (t *Table) Keep(count int, has func(g Grant, listed bool) bool) {
+// Prune drops the grants with numbers up to `count` for which `inUse` returns false. Newer grants stay, because
+// `inUse` may not cover their pods. The argument `listed` of `inUse` reports whether the kubelet lists the grant.
+func (t *Table) Prune(count int, inUse func(g Grant, listed bool) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.state.Grants = slices.DeleteFunc(slices.Clone(t.state.Grants), func(g Grant) bool {
-		return g.number <= count && !has(g, t.listed[g.Slots[0]] != nil)
+		return g.number <= count && !inUse(g, t.listed[g.Slots[0]] != nil)
 	})
 }
 
@@ -396,20 +396,20 @@ func (t *Table) FormerLevel(slots ...gpu.SlotID) (out Former) {
 // formerOf implements FormerLevel. The caller must hold mu.
 func (t *Table) formerOf(slots []gpu.SlotID) (out Former) {
 	for i, id := range slots {
-		one, ok := t.state.Former[id]
+		candidate, ok := t.state.Former[id]
 		if !ok {
 			return Former{}
 		}
-		if one.Level = cmp.Or(one.Level, gpu.EnforcementAdvisory); i == 0 || !one.Level.AtLeast(out.Level) {
-			out.Level = one.Level
+		if candidate.Level = cmp.Or(candidate.Level, gpu.EnforcementAdvisory); i == 0 || !candidate.Level.AtLeast(out.Level) {
+			out.Level = candidate.Level
 		}
-		out.MPS = max(out.MPS, one.MPS)
+		out.MPS = max(out.MPS, candidate.MPS)
 	}
 	return out
 }
 
-// Alive blocks while the lock is held. A liveness check that times out in Alive has found a deadlock.
-func (t *Table) Alive() {
+// CheckLock blocks while the lock is held. A liveness check that times out in CheckLock has found a deadlock.
+func (t *Table) CheckLock() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 }

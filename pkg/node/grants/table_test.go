@@ -432,11 +432,11 @@ func TestAKubeletThatAsksAgainReplacesGrants(t *testing.T) {
 	if len(got) != 1 || got[0].Slots[0] != "b-0" || !recent(got[0]) {
 		t.Errorf("grants %v, want the last one", got)
 	}
-	table.Keep(table.Count()-1, func(g Grant, _ bool) bool { return g.Pod != "p" })
+	table.Prune(table.Count()-1, func(g Grant, _ bool) bool { return g.Pod != "p" })
 	if got, _ := table.Grants(); len(got) != 1 {
 		t.Errorf("grants %v, want the one that is newer than the test", got)
 	}
-	table.Keep(table.Count(), func(g Grant, _ bool) bool { return g.Pod != "p" })
+	table.Prune(table.Count(), func(g Grant, _ bool) bool { return g.Pod != "p" })
 	if got, _ := table.Grants(); len(got) > 0 {
 		t.Errorf("grants %v, want none", got)
 	}

@@ -381,7 +381,7 @@ func TestAPodThatOnlyAListHasShownIsListedAgain(t *testing.T) {
 		if err := p.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Unwatched(); got != want {
+		if got := p.HasUnwatched(); got != want {
 			t.Errorf("%s: unwatched: %t, want %t", when, got, want)
 		}
 	}

@@ -239,9 +239,9 @@ func (p *Pods) watched(obj any) {
 	}
 }
 
-// Unwatched reports whether the view contains a pod that only Refresh has listed. If the watch was broken at
+// HasUnwatched reports whether the view contains a pod that only Refresh has listed. If the watch was broken at
 // the pod's creation and is still broken at its deletion, the watch never reports the deletion.
-func (p *Pods) Unwatched() bool {
+func (p *Pods) HasUnwatched() bool {
 	_, ok := p.findEntry(func(e entry) bool { return e.unwatched })
 	return ok
 }

@@ -118,8 +118,8 @@ func (p *Pods) Change(name string, how func(*allocation.Pod)) {
 	})
 }
 
-// Unwatched reports that the watch has delivered all pods.
-func (*Pods) Unwatched() bool { return false }
+// HasUnwatched reports that the watch has delivered all pods.
+func (*Pods) HasUnwatched() bool { return false }
 
 // Refresh delivers the pods in Behind.
 func (p *Pods) Refresh(context.Context) error {
