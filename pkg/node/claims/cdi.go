@@ -30,7 +30,7 @@ func spec(cfg containers.Config, domain string, c Claim, inv gpu.Inventory) (fil
 		cfg.Strategy = containers.CDICRI // a CDI file cannot add annotations, and the kubelet passes names
 	}
 	response := cfg.Response(gpu.Memory, memory, inv)
-	if cores.Each > 0 {
+	if cores.SlotsPerDevice > 0 {
 		maps.Copy(response.Envs, cfg.Response(gpu.Cores, cores, inv).GetEnvs())
 	}
 	response.Envs[claimOf] = string(c.UID)

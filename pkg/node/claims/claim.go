@@ -202,8 +202,8 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 	case c.unit() <= 0 || each.amount%c.unit() != 0:
 		return memory, cores, fmt.Errorf("it has %d MiB of a GPU, which are no whole units of %d MiB", each.amount, c.UnitMiB)
 	}
-	cores = allocation.Grant{Resource: gpu.Cores, Devices: memory.Devices, Each: int(each.cores)}
-	memory.Each = int(each.amount / c.unit())
+	cores = allocation.Grant{Resource: gpu.Cores, Devices: memory.Devices, SlotsPerDevice: int(each.cores)}
+	memory.SlotsPerDevice = int(each.amount / c.unit())
 	return memory, cores, nil
 }
 

@@ -72,9 +72,9 @@ func (h *holding) environment(g *grants.Grant, cfg Config, withMPS bool) map[str
 	inv := h.inventory
 	inv.Enforcement, inv.MPS = h.level, withMPS
 	if g.GPUs[0].Cores > 0 {
-		return cfg.Response(gpu.Cores, allocation.Grant{Devices: h.devices, Each: g.GPUs[0].Cores}, inv).GetEnvs()
+		return cfg.Response(gpu.Cores, allocation.Grant{Devices: h.devices, SlotsPerDevice: g.GPUs[0].Cores}, inv).GetEnvs()
 	}
-	return cfg.Response(gpu.Memory, allocation.Grant{Devices: h.devices, Each: int(g.GPUs[0].Units)}, inv).GetEnvs()
+	return cfg.Response(gpu.Memory, allocation.Grant{Devices: h.devices, SlotsPerDevice: int(g.GPUs[0].Units)}, inv).GetEnvs()
 }
 
 // asksForNothing reports whether a container of a pod with GPU memory requests no GPU memory. It returns an
@@ -189,7 +189,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 		return nil, nil // the container keeps its environment from gpushare's plugin
 	case i >= 0:
 		if h.memory, h.cores = c.state.Grants(s.Allocated[i]); h.memory == nil {
-			_, err := allocation.Resolve(s, gpu.Memory, s.Allocated[i].Only(gpu.Memory))
+			_, err := allocation.Resolve(s, gpu.Memory, s.Allocated[i].SlotsOf(gpu.Memory))
 			return nil, fmt.Errorf("its GPU memory is unknown: %w", err)
 		}
 		h.level = c.levelOfHeld(s, h.pod, *h.memory, given)
@@ -243,7 +243,7 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 		return nil, nil, fmt.Errorf("pod %s has %d GPUs of this node and asks for %d", pod.Pod, len(devices), gpus)
 	}
 	rebuilt := func(r gpu.Resource) *grants.Grant {
-		g := allocation.Grant{Resource: r, Devices: devices, Each: allocation.Amount(r, containers[i]) / gpus}
+		g := allocation.Grant{Resource: r, Devices: devices, SlotsPerDevice: allocation.Amount(r, containers[i]) / gpus}
 		out := grants.NewGrant(allocation.Attributed{Pod: pod.Pod, Container: containers[i]}, g, s.Inventory, nil)
 		return &out
 	}

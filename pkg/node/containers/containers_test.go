@@ -234,7 +234,7 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 	})()
 	inv := plugintest.TwoGPUs()
 	given := func(slots []gpu.SlotID) grants.Grant {
-		g := allocation.Grant{Resource: slots[0].Resource(), Devices: inv.Devices[1:2], Each: len(slots), Slots: slots}
+		g := allocation.Grant{Resource: slots[0].Resource(), Devices: inv.Devices[1:2], SlotsPerDevice: len(slots), Slots: slots}
 		return grants.NewGrant(allocation.Attributed{Pod: p.Pod, Container: warm}, g, inv, containers.DefaultConfig().Response(g.Resource, g, inv))
 	}
 	for name, tc := range map[string]struct {

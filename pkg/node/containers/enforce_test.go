@@ -44,7 +44,7 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 				maps.Copy(want, env)
 			}
 			inv := gpu.Inventory{UnitMiB: 1024, Enforcement: tc.level, MPS: tc.mps}
-			got := DefaultConfig().Response(gpu.Memory, allocation.Grant{Devices: devices, Each: 3}, inv)
+			got := DefaultConfig().Response(gpu.Memory, allocation.Grant{Devices: devices, SlotsPerDevice: 3}, inv)
 			env := got.GetEnvs()
 			for name := range env {
 				if !strings.HasPrefix(name, "CUDA_") && !strings.HasPrefix(name, "NVIDIA_GPU_") && name != "GPUMEM_ENFORCEMENT" {
@@ -61,7 +61,7 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 			if tc.mps {
 				percent["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "30"
 			}
-			cores := DefaultConfig().Response(gpu.Cores, allocation.Grant{Devices: devices, Each: 30}, inv).GetEnvs()
+			cores := DefaultConfig().Response(gpu.Cores, allocation.Grant{Devices: devices, SlotsPerDevice: 30}, inv).GetEnvs()
 			if diff := gocmp.Diff(percent, cores); diff != "" {
 				t.Errorf("environment of cores (-want +got):\n%s", diff)
 			}
@@ -72,7 +72,7 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 // TestAClientOnAMIGInstance: each instance has a separate daemon.
 func TestAClientOnAMIGInstance(t *testing.T) {
 	cfg := DefaultConfig()
-	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "MIG-a", Index: 2}}, Each: 3}
+	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "MIG-a", Index: 2}}, SlotsPerDevice: 3}
 	got := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: true})
 	pipe := "/run/gpumem/mps/MIG-a/pipe"
 	if env := got.GetEnvs(); env["CUDA_MPS_PIPE_DIRECTORY"] != pipe || env["NVIDIA_VISIBLE_DEVICES"] != "MIG-a" || !cfg.servedBy(pipe) {
@@ -102,7 +102,7 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 	} {
 		for _, units := range []int{1, 3, 15} {
 			t.Run(fmt.Sprintf("%s, %d GiB", tc.level, units), func(t *testing.T) {
-				grant := allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", Model: "Tesla T4", MemoryMiB: physicalMiB}}, Each: units}
+				grant := allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", Model: "Tesla T4", MemoryMiB: physicalMiB}}, SlotsPerDevice: units}
 				env := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: unitMiB, Enforcement: tc.level}).GetEnvs()
 				shares := map[string]float64{}
 				for _, name := range variables {
@@ -130,7 +130,7 @@ func TestSmallGrantsFillAGPU(t *testing.T) {
 	d := gpu.Device{UUID: "GPU-a", Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559}
 	for _, level := range []gpu.Enforcement{gpu.EnforcementAdvisory, gpu.EnforcementMPS} {
 		for each, programs := range map[int]float64{3: 26, 1: 79, 10: 7} {
-			env := cfg.Response(gpu.Memory, allocation.Grant{Devices: []gpu.Device{d}, Each: each}, gpu.Inventory{UnitMiB: 1024, Enforcement: level}).GetEnvs()
+			env := cfg.Response(gpu.Memory, allocation.Grant{Devices: []gpu.Device{d}, SlotsPerDevice: each}, gpu.Inventory{UnitMiB: 1024, Enforcement: level}).GetEnvs()
 			takes := number(t, env["XLA_PYTHON_CLIENT_MEM_FRACTION"])*81559 + 132*3.3
 			if takes > float64(each)*1024 || programs*takes > 81559-551 {
 				t.Errorf("%s: each of %g programs takes %.0f MiB of %d GiB", level, programs, takes, each)
@@ -155,7 +155,7 @@ func TestTheSizeOfAContext(t *testing.T) {
 func TestAGrantNoLargerThanAContext(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Frameworks = []Framework{"jax"}
-	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", Model: "NVIDIA H100", MemoryMiB: 81559}}, Each: 1}
+	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", Model: "NVIDIA H100", MemoryMiB: 81559}}, SlotsPerDevice: 1}
 	for level, want := range map[gpu.Enforcement]string{gpu.EnforcementAdvisory: "0.0003", gpu.EnforcementKernel: "0.1000"} {
 		env := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: 256, Enforcement: level}).GetEnvs()
 		if got := env["XLA_PYTHON_CLIENT_MEM_FRACTION"]; got != want {

@@ -32,7 +32,7 @@ func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) 
 	}
 	for _, pod := range s.Pods {
 		for _, one := range pod.Request.Containers.All() {
-			if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod.Pod) && h.Container == one.Name }) {
+			if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.BelongsTo(pod.Pod) && h.Container == one.Name }) {
 				continue // it is listed
 			}
 			memory, _, _ := c.ofInit(s, pod, one.Name, nil)

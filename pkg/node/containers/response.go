@@ -98,14 +98,14 @@ func (cfg Config) Percent(g allocation.Grant) int {
 	if !cfg.ShareCores || len(g.Devices) == 0 || !g.Devices[0].InShares() {
 		return gpu.CoresPerDevice
 	}
-	return g.Each * gpu.CoresPerDevice / gpu.SharesPerDevice
+	return g.SlotsPerDevice * gpu.CoresPerDevice / gpu.SharesPerDevice
 }
 
 // LimitMiB returns the memory limit on each GPU of a grant. It is the same on all GPUs: for shares of GPUs of
 // different sizes, the size on the smallest GPU.
 func LimitMiB(g allocation.Grant, inv gpu.Inventory) (least int64) {
 	for i, d := range g.Devices {
-		if mib := d.MiB(gpu.Units(g.Each), inv.UnitMiB); i == 0 || mib < least {
+		if mib := d.MiB(gpu.Units(g.SlotsPerDevice), inv.UnitMiB); i == 0 || mib < least {
 			least = mib
 		}
 	}
@@ -118,7 +118,7 @@ func DefaultConfig() Config { return Config{Strategy: Envvar, MPSDir: "/run/gpum
 // Response returns the answer to Allocate for a grant.
 func (cfg Config) Response(r gpu.Resource, g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	if r == gpu.Cores {
-		return coreResponse(g.Each, inv)
+		return coreResponse(g.SlotsPerDevice, inv)
 	}
 	return cfg.memoryResponse(g, inv)
 }

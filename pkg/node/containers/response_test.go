@@ -34,7 +34,7 @@ func TestResponse(t *testing.T) {
 		want       *pluginapi.ContainerAllocateResponse
 	}{
 		{
-			name: "by environment, for all frameworks", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
+			name: "by environment, for all frameworks", grant: allocation.Grant{Devices: []gpu.Device{t4}, SlotsPerDevice: 2}, unitMiB: 1024,
 			strategy: Envvar, frameworks: "jax,pytorch,paddle",
 			want: &pluginapi.ContainerAllocateResponse{Envs: with(map[string]string{
 				"NVIDIA_VISIBLE_DEVICES":              "GPU-a",
@@ -44,7 +44,7 @@ func TestResponse(t *testing.T) {
 			})},
 		},
 		{
-			name: "by mounts, for none", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
+			name: "by mounts, for none", grant: allocation.Grant{Devices: []gpu.Device{t4}, SlotsPerDevice: 2}, unitMiB: 1024,
 			strategy: VolumeMounts, frameworks: "none",
 			want: &pluginapi.ContainerAllocateResponse{
 				Envs:   with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}),
@@ -52,7 +52,7 @@ func TestResponse(t *testing.T) {
 			},
 		},
 		{
-			name: "by CDI", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
+			name: "by CDI", grant: allocation.Grant{Devices: []gpu.Device{t4}, SlotsPerDevice: 2}, unitMiB: 1024,
 			strategy: CDICRI, frameworks: "jax",
 			want: &pluginapi.ContainerAllocateResponse{
 				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1180"}),
@@ -60,7 +60,7 @@ func TestResponse(t *testing.T) {
 			},
 		},
 		{
-			name: "by CDI, of a kind of our own", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
+			name: "by CDI, of a kind of our own", grant: allocation.Grant{Devices: []gpu.Device{t4}, SlotsPerDevice: 2}, unitMiB: 1024,
 			strategy: CDICRI, kind: "gpumem.dev/gpu", frameworks: "none",
 			want: &pluginapi.ContainerAllocateResponse{
 				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}),
@@ -68,7 +68,7 @@ func TestResponse(t *testing.T) {
 			},
 		},
 		{
-			name: "two unlike GPUs, by annotations: one fraction that suits both", grant: allocation.Grant{Devices: []gpu.Device{t4, a100}, Each: 8}, unitMiB: 256,
+			name: "two unlike GPUs, by annotations: one fraction that suits both", grant: allocation.Grant{Devices: []gpu.Device{t4, a100}, SlotsPerDevice: 8}, unitMiB: 256,
 			strategy: CDIAnnotations, frameworks: "none",
 			want: &pluginapi.ContainerAllocateResponse{
 				Envs: map[string]string{
@@ -79,7 +79,7 @@ func TestResponse(t *testing.T) {
 			},
 		},
 		{
-			name: "next to nothing sets no framework to nothing", grant: allocation.Grant{Devices: []gpu.Device{a100}, Each: 1}, unitMiB: 1,
+			name: "next to nothing sets no framework to nothing", grant: allocation.Grant{Devices: []gpu.Device{a100}, SlotsPerDevice: 1}, unitMiB: 1,
 			strategy: Envvar, frameworks: "jax,pytorch,paddle",
 			want: &pluginapi.ContainerAllocateResponse{Envs: map[string]string{
 				"NVIDIA_VISIBLE_DEVICES": "GPU-b", "GPUMEM_GPU_INDEX": "3", "GPUMEM_GPU_UUID": "GPU-b", "GPUMEM_GPU_MIB": "81920",
@@ -151,7 +151,7 @@ func TestResponseInShares(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.ShareCores = tc.cores
-			got := cfg.Response(gpu.Memory, allocation.Grant{Devices: tc.devices, Each: 3}, gpu.Inventory{Devices: tc.devices, MPS: tc.mps}).GetEnvs()
+			got := cfg.Response(gpu.Memory, allocation.Grant{Devices: tc.devices, SlotsPerDevice: 3}, gpu.Inventory{Devices: tc.devices, MPS: tc.mps}).GetEnvs()
 			for key, want := range tc.want {
 				if got[key] != want {
 					t.Errorf("%s is %q, want %q", key, got[key], want)
@@ -164,7 +164,7 @@ func TestResponseInShares(t *testing.T) {
 			}
 		})
 	}
-	inShares, inUnits := allocation.Grant{Devices: []gpu.Device{t4}, Each: 3}, allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360}}, Each: 3}
+	inShares, inUnits := allocation.Grant{Devices: []gpu.Device{t4}, SlotsPerDevice: 3}, allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360}}, SlotsPerDevice: 3}
 	for _, tc := range []struct {
 		name  string
 		cores bool

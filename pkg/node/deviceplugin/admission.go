@@ -168,7 +168,7 @@ func (p *Server) refuse(ctx context.Context, s allocation.State, r gpu.Resource,
 	var meant []placement.PodRef
 	for _, pod := range s.Pods {
 		asks := slices.ContainsFunc(pod.Request.Containers.All(), func(c placement.Container) bool { return allocation.Amount(r, c) == size })
-		served := slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod.Pod) && len(h.Only(r)) > 0 })
+		served := slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.BelongsTo(pod.Pod) && len(h.SlotsOf(r)) > 0 })
 		if asks && !served && (s.Listed == nil || s.Listed[pod.Pod.String()]) {
 			meant = append(meant, pod.Pod)
 		}

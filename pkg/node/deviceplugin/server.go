@@ -95,7 +95,7 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 			return nil, asStatus(err)
 		}
 		inv.Enforcement = inv.LevelFor(len(grant.Devices))
-		log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", grant.UUIDs()), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
+		log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", grant.UUIDs()), zap.Stringer("resource", r), zap.Int("slots", grant.SlotsPerDevice))
 		response := p.cfg.Containers.Response(r, grant, inv)
 		p.resolveNames(response.GetEnvs(), to)
 		p.state.Put(grants.NewGrant(to, grant, inv, response))
@@ -141,10 +141,10 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	held, ok := holderOf(s.Allocated, ids)
 	if !ok { // a plain init container: the kubelet does not list those
-		log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.Each))
+		log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.SlotsPerDevice))
 		return out, p.unlistedMayStart(ctx, s, "init container", grant)
 	}
-	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.Of(pod.Pod) })
+	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.BelongsTo(pod.Pod) })
 	if i < 0 {
 		log.Info("container of a pod starts that the API server has not reported", zap.String("node", p.cfg.Node),
 			zap.String("pod", held.Namespace+"/"+held.Name), zap.String("container", held.Container))
@@ -152,7 +152,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	pod := s.Pods[i]
 	log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
-		zap.String("container", held.Container), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.Each))
+		zap.String("container", held.Container), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.SlotsPerDevice))
 	if actual := allocation.Actual(s, pod); !actual.None() {
 		for _, gpus := range []int{len(actual.Shares), len(grant.Devices)} {
 			if gpus != pod.Request.GPUs() {

@@ -84,7 +84,7 @@ func (p *Server) unenforced(ctx context.Context, pod placement.PodRef, err error
 func holderOf(held []allocation.Allocated, ids []gpu.SlotID) (allocation.Allocated, bool) {
 	want := slices.Sorted(slices.Values(ids))
 	for _, h := range held {
-		if slices.Equal(slices.Sorted(slices.Values(h.Only(gpu.Memory))), want) {
+		if slices.Equal(slices.Sorted(slices.Values(h.SlotsOf(gpu.Memory))), want) {
 			return h, true
 		}
 	}

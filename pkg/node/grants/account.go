@@ -34,12 +34,12 @@ func (n *State) tally(s allocation.State) {
 		i := slices.IndexFunc(all, func(a allocation.Account) bool { return a.UID == pod.Pod.UID })
 		before := slices.IndexFunc(previous, func(g gpu.PodAllocation) bool { return g.UID == pod.Pod.UID })
 		switch {
-		case i >= 0 && (all[i].Less || before >= 0):
+		case i >= 0 && (all[i].Understated || before >= 0):
 			given = append(given, all[i].PodAllocation)
 		case i < 0 && before >= 0:
 			given = append(given, previous[before])
 		}
-		if i >= 0 && all[i].Less && before < 0 {
+		if i >= 0 && all[i].Understated && before < 0 {
 			n.log.Warn("less is written of the pod than the kubelet has given it", zap.String("node", n.cfg.Node),
 				zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Any("given", all[i].Shares))
 		}

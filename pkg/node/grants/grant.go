@@ -53,10 +53,10 @@ func NewGrant(to allocation.Attributed, g allocation.Grant, inv gpu.Inventory, r
 	}
 	for _, d := range g.Devices {
 		if g.Resource == gpu.Cores {
-			out.GPUs = append(out.GPUs, GPU{UUID: d.UUID, Cores: g.Each})
+			out.GPUs = append(out.GPUs, GPU{UUID: d.UUID, Cores: g.SlotsPerDevice})
 			continue
 		}
-		out.GPUs = append(out.GPUs, GPU{UUID: d.UUID, Units: gpu.Units(g.Each), MiB: d.MiB(gpu.Units(g.Each), inv.UnitMiB)})
+		out.GPUs = append(out.GPUs, GPU{UUID: d.UUID, Units: gpu.Units(g.SlotsPerDevice), MiB: d.MiB(gpu.Units(g.SlotsPerDevice), inv.UnitMiB)})
 	}
 	return out
 }

@@ -14,7 +14,7 @@ import (
 func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 	newest := func(r gpu.Resource) *Grant {
 		one := h
-		if one.Slots = h.Only(r); len(one.Slots) == 0 {
+		if one.Slots = h.SlotsOf(r); len(one.Slots) == 0 {
 			return nil
 		}
 		if g, ok := n.Find(one); ok {
@@ -31,7 +31,7 @@ func (n *State) Recorded(h allocation.Allocated) Former {
 	if memory, _ := n.Grants(h); memory != nil {
 		return Former{Level: memory.Level, MPS: memory.MPS}
 	}
-	return n.FormerLevel(h.Only(gpu.Memory)...)
+	return n.FormerLevel(h.SlotsOf(gpu.Memory)...)
 }
 
 // RetiredClients returns, by GPU, the pods that are clients of an MPS protocol that gpumem no longer runs. Held
@@ -68,7 +68,7 @@ func (n *State) RetiredClients(inv gpu.Inventory, allocatedPods map[string]strin
 // annotation's.
 func (n *State) LevelOf(s allocation.State, pod allocation.Pod) (weakest gpu.Enforcement) {
 	for _, h := range s.Allocated {
-		if !h.Of(pod.Pod) || len(h.Only(gpu.Memory)) == 0 {
+		if !h.BelongsTo(pod.Pod) || len(h.SlotsOf(gpu.Memory)) == 0 {
 			continue
 		}
 		level := n.Recorded(h).Level

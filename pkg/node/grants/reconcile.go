@@ -152,7 +152,7 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	var errs []error
 	var unwritten []placement.Request // requests of waiting pods
 	for _, c := range corrections {
-		if !c.Asked() {
+		if !c.HasRequestedCount() {
 			_ = r.Mixed(ctx, c.Pod, len(c.Actual.Shares)) // records an event
 		}
 		if !c.Whole() {
@@ -299,5 +299,5 @@ func (r *Reconciler) forget() {
 
 // hasSlots reports whether the kubelet has already served a container of the pod.
 func hasSlots(s allocation.State, pod placement.PodRef) bool {
-	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod) })
+	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.BelongsTo(pod) })
 }

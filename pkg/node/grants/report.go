@@ -28,7 +28,7 @@ func (r *Reconciler) reportCorrected(ctx context.Context, c allocation.Correctio
 	case previous.None():
 		r.metrics.Corrected(ReasonPlaced)
 		r.events.Pod(ref, event.Placed, "placed on "+describe(current, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
-	case !c.Asked():
+	case !c.HasRequestedCount():
 		r.metrics.Corrected(ReasonHeld)
 		r.events.Pod(ref, event.Restored, "has "+describe(current, inv)+" and not "+describe(previous, inv)+", as was written: the number of its GPUs was changed after the kubelet had given it those")
 	case hasSlots(s, c.Pod.Pod):

@@ -166,7 +166,7 @@ func (n *State) fromMemory(pods []allocation.Pod) allocation.State {
 // init container, which the kubelet never lists.
 func listedIn(listed []allocation.Allocated, g allocation.Attributed) bool {
 	return g.Container.Kind == placement.Init || slices.ContainsFunc(listed, func(h allocation.Allocated) bool {
-		return h.Of(g.Pod) && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
+		return h.BelongsTo(g.Pod) && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
 	})
 }
 

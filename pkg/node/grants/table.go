@@ -318,7 +318,7 @@ func (t *Table) Adopt(s allocation.State, count int) {
 		h := t.holder(g)
 		if h != nil && g.number <= count && (h.Namespace != g.Namespace || h.Name != g.Pod || g.UID == "") {
 			g.Namespace, g.Pod, g.UID, g.Container = h.Namespace, h.Name, admitted(s, *h), ""
-			if slices.Equal(g.Slots, slices.Sorted(slices.Values(h.Only(g.Resource())))) {
+			if slices.Equal(g.Slots, slices.Sorted(slices.Values(h.SlotsOf(g.Resource())))) {
 				g.Container, g.Init = h.Container, false
 			}
 			grants[i] = g
@@ -343,7 +343,7 @@ func (t *Table) holder(g Grant) *allocation.Allocated {
 func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant {
 	for _, h := range s.Allocated {
 		for _, r := range []gpu.Resource{gpu.Memory, gpu.Cores} {
-			slots := slices.Sorted(slices.Values(h.Only(r)))
+			slots := slices.Sorted(slices.Values(h.SlotsOf(r)))
 			settled := func(g Grant) bool {
 				return slices.Equal(g.Slots, slots) || g.number > count && g.overlaps(Grant{Slots: slots})
 			}
@@ -368,7 +368,7 @@ func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant 
 // the pod yet, because the entry may then belong to a deleted pod of the same name.
 func admitted(s allocation.State, h allocation.Allocated) string {
 	for _, pod := range s.Pods {
-		if h.Of(pod.Pod) && pod.Admitted {
+		if h.BelongsTo(pod.Pod) && pod.Admitted {
 			return pod.Pod.UID
 		}
 	}

@@ -445,7 +445,7 @@ func TestAKubeletThatAsksAgainReplacesGrants(t *testing.T) {
 func TestTheLimitIsThatOfTheSmallestGPU(t *testing.T) {
 	devices := []gpu.Device{{UUID: "GPU-a", ShareMiB: 800}, {UUID: "GPU-b", ShareMiB: 400}}
 	to := allocation.Attributed{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "uid"}, Container: placement.Container{Name: "warm", Kind: placement.Init}}
-	got := NewGrant(to, allocation.Grant{Devices: devices, Each: 2, Slots: []gpu.SlotID{"b-0", "a-0"}}, gpu.Inventory{MPS: true}, nil)
+	got := NewGrant(to, allocation.Grant{Devices: devices, SlotsPerDevice: 2, Slots: []gpu.SlotID{"b-0", "a-0"}}, gpu.Inventory{MPS: true}, nil)
 	want := Grant{
 		Namespace: "ns", Pod: "p", UID: "uid", Container: "warm", Init: true, Slots: []gpu.SlotID{"b-0", "a-0"}, Level: gpu.EnforcementAdvisory, MPS: 2,
 		GPUs: []GPU{{UUID: "GPU-a", Units: 2, MiB: 1600}, {UUID: "GPU-b", Units: 2, MiB: 800}},

@@ -10,7 +10,7 @@ import (
 // Account is the memory and the cores that the kubelet has allocated to a pod.
 type Account struct {
 	gpu.PodAllocation
-	Less bool // the pod's annotations show less on some GPU
+	Understated bool // the pod's annotations show less on some GPU
 }
 
 // Accounts returns the accounts of the pods that the kubelet has admitted. As for Reconcile, State.Pods must
@@ -18,9 +18,9 @@ type Account struct {
 func Accounts(s State) (out []Account) {
 	b := byPod(s)
 	for _, t := range b.pods {
-		if t.Admitted && t.begun() {
-			given := b.account(t)
-			out = append(out, Account{PodAllocation: given, Less: s.understates(t.pod, given)})
+		if t.Admitted && t.isServed() {
+			allocated := b.account(t)
+			out = append(out, Account{PodAllocation: allocated, Understated: s.understates(t.pod, allocated)})
 		}
 	}
 	return out
@@ -30,9 +30,9 @@ func Accounts(s State) (out []Account) {
 // if that is more, because the kubelet does not list the slots of init containers.
 func (b *podStates) account(t *podState) gpu.PodAllocation {
 	out := gpu.PodAllocation{UID: t.Pod.UID}
-	given := b.shares(t.slots()) // of the same GPUs
-	for i, s := range b.whereAllocated(t).Shares {
-		s.Units, s.Cores = max(s.Units, given[i].Units), min(max(s.Cores, given[i].Cores), gpu.CoresPerDevice)
+	allocated := b.shares(t.slots()) // of the same GPUs
+	for i, s := range b.allocatedAssignment(t).Shares {
+		s.Units, s.Cores = max(s.Units, allocated[i].Units), min(max(s.Cores, allocated[i].Cores), gpu.CoresPerDevice)
 		out.Shares = append(out.Shares, s)
 	}
 	return out
@@ -40,9 +40,9 @@ func (b *podStates) account(t *podState) gpu.PodAllocation {
 
 // understates reports whether a pod's annotations show less than its allocation on some GPU. A pod on no known
 // GPU counts on each.
-func (s State) understates(p Pod, given gpu.PodAllocation) bool {
+func (s State) understates(p Pod, allocated gpu.PodAllocation) bool {
 	node := placement.NewNode("", s.Inventory, []placement.Holding{p.Holding})
-	return len(node.Unattributed) == 0 && slices.ContainsFunc(given.Shares, func(share gpu.Share) bool {
+	return len(node.Unattributed) == 0 && slices.ContainsFunc(allocated.Shares, func(share gpu.Share) bool {
 		return slices.ContainsFunc(node.Devices, func(d placement.Device) bool {
 			return d.UUID == share.Device && (d.Requested < share.Units || d.RequestedCores < share.Cores)
 		})

@@ -47,15 +47,15 @@ func TestAccounts(t *testing.T) {
 		},
 		"more GPUs are written than it has": {
 			admitted(pod("p", split(4, 2), 0, 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}), Less: true}},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}), Understated: true}},
 		},
 		"another GPU is written": {
 			admitted(pod("p", ask(app("c", 4)), 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}), Less: true}},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}), Understated: true}},
 		},
 		"fewer cores are written": {
 			admitted(pod("p", halves, 0, 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3), coreIDs(0, 0, 1, 2))},
-			[]Account{{PodAllocation: given("p", [3]int{0, 4, 50}), Less: true}},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 50}), Understated: true}},
 		},
 		"nothing is written: it counts on each GPU": {
 			admitted(pod("p", ask(app("c", 4)))), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
@@ -71,11 +71,11 @@ func TestAccounts(t *testing.T) {
 		},
 		"its init container had more than what shows": {
 			admitted(pod("p", ask(initial("i", 6), app("c", 4)), 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{PodAllocation: given("p", [3]int{0, 6, 0}), Less: true}},
+			[]Account{{PodAllocation: given("p", [3]int{0, 6, 0}), Understated: true}},
 		},
 		"its containers are on two GPUs": {
 			admitted(pod("p", ask(app("c", 4), app("d", 2)), 0)), []Allocated{held("c", ids(0, 0, 1, 2, 3)), held("d", ids(1, 0, 1))},
-			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}, [3]int{1, 3, 0}), Less: true}},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}, [3]int{1, 3, 0}), Understated: true}},
 		},
 		"the kubelet may not have admitted it": {pod("p", ask(app("c", 4)), 1), []Allocated{held("c", ids(0, 0, 1, 2, 3))}, nil},
 		"the kubelet tells of nothing":         {admitted(pod("p", ask(app("c", 4)), 1)), nil, nil},
@@ -175,7 +175,7 @@ func FuzzOwners(f *testing.F) {
 				}
 			}
 			for _, a := range Accounts(w.state()) {
-				if _, before := lying[a.UID]; a.Less || before {
+				if _, before := lying[a.UID]; a.Understated || before {
 					lying[a.UID] = a.PodAllocation
 				}
 			}

@@ -25,7 +25,7 @@ func Admit(s State, g Grant) (Attributed, error) {
 	for _, t := range b.asking(g) {
 		err := b.admit(t, g)
 		if err == nil {
-			return b.given(t, g), nil
+			return b.attribute(t, g), nil
 		}
 		first = cmp.Or(first, err)
 	}
@@ -37,20 +37,20 @@ func Admit(s State, g Grant) (Attributed, error) {
 // already have grants, because the kubelet never lists these containers. Pods that the kubelet has admitted
 // come last. Among the others, pods that already got this amount come last.
 func (b *podStates) asking(g Grant) []*podState {
-	asking := those(b.pods, func(t *podState) bool {
-		return len(t.wanting(g.Resource, g.size())) > 0
+	asking := filter(b.pods, func(t *podState) bool {
+		return len(t.unservedWith(g.Resource, g.size())) > 0
 	})
 	given := g.assignment()
 	slices.SortFunc(asking, func(x, y *podState) int {
 		return cmp.Or(
 			placement.CompareBool(x.Admitted, y.Admitted),
-			placement.CompareBool(b.had(x, g.Resource, g.size()), b.had(y, g.Resource, g.size())),
+			placement.CompareBool(b.allAttributed(x, g.Resource, g.size()), b.allAttributed(y, g.Resource, g.size())),
 			compareBegun(x, y),
 			placement.CompareBool(y.written.SameDevices(given), x.written.SameDevices(given)),
 			compareAge(x, y),
 		)
 	})
-	return preferring(asking, b.listed)
+	return preferMatching(asking, b.isListed)
 }
 
 func (b *podStates) admit(t *podState, g Grant) error {
@@ -70,28 +70,28 @@ func (b *podStates) admit(t *podState, g Grant) error {
 	return nil
 }
 
-// given returns the container of a pod to which a grant belongs. This is the first container that may lack the
+// attribute returns the container of a pod to which a grant belongs. This is the first container that may lack the
 // resource and has no attributed grant of it yet, or else the last container that may lack it.
-func (b *podStates) given(t *podState, g Grant) Attributed {
+func (b *podStates) attribute(t *podState, g Grant) Attributed {
 	out := Attributed{Pod: t.Pod, Slots: g.Slots}
-	for _, c := range t.wanting(g.Resource, g.size()) {
-		if out.Container = c; !b.before(t, c, g.Resource) {
+	for _, c := range t.unservedWith(g.Resource, g.size()) {
+		if out.Container = c; !b.isAttributed(t, c, g.Resource) {
 			break
 		}
 	}
 	return out
 }
 
-// before reports whether a container already has an attributed grant of a resource that the kubelet cannot have
+// isAttributed reports whether a container already has an attributed grant of a resource that the kubelet cannot have
 // lost.
-func (b *podStates) before(t *podState, c placement.Container, r gpu.Resource) bool {
+func (b *podStates) isAttributed(t *podState, c placement.Container, r gpu.Resource) bool {
 	return slices.ContainsFunc(b.Attributed, func(o Attributed) bool {
 		return !o.Earlier && o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
 	})
 }
 
-// had reports whether each container of a pod that may lack an amount already has an attributed grant of the
+// allAttributed reports whether each container of a pod that may lack an amount already has an attributed grant of the
 // resource.
-func (b *podStates) had(t *podState, r gpu.Resource, size int) bool {
-	return !slices.ContainsFunc(t.wanting(r, size), func(c placement.Container) bool { return !b.before(t, c, r) })
+func (b *podStates) allAttributed(t *podState, r gpu.Resource, size int) bool {
+	return !slices.ContainsFunc(t.unservedWith(r, size), func(c placement.Container) bool { return !b.isAttributed(t, c, r) })
 }

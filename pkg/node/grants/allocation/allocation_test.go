@@ -618,7 +618,7 @@ func TestAPodOverTwoGPUs(t *testing.T) {
 	c.mustAdmit("p")
 	c.correct()
 	c.want("p", []gpu.Units{4, 0, 4}, 0, 2)
-	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices[:1], Each: 6}); err == nil {
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices[:1], SlotsPerDevice: 6}); err == nil {
 		t.Error("a grant of one GPU is admitted for a pod of two that has been served")
 	}
 }
@@ -690,7 +690,7 @@ func TestCoresOfAnotherGPUThanMemoryAreRefused(t *testing.T) {
 	c.pods = []Pod{pod("p", ask(cored(app("a", 2), 40)), 0)}
 	s := c.state()
 	s.Allocated = []Allocated{{"ns", "p", "a", ids(0, 0, 1)}}
-	grant := Grant{Resource: gpu.Cores, Devices: c.inv.Devices[1:], Each: 40}
+	grant := Grant{Resource: gpu.Cores, Devices: c.inv.Devices[1:], SlotsPerDevice: 40}
 	if _, err := Admit(s, grant); err == nil || !strings.Contains(reasons.Error(err), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
 		t.Errorf("Admit: %v, want that p is elsewhere", err)
 	}
@@ -698,7 +698,7 @@ func TestCoresOfAnotherGPUThanMemoryAreRefused(t *testing.T) {
 	if _, err := Admit(s, grant); err != nil {
 		t.Errorf("Admit: %v", err)
 	}
-	grant.Each = 30
+	grant.SlotsPerDevice = 30
 	if _, err := Admit(s, grant); !errors.Is(err, ErrNoPod) {
 		t.Errorf("Admit: %v, want that nobody asks for 30%% of cores", err)
 	}
@@ -907,7 +907,7 @@ func TestResolve(t *testing.T) {
 			for _, i := range tc.want {
 				want.Devices = append(want.Devices, inv.Devices[i])
 			}
-			want.Each, want.Slots = tc.each, tc.ids
+			want.SlotsPerDevice, want.Slots = tc.each, tc.ids
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("Resolve: %v (-want +got):\n%s", err, diff)
 			}
@@ -939,7 +939,7 @@ func TestAdmitSaysForWhichContainer(t *testing.T) {
 	} {
 		s := c.state()
 		s.Attributed = tc.before
-		got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], Each: 2, Slots: ids(0, 2, 3)})
+		got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], SlotsPerDevice: 2, Slots: ids(0, 2, 3)})
 		if err != nil || got.Container.Name != tc.want || got.Pod != p.Pod {
 			t.Errorf("%s: %s of %s, %v; want %s", name, got.Container.Name, got.Pod, err, tc.want)
 		}
@@ -975,7 +975,7 @@ func TestAdmitSaysForWhichPod(t *testing.T) {
 		tc.young.Created = start.Add(time.Second)
 		for _, pods := range [][]Pod{{tc.old, tc.young}, {tc.young, tc.old}} {
 			s := State{Inventory: c.inv, Slots: c.slots, Pods: pods, Allocated: tc.held, Attributed: tc.given, Listed: tc.listed}
-			got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], Each: 2, Slots: ids(0, 2, 3)})
+			got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], SlotsPerDevice: 2, Slots: ids(0, 2, 3)})
 			if err != nil || got.Pod.Name != tc.want {
 				t.Errorf("%s: %s, %v; want %s", name, got.Pod, err, tc.want)
 			}
@@ -988,14 +988,14 @@ func TestAdmitRefuses(t *testing.T) {
 	two := ask(app("a", 4))
 	two.Count = 2
 	c.pods = []Pod{pod("p", two, 0, 1)}
-	one := Grant{Devices: c.inv.Devices[:1], Each: 4}
+	one := Grant{Devices: c.inv.Devices[:1], SlotsPerDevice: 4}
 	if _, err := Admit(c.state(), one); err == nil || !strings.Contains(reasons.Error(err), "pod ns/p is to have 2 GPUs, and the kubelet took slots of 1") {
 		t.Errorf("Admit of one GPU for a pod of two: %v", err)
 	}
-	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 2}); err != nil {
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, SlotsPerDevice: 2}); err != nil {
 		t.Errorf("Admit of both: %v", err)
 	}
-	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 3}); !errors.Is(err, ErrNoPod) {
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, SlotsPerDevice: 3}); !errors.Is(err, ErrNoPod) {
 		t.Errorf("Admit of what nobody asks for: %v, want ErrNoPod", err)
 	}
 	c.pods = append(c.pods, pod("later", ask(app("a", 4)), 0))

@@ -74,8 +74,8 @@ func FuzzResolve(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(grant.Devices) != len(perGPU) || grant.Each*len(perGPU) != len(ids) {
-			t.Fatalf("%q: granted %d slots each of %v", ids, grant.Each, grant.Devices)
+		if len(grant.Devices) != len(perGPU) || grant.SlotsPerDevice*len(perGPU) != len(ids) {
+			t.Fatalf("%q: granted %d slots each of %v", ids, grant.SlotsPerDevice, grant.Devices)
 		}
 		_, _ = Admit(s, grant) // may return an error, but must not panic
 	})

@@ -19,19 +19,19 @@ type podStates struct {
 type podState struct {
 	placement.Holding // with the actual or planned GPUs: see locate
 
-	pod     Pod                  // from State.Pods
-	held    []Allocated          // allocations of its containers
-	written placement.Assignment // the annotation
-	plan    placement.Assignment // the assignment to pass to an interchangeable pod that loses its own
-	actual  placement.Assignment // GPUs of its slots; empty without slots
+	pod         Pod                  // from State.Pods
+	allocations []Allocated          // allocations of its containers
+	written     placement.Assignment // the annotation
+	plan        placement.Assignment // the assignment to pass to an interchangeable pod that loses its own
+	actual      placement.Assignment // GPUs of its slots; empty without slots
 }
 
-// begun reports whether the kubelet has already served a container of the pod.
-func (t *podState) begun() bool { return len(t.held) > 0 }
+// isServed reports whether the kubelet has already served a container of the pod.
+func (t *podState) isServed() bool { return len(t.allocations) > 0 }
 
 // slots returns all slots of the pod.
 func (t *podState) slots() (ids []gpu.SlotID) {
-	for _, h := range t.held {
+	for _, h := range t.allocations {
 		ids = append(ids, h.Slots...)
 	}
 	return ids
@@ -40,14 +40,14 @@ func (t *podState) slots() (ids []gpu.SlotID) {
 // byPod sorts the state by pod. locate then sets the pods' GPUs.
 func byPod(s State) *podStates {
 	b := &podStates{State: s}
-	held, known := make(map[[2]string][]Allocated), make(map[[2]string]bool) // by namespace and name
+	allocations, knownPods := make(map[[2]string][]Allocated), make(map[[2]string]bool) // by namespace and name
 	for _, h := range s.Allocated {
-		held[[2]string{h.Namespace, h.Name}] = append(held[[2]string{h.Namespace, h.Name}], h)
+		allocations[[2]string{h.Namespace, h.Name}] = append(allocations[[2]string{h.Namespace, h.Name}], h)
 	}
 	for _, p := range s.Pods {
-		of := [2]string{p.Pod.Namespace, p.Pod.Name}
-		known[of] = true
-		t := &podState{Holding: p.Holding, pod: p, held: held[of], written: p.Assignment}
+		name := [2]string{p.Pod.Namespace, p.Pod.Name}
+		knownPods[name] = true
+		t := &podState{Holding: p.Holding, pod: p, allocations: allocations[name], written: p.Assignment}
 		t.written.Leaving = nil
 		t.plan = t.written
 		if p.Plan != nil {
@@ -55,7 +55,7 @@ func byPod(s State) *podStates {
 		}
 		b.pods = append(b.pods, t)
 	}
-	b.strays = those(s.Allocated, func(h Allocated) bool { return !known[[2]string{h.Namespace, h.Name}] })
+	b.strays = filter(s.Allocated, func(h Allocated) bool { return !knownPods[[2]string{h.Namespace, h.Name}] })
 	return b
 }
 
@@ -65,7 +65,7 @@ func byPod(s State) *podStates {
 func (b *podStates) locate() {
 	interchangeable := make(map[placement.Key][]*podState)
 	for _, t := range b.pods {
-		t.actual = b.whereAllocated(t)
+		t.actual = b.allocatedAssignment(t)
 		key := t.Request.GPUKey()
 		interchangeable[key] = append(interchangeable[key], t)
 	}
@@ -76,16 +76,16 @@ func (b *podStates) locate() {
 
 // sharePlans assigns the plans of interchangeable pods to them. It skips plans on GPUs that the node lacks.
 func (b *podStates) sharePlans(alike []*podState) {
-	var left []placement.Assignment // plans that none of these pods has taken yet
+	var unclaimed []placement.Assignment // plans that none of these pods has taken yet
 	for _, t := range alike {
-		if !t.plan.None() && b.has(t.plan) {
-			left = append(left, t.plan)
+		if !t.plan.None() && b.hasDevices(t.plan) {
+			unclaimed = append(unclaimed, t.plan)
 		}
 	}
 	claim := func(a placement.Assignment) bool {
-		at := slices.IndexFunc(left, a.SameDevices)
+		at := slices.IndexFunc(unclaimed, a.SameDevices)
 		if at >= 0 {
-			left = slices.Delete(left, at, at+1)
+			unclaimed = slices.Delete(unclaimed, at, at+1)
 		}
 		return at >= 0
 	}
@@ -96,12 +96,12 @@ func (b *podStates) sharePlans(alike []*podState) {
 		case !t.actual.None():
 			t.Assignment = t.actual
 			claim(t.actual)
-		case !t.written.None() && b.has(t.written) && !claim(t.written):
+		case !t.written.None() && b.hasDevices(t.written) && !claim(t.written):
 			displaced = append(displaced, t)
 		}
 	}
-	for i, t := range displaced[:min(len(displaced), len(left))] {
-		t.Assignment = placement.Assignment{Shares: left[i].Shares}
+	for i, t := range displaced[:min(len(displaced), len(unclaimed))] {
+		t.Assignment = placement.Assignment{Shares: unclaimed[i].Shares}
 	}
 }
 
@@ -110,38 +110,38 @@ func (b *podStates) sharePlans(alike []*podState) {
 func Actual(s State, p Pod) placement.Assignment {
 	s.Pods = []Pod{p}
 	b := byPod(s)
-	return b.whereAllocated(b.pods[0])
+	return b.allocatedAssignment(b.pods[0])
 }
 
-func (b *podStates) whereAllocated(t *podState) (a placement.Assignment) {
-	known := b.knows(t.slots())
-	a.Allocated = t.written.Allocated && known
+func (b *podStates) allocatedAssignment(t *podState) (a placement.Assignment) {
+	knownPods := b.hasDevicesOf(t.slots())
+	a.Allocated = t.written.Allocated && knownPods
 	a.Shares = b.shares(t.slots())
 	r := t.Request
-	if n := len(a.Shares); n > 0 && n != r.GPUs() && known {
+	if n := len(a.Shares); n > 0 && n != r.GPUs() && knownPods {
 		r.Count, a.Allocated = n, true
 	}
 	return a.WithShares(r)
 }
 
-// knows reports whether all slots belong to GPUs of the node. Slots of a missing GPU do not reveal the number
+// hasDevicesOf reports whether all slots belong to GPUs of the node. Slots of a missing GPU do not reveal the number
 // of GPUs.
-func (s State) knows(ids []gpu.SlotID) bool {
+func (s State) hasDevicesOf(ids []gpu.SlotID) bool {
 	return !slices.ContainsFunc(ids, func(id gpu.SlotID) bool { _, err := s.device(id); return err != nil })
 }
 
-// has reports whether the node has all devices of an assignment.
-func (s State) has(a placement.Assignment) bool {
+// hasDevices reports whether the node has all devices of an assignment.
+func (s State) hasDevices(a placement.Assignment) bool {
 	return !slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { _, ok := s.Inventory.Device(id); return !ok })
 }
 
-// without returns the node without one pod. It counts allocations, the plans of pods without allocations, and
+// nodeWithout returns the node without one pod. It counts allocations, the plans of pods without allocations, and
 // the allocations of pods that the API server no longer lists.
-func (b *podStates) without(t *podState) placement.Node {
+func (b *podStates) nodeWithout(t *podState) placement.Node {
 	var holdings []placement.Holding
 	for _, o := range b.pods {
 		// A pod without an assignment has no precedence over this one.
-		if o.Pod.UID != t.Pod.UID && (!o.Assignment.None() || o.begun()) {
+		if o.Pod.UID != t.Pod.UID && (!o.Assignment.None() || o.isServed()) {
 			holdings = append(holdings, o.Holding)
 		}
 	}
@@ -161,43 +161,43 @@ func (b *podStates) stray(h Allocated) placement.Holding {
 // unserved returns the containers of a pod that still wait for a resource. The kubelet serves containers in
 // order, so all containers before the last one with an allocation are done. A plain init container counts as
 // unserved until the kubelet has served the next container, because its allocation is never listed.
-func (t *podState) unserved(r gpu.Resource) (rest []placement.Container) {
+func (t *podState) unserved(r gpu.Resource) (remaining []placement.Container) {
 	for _, c := range t.Request.Containers.All() {
 		served := false
-		for _, h := range t.held {
+		for _, h := range t.allocations {
 			if h.Container == c.Name {
-				rest, served = nil, served || len(h.Only(r)) > 0
+				remaining, served = nil, served || len(h.SlotsOf(r)) > 0
 			}
 		}
 		if !served && Amount(r, c) > 0 {
-			rest = append(rest, c)
+			remaining = append(remaining, c)
 		}
 	}
-	return rest
+	return remaining
 }
 
-// wanting returns the unserved containers that request exactly this amount.
-func (t *podState) wanting(r gpu.Resource, size int) []placement.Container {
-	return those(t.unserved(r), func(c placement.Container) bool { return Amount(r, c) == size })
+// unservedWith returns the unserved containers that request exactly this amount.
+func (t *podState) unservedWith(r gpu.Resource, size int) []placement.Container {
+	return filter(t.unserved(r), func(c placement.Container) bool { return Amount(r, c) == size })
 }
 
-// listed reports whether the kubelet lists the pod.
-func (b *podStates) listed(t *podState) bool { return b.Listed[t.Pod.String()] }
+// isListed reports whether the kubelet lists the pod.
+func (b *podStates) isListed(t *podState) bool { return b.Listed[t.Pod.String()] }
 
-func those[T any](all []T, pass func(T) bool) []T {
-	return slices.DeleteFunc(slices.Clone(all), func(t T) bool { return !pass(t) })
+func filter[T any](items []T, pass func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(items), func(t T) bool { return !pass(t) })
 }
 
-// preferring returns the pods that pass, or all pods if none does.
-func preferring(all []*podState, pass func(*podState) bool) []*podState {
-	if kept := those(all, pass); len(kept) > 0 {
+// preferMatching returns the pods that pass, or all pods if none does.
+func preferMatching(items []*podState, pass func(*podState) bool) []*podState {
+	if kept := filter(items, pass); len(kept) > 0 {
 		return kept
 	}
-	return all
+	return items
 }
 
 // compareBegun orders pods with served containers first.
-func compareBegun(a, b *podState) int { return placement.CompareBool(b.begun(), a.begun()) }
+func compareBegun(a, b *podState) int { return placement.CompareBool(b.isServed(), a.isServed()) }
 
 func compareAge(a, b *podState) int {
 	return cmp.Or(a.pod.Created.Compare(b.pod.Created), a.Pod.Compare(b.Pod))

@@ -10,27 +10,27 @@ import (
 )
 
 // Prefer returns the slots that the kubelet should allocate to a container: size of the available slots of a
-// resource, including those in must. It returns ErrNoPod if the waiting pod is not known yet.
-func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
-	if size <= 0 || len(must) > size {
-		return nil, fmt.Errorf("the kubelet asks for %d slots, and names %d", size, len(must))
+// resource, including the required ones. It returns ErrNoPod if the waiting pod is not known yet.
+func Prefer(s State, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	if size <= 0 || len(required) > size {
+		return nil, fmt.Errorf("the kubelet asks for %d slots, and names %d", size, len(required))
 	}
 	b := byPod(s)
 	b.locate()
 	b.locateUnseen()
-	free := b.free(r, available)
-	if len(must) > 0 {
-		return b.extend(r, free, must, size)
+	free := b.freeSlots(r, available)
+	if len(required) > 0 {
+		return b.extendSlots(r, free, required, size)
 	}
 	waiting := b.waitingFor(r, size)
 	if err := b.ambiguous(r, waiting, size); err != nil && b.Listed == nil {
 		return nil, err
 	}
 	for _, t := range waiting {
-		if ids, ok := take(free, nil, t.Assignment.Devices(), size); ok {
+		if ids, ok := pickSlots(free, nil, t.Assignment.Devices(), size); ok {
 			return ids, nil
 		}
-		if t.begun() || unseen(t.Request) && !t.Assignment.None() {
+		if t.isServed() || unseen(t.Request) && !t.Assignment.None() {
 			return nil, b.refusal(r, waiting, size) // the pod is bound to its GPUs
 		}
 	}
@@ -38,7 +38,7 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 		if !s.PlaceUnassigned {
 			break
 		}
-		if ids, ok := b.place(r, free, t, size); ok {
+		if ids, ok := b.placePod(r, free, t, size); ok {
 			return ids, nil
 		}
 	}
@@ -50,20 +50,20 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 // not admitted, and to pods without an unlisted allocation of this amount. If all are admitted, the kubelet has
 // lost its records and admits them again.
 func (b *podStates) waitingFor(r gpu.Resource, size int) []*podState {
-	waiting := those(b.pods, func(t *podState) bool {
+	waiting := filter(b.pods, func(t *podState) bool {
 		rest := t.unserved(r)
 		return len(rest) > 0 && Amount(r, rest[0]) == size
 	})
-	waiting = preferring(waiting, b.listed)
-	waiting = preferring(waiting, func(t *podState) bool { return !t.Admitted })
-	waiting = preferring(waiting, func(t *podState) bool { return !b.had(t, r, size) })
+	waiting = preferMatching(waiting, b.isListed)
+	waiting = preferMatching(waiting, func(t *podState) bool { return !t.Admitted })
+	waiting = preferMatching(waiting, func(t *podState) bool { return !b.allAttributed(t, r, size) })
 	slices.SortFunc(waiting, func(a, b *podState) int { return cmp.Or(compareBegun(a, b), compareAge(a, b)) })
 	return waiting
 }
 
-// free returns the available slots that no container holds, by device and in order. The kubelet may offer
+// freeSlots returns the available slots that no container holds, by device and in order. The kubelet may offer
 // allocated slots: see Decisions.
-func (b *podStates) free(r gpu.Resource, available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+func (b *podStates) freeSlots(r gpu.Resource, available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	free := make(map[gpu.SlotID]bool, len(available))
 	for _, id := range available {
 		free[id] = true
@@ -75,13 +75,13 @@ func (b *podStates) free(r gpu.Resource, available []gpu.SlotID) map[gpu.UUID][]
 	}
 	out := make(map[gpu.UUID][]gpu.SlotID)
 	for _, d := range b.Inventory.Devices {
-		out[d.UUID] = those(b.Slots.Of(r, d.UUID), func(id gpu.SlotID) bool { return free[id] })
+		out[d.UUID] = filter(b.Slots.Of(r, d.UUID), func(id gpu.SlotID) bool { return free[id] })
 	}
 	return out
 }
 
-// take returns size slots in equal parts of the devices, including those in must.
-func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID, size int) ([]gpu.SlotID, bool) {
+// pickSlots returns size slots in equal parts of the devices, including the required ones.
+func pickSlots(free map[gpu.UUID][]gpu.SlotID, required []gpu.SlotID, devices []gpu.UUID, size int) ([]gpu.SlotID, bool) {
 	if len(devices) == 0 || size%len(devices) != 0 {
 		return nil, false
 	}
@@ -93,18 +93,18 @@ func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID,
 		}
 		ids := slices.Clone(free[device])
 		slices.SortStableFunc(ids, func(a, b gpu.SlotID) int {
-			return placement.CompareBool(slices.Contains(must, b), slices.Contains(must, a))
+			return placement.CompareBool(slices.Contains(required, b), slices.Contains(required, a))
 		})
 		out = append(out, ids[:share]...)
 	}
 	left := func(id gpu.SlotID) bool { return !slices.Contains(out, id) }
-	return out, !slices.ContainsFunc(must, left)
+	return out, !slices.ContainsFunc(required, left)
 }
 
-// extend adds slots on the same GPUs to those that a pod's init containers have left.
-func (b *podStates) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+// extendSlots adds slots on the same GPUs to those that a pod's init containers have left.
+func (b *podStates) extendSlots(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	var devices []gpu.UUID
-	for _, id := range must {
+	for _, id := range required {
 		d, err := b.Slots.Device(id)
 		if err != nil {
 			return nil, err
@@ -113,16 +113,16 @@ func (b *podStates) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must 
 			devices = append(devices, d.UUID)
 		}
 	}
-	ids, ok := take(free, must, devices, size)
+	ids, ok := pickSlots(free, required, devices, size)
 	if !ok {
 		return nil, &placement.Short{Devices: devices, Resource: r, Slots: size, UnitMiB: b.Inventory.UnitMiB}
 	}
 	return ids, nil
 }
 
-// place selects GPUs for a pod without GPUs, or for one that has lost its GPUs to another pod.
-func (b *podStates) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *podState, size int) ([]gpu.SlotID, bool) {
-	node := b.without(t)
+// placePod selects GPUs for a pod without GPUs, or for one that has lost its GPUs to another pod.
+func (b *podStates) placePod(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *podState, size int) ([]gpu.SlotID, bool) {
+	node := b.nodeWithout(t)
 	units, cores := t.Request.Share()
 	share := Amount(r, placement.Container{Units: units, Cores: cores})
 	for i, d := range node.Devices {
@@ -134,7 +134,7 @@ func (b *podStates) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *pod
 	if !verdict.Fits() {
 		return nil, false
 	}
-	return take(free, nil, chosen.Devices(), size)
+	return pickSlots(free, nil, chosen.Devices(), size)
 }
 
 // refusal returns the reason why no waiting pod gets its slots.
@@ -146,7 +146,7 @@ func (b *podStates) refusal(r gpu.Resource, waiting []*podState, size int) error
 	if t.Assignment.None() && !b.PlaceUnassigned {
 		return unplaced(t.Pod)
 	}
-	if verdict := placement.Fit(t.Request, b.without(t)); !verdict.Fits() {
+	if verdict := placement.Fit(t.Request, b.nodeWithout(t)); !verdict.Fits() {
 		return &placement.Unfit{Pod: t.Pod, Verdict: verdict}
 	}
 	return &placement.Short{Pod: t.Pod, Devices: t.Assignment.Devices(), Resource: r, Slots: size, UnitMiB: b.Inventory.UnitMiB}
@@ -160,7 +160,7 @@ func unplaced(pod placement.PodRef) error {
 // different GPUs. Such pods wait together only by accident, because the scheduler prevents it. If the kubelet
 // has never listed anything, any waiting pod may already have allocations.
 func (b *podStates) ambiguous(r gpu.Resource, waiting []*podState, size int) error {
-	if len(waiting) > 0 && waiting[0].begun() {
+	if len(waiting) > 0 && waiting[0].isServed() {
 		return nil
 	}
 	for i, t := range waiting {
@@ -222,6 +222,6 @@ func (b *podStates) locateUnseen() {
 // ofAnother reports whether the kubelet lists slots of the grant at another pod.
 func (g Attributed) ofAnother(held []Allocated) bool {
 	return slices.ContainsFunc(held, func(h Allocated) bool {
-		return !h.Of(g.Pod) && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) })
+		return !h.BelongsTo(g.Pod) && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) })
 	})
 }

@@ -16,13 +16,13 @@ type Correction struct {
 // Moves reports whether the correction changes the pod's GPUs.
 func (c Correction) Moves() bool { return !c.Actual.SameDevices(c.Pod.Assignment) }
 
-// Asked reports whether the pod has as many GPUs as it requests.
-func (c Correction) Asked() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
+// HasRequestedCount reports whether the pod has as many GPUs as it requests.
+func (c Correction) HasRequestedCount() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
 
 // Whole reports whether the correction can be written: the pod has as many GPUs as it requests, or all GPUs of
 // its slots are known. In the second case the assignment overrides the requested number
 // (placement.Assignment.Allocated).
-func (c Correction) Whole() bool { return c.Asked() || c.Actual.Allocated }
+func (c Correction) Whole() bool { return c.HasRequestedCount() || c.Actual.Allocated }
 
 // Reconcile returns the pods whose annotations differ from their allocations, and waiting pods that inherit the
 // plan of such a pod. If a waiting pod kept its annotation, its GPU would be promised twice, and the free one
@@ -38,9 +38,9 @@ func (c Correction) Whole() bool { return c.Asked() || c.Actual.Allocated }
 // node lacks its GPUs. The pod counts on each GPU until it is served.
 func Reconcile(s State) []Correction {
 	b := byPod(s)
-	doubtful := those(b.pods, func(t *podState) bool { return !t.Admitted && t.begun() })
+	doubtful := filter(b.pods, func(t *podState) bool { return !t.Admitted && t.isServed() })
 	for _, t := range doubtful {
-		t.held = nil
+		t.allocations = nil
 	}
 	b.locate()
 	var out []Correction
@@ -48,7 +48,7 @@ func Reconcile(s State) []Correction {
 	for _, t := range b.pods {
 		c := Correction{Pod: t.pod, Actual: t.Assignment}
 		standsIn := func(o *podState) bool { return o.Request.Interchangeable(t.Request) }
-		if c.Actual.None() || c.Actual.Same(c.Pod.Assignment) || !b.has(c.Actual) ||
+		if c.Actual.None() || c.Actual.Same(c.Pod.Assignment) || !b.hasDevices(c.Actual) ||
 			!c.Pod.Assignment.None() && slices.ContainsFunc(doubtful, standsIn) {
 			continue
 		}

@@ -12,14 +12,14 @@ import (
 
 // Grant is a container's allocation of one resource.
 type Grant struct {
-	Resource gpu.Resource
-	Devices  []gpu.Device // by index
-	Each     int          // slots of each device
-	Slots    []gpu.SlotID // in the kubelet's order
+	Resource       gpu.Resource
+	Devices        []gpu.Device // by index
+	SlotsPerDevice int          // slots of each device
+	Slots          []gpu.SlotID // in the kubelet's order
 }
 
 // size returns the total number of slots.
-func (g Grant) size() int { return g.Each * len(g.Devices) }
+func (g Grant) size() int { return g.SlotsPerDevice * len(g.Devices) }
 
 // UUIDs returns the UUIDs of the grant's devices.
 func (g Grant) UUIDs() (out []string) {
@@ -52,7 +52,7 @@ func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (g Grant, out error) {
 	if len(ids) == 0 {
 		return Grant{}, errors.New("no slots are named")
 	}
-	parts := make(map[gpu.UUID]int)
+	counts := make(map[gpu.UUID]int)
 	seen := make(map[gpu.SlotID]bool, len(ids))
 	g.Resource, g.Slots = r, ids
 	for _, id := range ids {
@@ -68,22 +68,22 @@ func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (g Grant, out error) {
 			out = &gpu.OutOfUse{Device: d}
 		}
 		seen[id] = true
-		parts[d.UUID]++
+		counts[d.UUID]++
 	}
-	g.Devices = those(s.Inventory.Devices, func(d gpu.Device) bool { return parts[d.UUID] > 0 })
-	g.Each = len(ids) / len(g.Devices)
+	g.Devices = filter(s.Inventory.Devices, func(d gpu.Device) bool { return counts[d.UUID] > 0 })
+	g.SlotsPerDevice = len(ids) / len(g.Devices)
 	for _, d := range g.Devices {
-		if parts[d.UUID] != g.Each {
-			return Grant{}, fmt.Errorf("the slots are of several GPUs in unequal parts (%s), and no pod may have that", list(g.Devices, parts))
+		if counts[d.UUID] != g.SlotsPerDevice {
+			return Grant{}, fmt.Errorf("the slots are of several GPUs in unequal parts (%s), and no pod may have that", list(g.Devices, counts))
 		}
 	}
 	return g, out
 }
 
-func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
+func list(devices []gpu.Device, counts map[gpu.UUID]int) string {
 	out := make([]string, 0, len(devices))
 	for _, d := range devices {
-		out = append(out, fmt.Sprintf("GPU%d %d", d.Index, parts[d.UUID]))
+		out = append(out, fmt.Sprintf("GPU%d %d", d.Index, counts[d.UUID]))
 	}
 	return strings.Join(out, ", ")
 }

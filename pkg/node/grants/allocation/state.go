@@ -38,14 +38,14 @@ type Allocated struct {
 	Slots           []gpu.SlotID // slots of memory and of cores
 }
 
-// Of reports whether the allocation belongs to the pod. The kubelet names pods without UID.
-func (h Allocated) Of(pod placement.PodRef) bool {
+// BelongsTo reports whether the allocation belongs to the pod. The kubelet names pods without UID.
+func (h Allocated) BelongsTo(pod placement.PodRef) bool {
 	return h.Namespace == pod.Namespace && h.Name == pod.Name
 }
 
-// Only returns the slots of one resource.
-func (h Allocated) Only(r gpu.Resource) []gpu.SlotID {
-	return those(h.Slots, func(id gpu.SlotID) bool { return id.Resource() == r })
+// SlotsOf returns the slots of one resource.
+func (h Allocated) SlotsOf(r gpu.Resource) []gpu.SlotID {
+	return filter(h.Slots, func(id gpu.SlotID) bool { return id.Resource() == r })
 }
 
 // State is the known state of a node at one moment.
@@ -97,14 +97,14 @@ func (s State) WithUnlisted() State {
 		if !slices.ContainsFunc(s.Pods, served) || g.ofAnother(s.Allocated) {
 			continue
 		}
-		same := func(h Allocated) bool { return h.Of(g.Pod) && h.Container == g.Container.Name }
+		same := func(h Allocated) bool { return h.BelongsTo(g.Pod) && h.Container == g.Container.Name }
 		if i := slices.IndexFunc(unlisted, same); i >= 0 { // the other resource
 			unlisted[i].Slots = slices.Concat(unlisted[i].Slots, g.Slots)
 		} else {
 			unlisted = append(unlisted, g.Allocated())
 		}
 	}
-	memoryless := func(h Allocated) bool { return len(h.Only(gpu.Memory)) == 0 }
+	memoryless := func(h Allocated) bool { return len(h.SlotsOf(gpu.Memory)) == 0 }
 	s.Allocated = slices.Concat(s.Allocated, slices.DeleteFunc(unlisted, memoryless))
 	return s
 }
