@@ -127,8 +127,9 @@ func (p *Server) unknown(s allocation.State, r gpu.Resource, size int, err error
 }
 
 // admit interprets the slots that the kubelet took. It waits for the pod to become known before it returns an
-// error that no pod requests this amount. It returns the container for which the kubelet most likely called.
-func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (to allocation.Attributed, _ allocation.Grant, _ gpu.Inventory, _ error) {
+// error that no pod requests this amount. It returns the containers for which the kubelet may have called, the likeliest
+// first, and none for an unknown pod.
+func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (possible []allocation.Attributed, _ allocation.Grant, _ gpu.Inventory, _ error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
 	news := news{server: p}
@@ -137,9 +138,9 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (t
 		grant, err := allocation.Resolve(s, r, ids)
 		if err != nil {
 			operation.Log(ctx, p.log).Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", len(ids)), zap.Error(err))
-			return to, allocation.Grant{}, gpu.Inventory{}, err
+			return nil, allocation.Grant{}, gpu.Inventory{}, err
 		}
-		to, err = allocation.Admit(s, grant)
+		possible, err = allocation.Admit(s, grant)
 		if errors.Is(err, allocation.ErrNoPod) {
 			if news.wait(waiting, changed) {
 				continue
@@ -155,9 +156,9 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (t
 		}
 		if err != nil {
 			p.refuse(ctx, s, r, len(ids), err)
-			return to, allocation.Grant{}, gpu.Inventory{}, err
+			return nil, allocation.Grant{}, gpu.Inventory{}, err
 		}
-		return to, grant, s.Inventory, nil
+		return possible, grant, s.Inventory, nil
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"go.uber.org/zap"
@@ -90,14 +91,18 @@ func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	out, log := &pluginapi.AllocateResponse{}, operation.Log(ctx, p.log)
 	for _, c := range req.GetContainerRequests() {
-		to, grant, inv, err := p.admit(ctx, r, convert[gpu.SlotID](c.GetDevicesIds()))
+		possible, grant, inv, err := p.admit(ctx, r, convert[gpu.SlotID](c.GetDevicesIds()))
 		if err != nil {
 			return nil, asStatus(err)
 		}
 		inv.Enforcement = inv.LevelFor(len(grant.Devices))
 		log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", grant.UUIDs()), zap.Stringer("resource", r), zap.Int("slots", grant.SlotsPerDevice))
 		response := p.cfg.Containers.Response(r, grant, inv)
-		p.resolveNames(response.GetEnvs(), to)
+		p.resolveNames(response.GetEnvs(), possible)
+		var to allocation.Attributed
+		if len(possible) > 0 {
+			to = possible[0]
+		}
 		p.state.Put(grants.NewGrant(to, grant, inv, response))
 		out.ContainerResponses = append(out.ContainerResponses, response)
 	}
@@ -106,17 +111,26 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 }
 
 // resolveNames adapts the variables of a container to second names that its pod sets (containers.ResolveNames).
-// Second names that the image sets are known only to the container runtime, so package nri resolves these.
-func (p *Server) resolveNames(env map[string]string, to allocation.Attributed) {
+// If the kubelet may have called for several pods that need different changes, it changes nothing, because one
+// pod's variables must not change another pod's environment. Second names that the image sets are known only to
+// the container runtime, so package nri resolves these.
+func (p *Server) resolveNames(env map[string]string, possible []allocation.Attributed) {
 	pods, _, _ := p.pods.Pods()
-	for _, pod := range pods {
-		if pod.Pod != to.Pod {
-			continue
+	var changed map[string]string
+	for n, to := range possible {
+		var seconds map[string]string
+		if i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == to.Pod }); i >= 0 {
+			seconds = pods[i].Seconds[to.Container.Name]
 		}
-		for name, value := range containers.ResolveNames(env, pod.Seconds[to.Container.Name]) {
-			if env[name] = value; value == "" {
-				delete(env, name)
-			}
+		one := containers.ResolveNames(env, seconds)
+		if n > 0 && !maps.Equal(one, changed) {
+			return
+		}
+		changed = one
+	}
+	for name, value := range changed {
+		if env[name] = value; value == "" {
+			delete(env, name)
 		}
 	}
 }

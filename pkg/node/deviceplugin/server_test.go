@@ -400,6 +400,40 @@ func TestAllocateResolvesSecondNames(t *testing.T) {
 	}
 }
 
+// TestSecondNamesOfOnePodChangeNoOther covers pods that request the same amount at the same time: the kubelet does not
+// name the pod for which it calls.
+func TestSecondNamesOfOnePodChangeNoOther(t *testing.T) {
+	const given = "per_process_memory_fraction:0.0965"
+	sets := func(value string) map[string]map[string]string {
+		return map[string]map[string]string{"main": {"PYTORCH_CUDA_ALLOC_CONF": value}}
+	}
+	for name, tc := range map[string]struct {
+		a, b map[string]map[string]string
+		asks gpu.Units // of pod b
+		want string
+	}{
+		"only one sets one":    {sets("backend:native"), nil, 1, given},
+		"only the other does":  {nil, sets("backend:native"), 1, given},
+		"each sets its own":    {sets("backend:native"), sets("backend:other"), 1, given},
+		"both set the same":    {sets("backend:native"), sets("backend:native"), 1, "backend:native," + given},
+		"the other wants more": {sets("backend:native"), nil, 2, "backend:native," + given},
+		"none sets one":        {nil, nil, 1, given},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pod("a", 1, uuidA, app(1)), pod("b", 1, uuidA, app(tc.asks))
+			a.Seconds, b.Seconds = tc.a, tc.b
+			n := newNode(t, func(c *Config) { c.Containers.Frameworks = []containers.Framework{"pytorch"} }, nil, a, b)
+			got, err := n.Allocate(t.Context(), "aaaaaaaa-0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if conf := got.GetEnvs()["PYTORCH_ALLOC_CONF"]; conf != tc.want {
+				t.Errorf("PYTORCH_ALLOC_CONF=%q, want %q", conf, tc.want)
+			}
+		})
+	}
+}
+
 func TestAllocateRefuses(t *testing.T) {
 	huge := make([]string, 60000)
 	for i := range huge {

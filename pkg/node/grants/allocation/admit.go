@@ -9,27 +9,31 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Admit checks a grant before the kubelet records it, and returns the container for which the kubelet most
-// likely called. If Admit returns an error, the container must not start. Some pod on the node must still
-// request the grant's amount on the same number of GPUs. If this pod already has GPUs, the grant must be on
-// them. No other container may have any of the slots. ErrNoPod means that no pod requests the amount.
-func Admit(s State, g Grant) (Attributed, error) {
+// Admit checks a grant before the kubelet records it, and returns the container of each pod for which the
+// kubelet may have called, the likeliest first. If Admit returns an error, the container must not start. Some pod
+// on the node must still request the grant's amount on the same number of GPUs. If this pod already has GPUs, the
+// grant must be on them. No other container may have any of the slots. ErrNoPod means that no pod requests the
+// amount.
+func Admit(s State, g Grant) (possible []Attributed, _ error) {
 	for _, h := range s.Allocated {
 		if i := slices.IndexFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) }); i >= 0 {
-			return Attributed{}, fmt.Errorf("slot %s belongs to container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
+			return nil, fmt.Errorf("slot %s belongs to container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
 		}
 	}
 	b := byPod(s)
 	b.locate()
 	var first error
 	for _, t := range b.asking(g) {
-		err := b.admit(t, g)
-		if err == nil {
-			return b.attribute(t, g), nil
+		if err := b.admit(t, g); err != nil {
+			first = cmp.Or(first, err)
+			continue
 		}
-		first = cmp.Or(first, err)
+		possible = append(possible, b.attribute(t, g))
 	}
-	return Attributed{}, cmp.Or(first, ErrNoPod)
+	if len(possible) > 0 {
+		return possible, nil
+	}
+	return nil, cmp.Or(first, ErrNoPod)
 }
 
 // asking returns the pods that the grant's container may belong to, the likeliest first. If the kubelet lists

@@ -107,9 +107,9 @@ func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
 			if err != nil {
 				return err
 			}
-			given, err := Admit(c.state(), g)
-			if err == nil && len(given.Slots) > 0 {
-				c.given = append(c.given, given)
+			possible, err := Admit(c.state(), g)
+			if err == nil {
+				c.given = append(c.given, possible[0])
 			}
 			return err
 		},
@@ -939,9 +939,9 @@ func TestAdmitSaysForWhichContainer(t *testing.T) {
 	} {
 		s := c.state()
 		s.Attributed = tc.before
-		got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], SlotsPerDevice: 2, Slots: ids(0, 2, 3)})
-		if err != nil || got.Container.Name != tc.want || got.Pod != p.Pod {
-			t.Errorf("%s: %s of %s, %v; want %s", name, got.Container.Name, got.Pod, err, tc.want)
+		possible, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], SlotsPerDevice: 2, Slots: ids(0, 2, 3)})
+		if err != nil || possible[0].Container.Name != tc.want || possible[0].Pod != p.Pod {
+			t.Errorf("%s: %v, %v; want %s", name, possible, err, tc.want)
 		}
 	}
 }
@@ -975,9 +975,9 @@ func TestAdmitSaysForWhichPod(t *testing.T) {
 		tc.young.Created = start.Add(time.Second)
 		for _, pods := range [][]Pod{{tc.old, tc.young}, {tc.young, tc.old}} {
 			s := State{Inventory: c.inv, Slots: c.slots, Pods: pods, Allocated: tc.held, Attributed: tc.given, Listed: tc.listed}
-			got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], SlotsPerDevice: 2, Slots: ids(0, 2, 3)})
-			if err != nil || got.Pod.Name != tc.want {
-				t.Errorf("%s: %s, %v; want %s", name, got.Pod, err, tc.want)
+			possible, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], SlotsPerDevice: 2, Slots: ids(0, 2, 3)})
+			if err != nil || possible[0].Pod.Name != tc.want {
+				t.Errorf("%s: %v, %v; want %s", name, possible, err, tc.want)
 			}
 		}
 	}
