@@ -112,7 +112,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	machine := nvml.Machine{Open: nvml.Opener(o.nvmlLibrary, o.driverRoot)}
+	machine := nvml.NewMachine(nvml.Opener(o.nvmlLibrary, o.driverRoot), mpsTimeout)
 	type parts struct {
 		driver          string
 		gpus, instances []inventory.Part

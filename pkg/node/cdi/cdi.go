@@ -19,6 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
+	nodenvml "github.com/gpumem/gpumem/pkg/node/nvml"
 )
 
 // class is the part of the GPUs' kind after the domain.
@@ -29,6 +30,9 @@ func Kind(domain string) string { return domain + "/" + class }
 
 // retry is the interval at which Run checks the file, and writes it again after a failure or a foreign change.
 const retry = 10 * time.Second
+
+// timeout bounds Run's wait for NVML, and so the delay of the source's news.
+const timeout = 5 * time.Second
 
 // Writer maintains the node's CDI file.
 type Writer struct {
@@ -43,7 +47,8 @@ type Writer struct {
 	Source inventory.Upstream
 	Log    *zap.Logger
 
-	inventory.Stage          // marks GPUs that the file does not describe as unhealthy
+	inventory.Stage // marks GPUs that the file does not describe as unhealthy
+	calls           *nodenvml.Bounded
 	written         []string // the load of the driver, followed by the GPUs in the file
 	file            os.FileInfo
 	failed          error
@@ -51,20 +56,20 @@ type Writer struct {
 
 // NewWriter returns a writer that offers the source's GPUs once Run has described them.
 func NewWriter(w Writer) *Writer {
-	w.Stage = inventory.NewStage(w.Source)
+	w.Stage, w.calls = inventory.NewStage(w.Source), nodenvml.NewBounded(timeout)
 	return &w
 }
 
 // Run writes the file when the GPUs change, the driver is reloaded, or the file was changed or removed, until
 // the context is done.
 func (w *Writer) Run(ctx context.Context) error {
-	return w.Watch(ctx, retry, func(_ context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+	return w.Watch(ctx, retry, func(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		is := []string{w.load(inv.DriverVersion)}
 		for _, d := range inv.Devices {
 			is = append(is, string(d.UUID))
 		}
 		if len(inv.Devices) > 0 && (w.failed != nil || !slices.Equal(is, w.written) || !w.intact()) {
-			w.describe(is, inv.DriverVersion)
+			w.describe(ctx, is, inv.DriverVersion)
 		}
 		return w.mark(inv, is[0]), reason
 	})
@@ -73,9 +78,36 @@ func (w *Writer) Run(ctx context.Context) error {
 // load identifies one load of the driver. It includes the version, because file names of the driver contain it.
 func (w *Writer) load(version string) string { return version + " " + w.Load() }
 
-// describe writes the file, and logs each new outcome.
-func (w *Writer) describe(is []string, version string) {
-	err := w.Write()
+// description is NVML's answer about the GPUs.
+type description struct {
+	of     []string // as in Writer.written
+	spec   *specs.Spec
+	err    error
+	former []string // see Writer.former; nil if Run needs none
+}
+
+// describe writes the file, and logs each new outcome. NVML may hang: a late answer counts if it is about the same
+// GPUs.
+func (w *Writer) describe(ctx context.Context, is []string, version string) {
+	needsFormer := !w.intact()
+	d, err := nodenvml.Ask(ctx, w.calls, "describe", func() (d description) {
+		d.of = is
+		if d.spec, d.err = w.spec(); needsFormer {
+			d.former = w.former(version)
+		}
+		return d
+	})
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err == nil && !slices.Equal(d.of, is):
+		d, err = description{}, nodenvml.ErrSlow
+	case err == nil:
+		err = d.err
+	}
+	if err == nil {
+		err = checkpoint.WriteJSON(w.path(), d.spec, 0o644)
+	}
 	if err == nil {
 		w.file, err = os.Stat(w.path())
 	}
@@ -87,7 +119,10 @@ func (w *Writer) describe(is []string, version string) {
 		w.Log.Error("the GPUs cannot be described to the container runtime", zap.Error(err))
 	}
 	if w.failed = err; err != nil && !w.intact() {
-		w.written = append([]string{is[0]}, w.former(version)...)
+		w.written = append([]string{is[0]}, d.former...)
+		if len(d.former) > 0 {
+			w.file, _ = os.Stat(w.path())
+		}
 	}
 }
 
@@ -122,7 +157,6 @@ func (w *Writer) former(version string) (described []string) {
 			described = append(described, d.Name)
 		}
 	}
-	w.file, _ = os.Stat(w.path())
 	return described
 }
 
@@ -152,12 +186,12 @@ func (w *Writer) mark(inv gpu.Inventory, load string) gpu.Inventory {
 
 func (w *Writer) path() string { return filepath.Join(w.Dir, w.Domain+"-"+class+".json") }
 
-// Write writes the file.
-func (w *Writer) Write() error {
+// spec describes the GPUs that NVML lists.
+func (w *Writer) spec() (*specs.Spec, error) {
 	lib, _ := w.Open()
 	byUUID, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	described, err := nvcdi.New(
 		nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithNvmlLib(lib), nvcdi.WithLogger(quiet{w.Log.Sugar()}),
@@ -165,18 +199,18 @@ func (w *Writer) Write() error {
 		nvcdi.WithDriverRoot(w.DriverRoot), nvcdi.WithDevRoot(w.DriverRoot), nvcdi.WithNVIDIACDIHookPath(w.Hook),
 	)
 	if err != nil {
-		return fmt.Errorf("describe the GPUs by NVIDIA's library: %w", err)
+		return nil, fmt.Errorf("describe the GPUs by NVIDIA's library: %w", err)
 	}
-	spec, err := described.GetSpec()
+	found, err := described.GetSpec()
 	if err != nil {
-		return fmt.Errorf("describe the GPUs by NVIDIA's library: %w", err)
+		return nil, fmt.Errorf("describe the GPUs by NVIDIA's library: %w", err)
 	}
-	raw := spec.Raw()
+	raw := found.Raw()
 	onNode := root.New(root.WithRoot(w.DriverRoot), root.WithTargetRoot(w.NodeRoot), root.WithRelativeTo("host"))
 	if err := onNode.Transform(raw); err != nil {
-		return fmt.Errorf("describe the GPUs by NVIDIA's library: %w", err)
+		return nil, fmt.Errorf("describe the GPUs by NVIDIA's library: %w", err)
 	}
-	return checkpoint.WriteJSON(w.path(), raw, 0o644)
+	return raw, nil
 }
 
 // quiet passes the messages of NVIDIA's library to the log at debug level. Most of them report libraries that

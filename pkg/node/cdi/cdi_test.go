@@ -184,6 +184,82 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 	})
 }
 
+// TestNewsOfGPUsDoesNotWaitForNVML covers a driver that hangs when the GPUs are described again.
+func TestNewsOfGPUsDoesNotWaitForNVML(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := t.TempDir()
+		install(t, root, "580.65.06")
+		hang := make(chan struct{})
+		close(hang)
+		var asked int
+		server := dgxa100.New()
+		server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS }
+		server.SystemGetDriverVersionFunc = func() (string, nvml.Return) { return "580.65.06", nvml.SUCCESS }
+		source := inventory.NewLatest(gpu.Inventory{}, "")
+		w := NewWriter(Writer{
+			Domain: "gpumem.dev", Dir: t.TempDir(), Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: root, NodeRoot: root, Source: source, Log: zap.NewNop(),
+			Load: func() string { return "" },
+			Open: func() (nvml.Interface, string) {
+				asked++
+				<-hang
+				return server, ""
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		sets := func(reasons ...string) { // the health of GPU-a, and of GPU-b
+			inv := gpu.Inventory{DriverVersion: "580.65.06"}
+			for i, reason := range reasons {
+				d := gpu.Device{UUID: gpu.UUID([]string{"GPU-a", "GPU-b"}[i])}
+				if reason != "" {
+					d.Status = gpu.Unhealthy(reason)
+				}
+				inv.Devices = append(inv.Devices, d)
+			}
+			source.Set(inv, "")
+		}
+		want := func(when string, reasons ...string) {
+			t.Helper()
+			synctest.Wait()
+			inv, _, _ := w.Inventory()
+			var got []string
+			for _, d := range inv.Devices {
+				got = append(got, d.Status.Reason)
+			}
+			if !slices.Equal(got, reasons) {
+				t.Errorf("%s: the GPUs are unhealthy because %q, want %q", when, got, reasons)
+			}
+		}
+		sets("")
+		want("at first", "")
+		before := asked
+		hang = make(chan struct{})
+		sets("XID 79", "")
+		time.Sleep(2 * timeout)
+		want("while NVML hangs", "XID 79", "the container runtime does not know it: NVML does not answer")
+		time.Sleep(time.Hour)
+		sets("", "")
+		time.Sleep(2 * timeout)
+		want("an hour later", "", "the container runtime does not know it: NVML does not answer")
+		if asked != before+1 {
+			t.Errorf("%d hanging calls, want one", asked-before)
+		}
+		close(hang)
+		time.Sleep(retry)
+		want("when NVML answers again", "", "")
+		hang = make(chan struct{})
+		sets("")
+		synctest.Wait()
+		begin := time.Now()
+		cancel()
+		if err := <-done; err != nil || time.Since(begin) > 0 {
+			t.Errorf("Run ends after %s, %v", time.Since(begin), err)
+		}
+		close(hang)
+	})
+}
+
 // TestAFileOfAnEarlierProcessDescribesItsGPUs covers a file that cannot be rewritten. A file of another driver
 // describes none.
 func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {

@@ -6,6 +6,8 @@
 //   - The file is complete at any time. It contains the GPUs at the last change of their list or the last load
 //     of the driver. If it cannot be rewritten, it stays in use for GPUs whose device nodes still have the same
 //     numbers.
+//   - News of the GPUs waits for NVML at most 5 seconds. If NVML hangs, the GPUs in the file stay offered, and
+//     other ones become unhealthy.
 //   - Its paths are paths on the node, wherever this process sees the driver.
 //
 // # Decisions

@@ -555,7 +555,7 @@ func TestProcessesThatCannotBeListed(t *testing.T) {
 func TestOneLostGPUOfAMachine(t *testing.T) {
 	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-c"))
 	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST
-	machine := Machine{Open: m.open}
+	machine := NewMachine(m.open, time.Minute)
 	_, gpus, _, lost, err := machine.Parts(100, all)
 	if diff := cmp.Diff([]inventory.Part{{UUID: "GPU-a", MiB: 14810, Free: 14907}, {UUID: "GPU-c", Index: 2, MiB: 14810, Free: 14907}}, gpus); diff != "" || err != nil || lost != 1 {
 		t.Errorf("%v, %d lost (-want +got):\n%s", err, lost, diff)
@@ -591,7 +591,7 @@ func TestAMachineThatFails(t *testing.T) {
 			}
 			return lib, from
 		}
-		if _, _, _, _, err := (Machine{Open: open}).Parts(0, all); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+		if _, _, _, _, err := NewMachine(open, time.Minute).Parts(0, all); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
 			t.Errorf("%d, %v: %v; want %q", tc.n, tc.ret, err, tc.want)
 		}
 	}
@@ -600,7 +600,7 @@ func TestAMachineThatFails(t *testing.T) {
 		replace(t, lib, "Shutdown", nvml.ERROR_UNKNOWN, 0)
 		return lib, from
 	}
-	if modes, err := (Machine{Open: open}).Modes(); len(modes) != 1 || err == nil || !strings.Contains(err.Error(), "shut NVML down") {
+	if modes, err := NewMachine(open, time.Minute).Modes(); len(modes) != 1 || err == nil || !strings.Contains(err.Error(), "shut NVML down") {
 		t.Errorf("a library that does not shut down: %v, %v", modes, err)
 	}
 }
@@ -609,7 +609,7 @@ func TestAMachineThatFails(t *testing.T) {
 func TestComputeModesThatCannotBeRead(t *testing.T) {
 	for _, function := range []string{"GetUUID", "GetComputeMode"} {
 		m := newMachine(t4("GPU-a"), t4("GPU-b"))
-		machine := Machine{Open: m.open}
+		machine := NewMachine(m.open, time.Minute)
 		replace(t, m.gpus[0].device, function, nvml.ERROR_GPU_IS_LOST, 0)
 		if modes, err := machine.Modes(); err != nil || !maps.Equal(modes, map[string]int{"GPU-b": 0}) {
 			t.Errorf("%s fails on one of two: %v, %v", function, modes, err)

@@ -2,7 +2,9 @@ package nvml
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -90,4 +92,74 @@ func call[T any](ctx context.Context, c calls, name string, f func() T) (answer 
 	case <-ctx.Done():
 	}
 	return take[T](c, name)
+}
+
+// ErrSlow reports that NVML did not answer in time. It may still answer.
+var ErrSlow = errors.New("NVML does not answer")
+
+// Bounded bounds the waits for calls that concurrent callers make. Callers of the same name share a call.
+type Bounded struct {
+	mu    sync.Mutex // guards calls
+	calls calls
+}
+
+// NewBounded returns a Bounded with the longest time of a wait.
+func NewBounded(timeout time.Duration) *Bounded {
+	return &Bounded{calls: calls{timeout: timeout, pending: make(map[string]*pending)}}
+}
+
+// Ask makes a call that only reads, or continues to wait for a pending one. If the call does not return in time,
+// Ask returns the late answer of the previous call, or ErrSlow. It returns ErrSlow early if the context is done.
+func Ask[T any](ctx context.Context, b *Bounded, name string, f func() T) (T, error) {
+	b.mu.Lock()
+	late, isLate := take[T](b.calls, name)
+	p := begin(b.calls, name, f)
+	b.mu.Unlock()
+	if answer, ok := await[T](ctx, b, name, p); ok {
+		return answer, nil
+	}
+	if isLate {
+		return late, nil
+	}
+	return late, ErrSlow
+}
+
+// Do makes a call that changes something. It waits for a pending one of that name first, and drops its answer: the
+// later change takes effect last. It returns ErrSlow early if the context is done.
+func Do(ctx context.Context, b *Bounded, name string, f func() error) error {
+	type outcome struct{ err error }
+	for {
+		b.mu.Lock()
+		earlier := b.calls.pending[name]
+		p := begin(b.calls, name, func() outcome { return outcome{f()} })
+		b.mu.Unlock()
+		done, ok := await[outcome](ctx, b, name, p)
+		if !ok {
+			return ErrSlow
+		}
+		if p != earlier {
+			return done.err
+		}
+	}
+}
+
+// await waits for a call, and forgets it if it has returned.
+func await[T any](ctx context.Context, b *Bounded, name string, p *pending) (answer T, ok bool) {
+	timer := time.NewTimer(b.calls.timeout)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if !p.returned() {
+		return answer, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.calls.pending[name] == p {
+		delete(b.calls.pending, name)
+	}
+	answer, ok = p.answer.(T)
+	return answer, ok
 }

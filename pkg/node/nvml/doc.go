@@ -22,7 +22,8 @@
 //   - The UUID identifies a GPU. When indexes change, devices keep their slots.
 //   - No caller waits for the library longer than Config.Timeout. The prober abandons a hanging call, and does
 //     not repeat it until it returns. It uses late answers: a session that opens late becomes the next session,
-//     and for a slow GPU the answers of the previous probe count.
+//     and for a slow GPU the answers of the previous probe count. Machine does the same (Bounded), and sets a
+//     compute mode only after a late call has set the one before.
 //   - The prober calls a function only if the library has its symbol. Calling a missing symbol ends the
 //     process.
 //   - A missing library, driver or GPU is a state with a reason, not an error.

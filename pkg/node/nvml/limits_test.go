@@ -192,7 +192,7 @@ func TestAModeIsSetOnOneGPU(t *testing.T) {
 			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
 		},
 	}
-	m := Machine{Open: func() (nvml.Interface, string) { return lib, "" }}
+	m := NewMachine(func() (nvml.Interface, string) { return lib, "" }, time.Minute)
 	if err := m.SetMode("GPU-b", 3); err != nil || fmt.Sprint(set) != "[GPU-b]" {
 		t.Errorf("set on %v, %v", set, err)
 	}

@@ -2,8 +2,10 @@ package nvml
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -11,16 +13,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Machine reads all GPUs of a node. Each call initialises the library and shuts it down.
+// Machine reads all GPUs of a node, and sets their compute modes. Each call initialises the library and shuts it
+// down. No caller waits longer than the timeout, or twice that for SetMode. Machine is safe for concurrent use.
 type Machine struct {
-	// Open returns the uninitialised library, and the path that it is loaded from.
-	Open func() (nvml.Interface, string)
+	open  func() (nvml.Interface, string)
+	calls *Bounded
+}
+
+// NewMachine returns a Machine. Open returns the uninitialised library, and the path that it is loaded from.
+func NewMachine(open func() (nvml.Interface, string), timeout time.Duration) *Machine {
+	return &Machine{open: open, calls: NewBounded(timeout)}
 }
 
 // each calls f for every GPU, and collects errors of single GPUs in failed. A failing GPU does not stop the
 // others.
-func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (failed []error, err error) {
-	err = inSession(m.Open, func(s *session) error {
+func (m *Machine) each(f func(s *session, index int, handle nvml.Device) error) (failed []error, err error) {
+	err = inSession(m.open, func(s *session) error {
 		n, ret := s.lib.DeviceGetCount()
 		if ret != nvml.SUCCESS || n < 0 || n > maxGPUs {
 			return fmt.Errorf("NVML reports %d GPUs: %s", n, ret.Error())
@@ -42,7 +50,43 @@ func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (
 
 // Parts returns the driver's version, the GPUs that answer, the selected MIG instances, and the number of GPUs
 // that do not answer. It returns an error if none answers.
-func (m Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UUID]bool) (driver string, gpus, instances []inventory.Part, lost int, err error) {
+func (m *Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UUID]bool) (driver string, gpus, instances []inventory.Part, lost int, err error) {
+	type answer struct {
+		driver string
+		flat   []reading
+		lost   int
+		err    error
+	}
+	a, err := Ask(context.Background(), m.calls, "parts", func() (a answer) {
+		a.driver, a.flat, a.lost, a.err = m.readings()
+		return a
+	})
+	if err := cmp.Or(err, a.err); err != nil {
+		return a.driver, nil, nil, a.lost, err
+	}
+	var devices []gpu.Device
+	for _, r := range a.flat {
+		if r.failed == "" {
+			devices = append(devices, r.device)
+		}
+	}
+	ours := selected(devices)
+	for _, r := range a.flat {
+		has := r.device.MemoryMiB - r.reservedMiB
+		part := inventory.Part{UUID: r.device.UUID, Index: r.index, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib), Closed: r.mig || !ours[r.device.UUID]}
+		switch {
+		case r.failed != "":
+		case r.instance == nil:
+			gpus = append(gpus, part)
+		case !part.Closed:
+			instances = append(instances, part)
+		}
+	}
+	return a.driver, gpus, instances, a.lost, nil
+}
+
+// readings reads all GPUs, each followed by its MIG instances, and counts the GPUs that do not answer.
+func (m *Machine) readings() (driver string, flat []reading, lost int, err error) {
 	var answers []reading
 	failed, err := m.each(func(s *session, index int, _ nvml.Device) error {
 		driver = s.driver
@@ -63,31 +107,24 @@ func (m Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UUI
 	for _, r := range answers {
 		readings[r.index] = r
 	}
-	flat := flatten(readings)
-	var devices []gpu.Device
-	for _, r := range flat {
-		if r.failed == "" {
-			devices = append(devices, r.device)
-		}
-	}
-	ours := selected(devices)
-	for _, r := range flat {
-		has := r.device.MemoryMiB - r.reservedMiB
-		part := inventory.Part{UUID: r.device.UUID, Index: r.index, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib), Closed: r.mig || !ours[r.device.UUID]}
-		switch {
-		case r.failed != "":
-		case r.instance == nil:
-			gpus = append(gpus, part)
-		case !part.Closed:
-			instances = append(instances, part)
-		}
-	}
-	return driver, gpus, instances, len(failed), err
+	return driver, flatten(readings), len(failed), err
 }
 
 // Modes returns the compute mode of each GPU by UUID, in NVML's numbering. It omits GPUs in MIG mode and GPUs
 // that do not answer.
-func (m Machine) Modes() (map[string]int, error) {
+func (m *Machine) Modes() (map[string]int, error) {
+	type answer struct {
+		modes map[string]int
+		err   error
+	}
+	a, err := Ask(context.Background(), m.calls, "modes", func() (a answer) {
+		a.modes, a.err = m.modes()
+		return a
+	})
+	return a.modes, cmp.Or(err, a.err)
+}
+
+func (m *Machine) modes() (map[string]int, error) {
 	modes := make(map[string]int)
 	failed, err := m.each(func(s *session, _ int, handle nvml.Device) error {
 		if s.has("nvmlDeviceGetMigMode") {
@@ -112,8 +149,13 @@ func (m Machine) Modes() (map[string]int, error) {
 	return modes, err
 }
 
-// SetMode sets the compute mode of one GPU.
-func (m Machine) SetMode(uuid string, mode int) error {
+// SetMode sets the compute mode of one GPU. An earlier call that has not returned yet ends first, so that the last
+// mode remains.
+func (m *Machine) SetMode(uuid string, mode int) error {
+	return Do(context.Background(), m.calls, "set", func() error { return m.setMode(uuid, mode) })
+}
+
+func (m *Machine) setMode(uuid string, mode int) error {
 	done := errors.New("NVML lists no such GPU")
 	_, err := m.each(func(_ *session, _ int, handle nvml.Device) error {
 		if own, ret := handle.GetUUID(); ret != nvml.SUCCESS || own != uuid {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
@@ -141,7 +142,7 @@ func all(devices []gpu.Device) map[gpu.UUID]bool {
 
 func TestInstancesOfAMachine(t *testing.T) {
 	m := newMachine(sliced("GPU-a"), t4("GPU-b"))
-	machine := Machine{Open: m.open}
+	machine := NewMachine(m.open, time.Minute)
 	driver, gpus, instances, lost, err := machine.Parts(100, all)
 	want := []inventory.Part{{UUID: "MIG-a", Index: 2, MiB: 4764, Free: 4861}, {UUID: "MIG-b", Index: 4, MiB: 19868, Free: 19965}}
 	whole := []inventory.Part{{UUID: "GPU-a", Index: 0, MiB: gpus[0].MiB, Free: gpus[0].Free, Closed: true}, {UUID: "GPU-b", Index: 1, MiB: 14810, Free: 14907}}
@@ -170,7 +171,7 @@ func TestInstancesThatDoNotAnswer(t *testing.T) {
 		if len(of) != 2 || of[0].failed != failure(ret) || of[1].failed != "" {
 			t.Errorf("%s returns %v: instances %+v", function, ret, of)
 		}
-		if _, _, instances, _, err := (Machine{Open: m.open}).Parts(0, all); err != nil || len(instances) != 1 || instances[0].UUID != "MIG-b" {
+		if _, _, instances, _, err := (NewMachine(m.open, time.Minute)).Parts(0, all); err != nil || len(instances) != 1 || instances[0].UUID != "MIG-b" {
 			t.Errorf("%s returns %v: parts %+v, %v", function, ret, instances, err)
 		}
 	}
@@ -185,7 +186,7 @@ func TestPartsOfAMachine(t *testing.T) {
 		delete(selected, "MIG-b")
 		return selected
 	}
-	_, gpus, instances, lost, err := Machine{Open: m.open}.Parts(0, ours)
+	_, gpus, instances, lost, err := NewMachine(m.open, time.Minute).Parts(0, ours)
 	var got []string
 	for _, p := range append(gpus, instances...) {
 		got = append(got, fmt.Sprint(p.UUID, " ", p.Index, " ", p.Closed))
