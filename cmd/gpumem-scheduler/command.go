@@ -84,7 +84,7 @@ func (c *command) run(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("the configuration of kube-scheduler: %w", err)
 	}
-	state.Hint(scheduler.Profiles)
+	state.EnableHints(scheduler.Profiles)
 	leads := lease.Alone(time.Now())
 	if cc.LeaderElection != nil {
 		lock, err := lease.Watch(cc.LeaderElection, time.Now, state.Drain)

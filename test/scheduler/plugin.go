@@ -107,7 +107,7 @@ func (c *cluster) startPlugin(ctx context.Context, t testing.TB, running *sync.W
 		}
 	}
 	if !c.unhinted {
-		c.state.Hint(c.scheduler.Profiles)
+		c.state.EnableHints(c.scheduler.Profiles)
 	}
 	if err := c.state.Start(lease.Alone(time.Now())); err != nil {
 		t.Fatal(err)

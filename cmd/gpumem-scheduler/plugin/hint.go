@@ -17,40 +17,40 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// hinting is the framework of one profile. It returns the best node for each pod with GPU memory as a hint.
-// kube-scheduler has hints for its opportunistic batching (KEP-5598): it filters only the hinted node, and
+// hintingFramework is the framework of one profile. It returns the best node for each pod with GPU memory as a
+// hint. kube-scheduler has hints for its opportunistic batching (KEP-5598): it filters only the hinted node, and
 // evaluates all nodes in the same cycle if that node does not pass.
-type hinting struct {
+type hintingFramework struct {
 	framework.Framework
 	decider *decider.Decider
 }
 
-// Hint enables hints in all profiles. kube-scheduler requests hints only if its feature gate is on.
-func (s *State) Hint(profiles profile.Map) {
+// EnableHints enables hints in all profiles. kube-scheduler requests hints only if its feature gate is on.
+func (s *State) EnableHints(profiles profile.Map) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.OpportunisticBatching) {
 		s.log.Warn("the feature gate OpportunisticBatching of kube-scheduler is off: kube-scheduler filters and scores a sample of the nodes for each pod, which takes several times the processor time")
 	}
 	for name, f := range profiles {
-		profiles[name] = &hinting{f, s.decider}
+		profiles[name] = &hintingFramework{f, s.decider}
 	}
 }
 
 // RunPreFilterPlugins records whether the node names or volumes of the pod restrict it to some nodes.
 // kube-scheduler evaluates these few nodes faster than Best finds a hint.
-func (h *hinting) RunPreFilterPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string]) {
+func (h *hintingFramework) RunPreFilterPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string]) {
 	result, status, unschedulable := h.Framework.RunPreFilterPlugins(ctx, state, pod)
-	if d := dataOf(state); d != nil {
-		d.few = !result.AllNodes()
+	if c := cycleOf(state); c != nil {
+		c.few = !result.AllNodes()
 	}
 	return result, status, unschedulable
 }
 
-// hint returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes. A
+// bestNode returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes. A
 // nominated pod gets no hint, because it goes to its own node. A pod that prefers some nodes gets none
 // either, because kube-scheduler must score all nodes, and neither does a pod of a group.
-func (h *hinting) hint(ctx context.Context, state fwk.CycleState, pod *v1.Pod) string {
-	d := dataOf(state)
-	if d.few || pod.Status.NominatedNodeName != "" || grouped(pod) || len(api.Preferences(pod)) > 0 {
+func (h *hintingFramework) bestNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod) string {
+	c := cycleOf(state)
+	if c.few || pod.Status.NominatedNodeName != "" || grouped(pod) || len(api.Preferences(pod)) > 0 {
 		return ""
 	}
 	infos := h.SnapshotSharedLister().NodeInfos()
@@ -58,11 +58,11 @@ func (h *hinting) hint(ctx context.Context, state fwk.CycleState, pod *v1.Pod) s
 		info, err := infos.Get(node) // kube-scheduler may not have a node that the cache has
 		return err == nil && h.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess()
 	}
-	return h.decider.Best(d.Cycle, passes, func(nodes []string) string { return h.favourite(ctx, state, pod, nodes) })
+	return h.decider.Best(c.Cycle, passes, func(nodes []string) string { return h.highestScored(ctx, state, pod, nodes) })
 }
 
-// favourite returns the node with kube-scheduler's highest score.
-func (h *hinting) favourite(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []string) string {
+// highestScored returns the node with kube-scheduler's highest score.
+func (h *hintingFramework) highestScored(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []string) string {
 	var infos []fwk.NodeInfo
 	for _, name := range nodes {
 		info, err := h.SnapshotSharedLister().NodeInfos().Get(name)
@@ -86,9 +86,9 @@ const preferenceWeight = 1 << 24
 
 // RunScorePlugins makes the pod's own preferences outrank the cluster's policy for GPUs. The policy only
 // decides between nodes that the pod prefers equally.
-func (h *hinting) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
+func (h *hintingFramework) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
 	nodes, status := h.Framework.RunScorePlugins(ctx, state, pod, infos)
-	if read(state) == nil || !status.IsSuccess() {
+	if cycleOf(state) == nil || !status.IsSuccess() {
 		return nodes, status
 	}
 	plugins := api.Preferences(pod)

@@ -20,11 +20,11 @@ func newEvaluator(h fwk.Handle, e *evictor, features feature.Features) *preempti
 }
 
 // GetNodeHint returns a hint without a signature, so that kube-scheduler stores nothing for the next pod.
-func (h *hinting) GetNodeHint(ctx context.Context, pod *v1.Pod, state fwk.CycleState, cycle int64) (string, fwk.PodSignature) {
-	if dataOf(state) == nil {
+func (h *hintingFramework) GetNodeHint(ctx context.Context, pod *v1.Pod, state fwk.CycleState, cycle int64) (string, fwk.PodSignature) {
+	if cycleOf(state) == nil {
 		return h.Framework.GetNodeHint(ctx, pod, state, cycle)
 	}
-	return h.hint(ctx, state, pod), nil
+	return h.bestNode(ctx, state, pod), nil
 }
 
 // grouped reports whether kube-scheduler schedules the pod as part of a group.

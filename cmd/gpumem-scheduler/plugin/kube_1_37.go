@@ -18,7 +18,7 @@ func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 	if slices.ContainsFunc(possible, func(v *preemption.DomainVictim) bool { return len(v.Pods()) > 1 }) {
 		return e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
 	}
-	s := e.onNode(ctx, state, pod, info, budgets, func() (s selected) {
+	s := e.selectVictims(ctx, state, pod, info, budgets, func() (s selected) {
 		s.victims, s.violations, s.status = e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
 		return s
 	})

@@ -20,11 +20,11 @@ func newEvaluator(h fwk.Handle, e *evictor, _ feature.Features) *preemption.Eval
 }
 
 // GetNodeHint returns a hint. kube-scheduler calls it after all PreFilter plugins.
-func (h *hinting) GetNodeHint(ctx context.Context, pod *v1.Pod, signature fwk.PodSignature, state fwk.CycleState, cycle int64) string {
-	if dataOf(state) == nil {
+func (h *hintingFramework) GetNodeHint(ctx context.Context, pod *v1.Pod, signature fwk.PodSignature, state fwk.CycleState, cycle int64) string {
+	if cycleOf(state) == nil {
 		return h.Framework.GetNodeHint(ctx, pod, signature, state, cycle)
 	}
-	return h.hint(ctx, state, pod)
+	return h.bestNode(ctx, state, pod)
 }
 
 // grouped reports whether kube-scheduler schedules the pod as part of a group, perhaps only on some nodes.

@@ -52,31 +52,24 @@ func newPlugin(ctx context.Context, names api.Names, decider *decider.Decider, h
 // Name returns the plugin's name.
 func (p *Plugin) Name() string { return Name }
 
-// data is the plugin's state of one scheduling cycle.
-type data struct {
+// cycle is the plugin's state of one scheduling cycle.
+type cycle struct {
 	*decider.Cycle
 	few bool // a PreFilter plugin restricts the pod to some nodes
 }
 
-// Clone returns d itself, because preemption removes pods only from the copied NodeInfo.
-func (d *data) Clone() fwk.StateData { return d }
+// Clone returns c itself, because preemption removes pods only from the copied NodeInfo.
+func (c *cycle) Clone() fwk.StateData { return c }
 
-// dataOf returns the data that PreFilter stored in the cycle's state; nil: the pod requests no GPU memory.
-func dataOf(state fwk.CycleState) *data {
-	kept, err := state.Read(Name)
+// cycleOf returns the cycle that PreFilter stored in kube-scheduler's state; nil: the pod requests no GPU
+// memory.
+func cycleOf(state fwk.CycleState) *cycle {
+	stored, err := state.Read(Name)
 	if err != nil {
 		return nil
 	}
-	d, _ := kept.(*data)
-	return d
-}
-
-// read returns the decider's cycle of a pod; nil: the pod requests no GPU memory.
-func read(state fwk.CycleState) *decider.Cycle {
-	if d := dataOf(state); d != nil {
-		return d.Cycle
-	}
-	return nil
+	c, _ := stored.(*cycle)
+	return c
 }
 
 // nodeOf converts kube-scheduler's view of a node.
@@ -98,11 +91,11 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	case err != nil:
 		return nil, fwk.AsStatus(err)
 	case refusal != nil:
-		return nil, refused(refusal, reasons.Refusal(refusal))
+		return nil, refusalStatus(refusal, reasons.Refusal(refusal))
 	case c == nil:
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
-	state.Write(Name, &data{Cycle: c})
+	state.Write(Name, &cycle{Cycle: c})
 	if c.On() == "" {
 		return nil, nil
 	}
@@ -114,18 +107,18 @@ func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter returns whether the pod fits the node's GPUs.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
-	c := read(state)
+	c := cycleOf(state)
 	if c == nil {
 		return nil
 	}
-	if refusal := p.decider.Refuse(c, nodeOf(info)); refusal != nil {
-		return refused(refusal, c.Why(refusal))
+	if refusal := p.decider.Refuse(c.Cycle, nodeOf(info)); refusal != nil {
+		return refusalStatus(refusal, c.Why(refusal))
 	}
 	return nil
 }
 
-// refused converts a refusal into a status.
-func refused(refusal *decide.Refusal, why string) *fwk.Status {
+// refusalStatus converts a refusal into a status.
+func refusalStatus(refusal *decide.Refusal, why string) *fwk.Status {
 	code := fwk.Unschedulable
 	if refusal.Unresolvable {
 		code = fwk.UnschedulableAndUnresolvable
@@ -135,7 +128,7 @@ func refused(refusal *decide.Refusal, why string) *fwk.Status {
 
 // PreScore ranks all nodes at once.
 func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) *fwk.Status {
-	c := read(state)
+	c := cycleOf(state)
 	if c == nil {
 		return p.rankClaims(state, pod, infos)
 	}
@@ -146,14 +139,14 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 	for i, info := range infos {
 		names[i] = info.Node().Name
 	}
-	p.decider.Fits(c, len(names)+c.Refused(), len(names), nil)
-	p.decider.Rank(c, names, len(names))
+	p.decider.Fits(c.Cycle, len(names)+c.Refused(), len(names), nil)
+	p.decider.Rank(c.Cycle, names, len(names))
 	return nil
 }
 
 // Score returns the node's score.
 func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
-	c := read(state)
+	c := cycleOf(state)
 	if c == nil {
 		return claimScore(state, info.Node().Name), nil
 	}
@@ -165,7 +158,7 @@ func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
 // Reserve picks the pod's GPUs and reserves them.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, node string) *fwk.Status {
-	c := read(state)
+	c := cycleOf(state)
 	if c == nil {
 		return nil
 	}
@@ -173,33 +166,33 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, nod
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	if err := p.decider.Reserve(c, nodeOf(info)); err != nil {
-		return failed(err)
+	if err := p.decider.Reserve(c.Cycle, nodeOf(info)); err != nil {
+		return errorStatus(err)
 	}
 	return nil
 }
 
 // Unreserve releases the reservation, unless a binding may still land.
 func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) {
-	if c := read(state); c != nil {
-		p.decider.Unreserve(c)
+	if c := cycleOf(state); c != nil {
+		p.decider.Unreserve(c.Cycle)
 	}
 }
 
 // Bind sends the binding with the assignment.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, node string) *fwk.Status {
-	c := read(state)
+	c := cycleOf(state)
 	if c == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	if err := p.decider.Bind(ctx, c.Pod, node); err != nil {
-		return failed(err)
+		return errorStatus(err)
 	}
 	return nil
 }
 
-// failed converts an error into a status. A refusal by the core gets its full message.
-func failed(err error) *fwk.Status { return fwk.AsStatus(errors.New(reasons.Error(err))) }
+// errorStatus converts an error into a status. A refusal by the core gets its full message.
+func errorStatus(err error) *fwk.Status { return fwk.AsStatus(errors.New(reasons.Error(err))) }
 
 // SignPod returns a signature of the pod's request: pods with different requests need different decisions.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {

@@ -20,7 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// evictor is kube-scheduler's DefaultPreemption with cheaper victims (onNode).
+// evictor is kube-scheduler's DefaultPreemption with cheaper victims (selectVictims).
 type evictor struct {
 	*defaultpreemption.DefaultPreemption
 	plugin *Plugin
@@ -52,19 +52,19 @@ func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 // PostFilter records why a pod with GPU memory fits no node, and evicts other pods for it. For pods without
 // GPU memory, kube-scheduler's own plugin does this.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	c := read(state)
+	c := cycleOf(state)
 	if c == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	nodes := p.unfit(c, statuses)
-	if !p.decider.MayEvict(c, 0) {
+	nodes := p.recordUnfit(c.Cycle, statuses)
+	if !p.decider.MayEvict(c.Cycle, 0) {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, decider.NoEviction)
 	}
 	result, status := p.evictor.PostFilter(ctx, state, pod, statuses)
 	if status.IsSuccess() && result != nil && result.NominatingInfo != nil {
-		p.decider.Evicts(c, 0, 1, result.NominatedNodeName, "")
+		p.decider.Evicts(c.Cycle, 0, 1, result.NominatedNodeName, "")
 	} else {
-		p.decider.Evicts(c, 0, 0, "", status.Message())
+		p.decider.Evicts(c.Cycle, 0, 0, "", status.Message())
 	}
 	if status.Code() == fwk.Unschedulable {
 		// This status ends PostFilter: kube-scheduler's own plugin would return the same result.
@@ -80,9 +80,9 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 // mostDescribed is the number of nodes that kube-scheduler's message describes in a large cluster.
 const mostDescribed = 3
 
-// unfit passes to the decider the nodes that only this plugin has refused. In a large cluster, it returns
+// recordUnfit passes to the decider the nodes that only this plugin has refused. In a large cluster, it returns
 // descriptions of the closest nodes.
-func (p *Plugin) unfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
+func (p *Plugin) recordUnfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
 	infos, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil // a snapshot's lister returns no error
@@ -111,18 +111,18 @@ type selected struct {
 	status     *fwk.Status
 }
 
-// onNode returns the victims of a node. own runs kube-scheduler's own selection, which spares the more
+// selectVictims returns the victims of a node. own runs kube-scheduler's own selection, which spares the more
 // important pods one after the other, and so may evict many small pods although one is enough. If the core's
-// victims on one GPU cost less, and all filters pass without them, onNode returns these instead.
-func (e *evictor) onNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget, own func() selected) selected {
+// victims on one GPU cost less, and all filters pass without them, selectVictims returns these instead.
+func (e *evictor) selectVictims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget, own func() selected) selected {
 	whole, before := info.Snapshot(), state.Clone()
 	s := own()
-	c := read(state)
+	c := cycleOf(state)
 	if c == nil || !s.status.IsSuccess() {
 		return s
 	}
-	cheaper, n, ok := e.plugin.decider.Cheaper(c, nodeOf(whole), s.victims, budgets)
-	if !ok || !e.passes(ctx, before, pod, whole, cheaper) {
+	cheaper, n, ok := e.plugin.decider.Cheaper(c.Cycle, nodeOf(whole), s.victims, budgets)
+	if !ok || !e.passesFilters(ctx, before, pod, whole, cheaper) {
 		return s
 	}
 	slices.SortFunc(cheaper, func(a, b *v1.Pod) int { // the most important first: kube-scheduler compares nodes by the first victim
@@ -131,8 +131,8 @@ func (e *evictor) onNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return selected{cheaper, n, s.status}
 }
 
-// passes reports whether the pod passes all filters on a node after some pods have left it.
-func (e *evictor) passes(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, gone []*v1.Pod) bool {
+// passesFilters reports whether the pod passes all filters on a node after some pods have left it.
+func (e *evictor) passesFilters(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, gone []*v1.Pod) bool {
 	h := e.plugin.handle
 	for _, i := range slices.Clone(info.GetPods()) {
 		if !slices.Contains(gone, i.GetPod()) {

@@ -1,6 +1,6 @@
 // Package extender serves package decider over HTTP for a kube-scheduler that cannot be replaced. It has the
 // verbs filter, prioritize, preempt and bind. Package decider makes the decisions. This package reads
-// requests and writes responses, waits for a second look, scales scores, detects samples, and identifies
+// requests and writes responses, waits for a late change, scales scores, detects samples, and identifies
 // victims by their UIDs.
 //
 // # Protocol
@@ -36,7 +36,7 @@
 // kube-scheduler evicts nothing for the pod and does not report why it waits.
 //
 // kube-scheduler's watch may show the deletion of a pod a moment before the extender's watch does. A pod that
-// is refused in that moment would wait for the next event. So Filter waits up to SecondLook for a change
+// is refused in that moment would wait for the next event. So Filter waits up to recheckTimeout for a change
 // before it refuses a pod on all nodes. These waits take at most a tenth of the time, because all other pods
 // wait meanwhile.
 //

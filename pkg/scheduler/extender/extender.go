@@ -28,14 +28,14 @@ type Extender struct {
 	// Answered receives the duration of each request; nil: durations are not reported.
 	Answered func(verb string, took time.Duration)
 
-	looks looks
+	rechecks recheckBudget
 }
 
 // Bind picks the pod's GPUs on the node and binds the pod.
 func (e *Extender) Bind(asked context.Context, args *extenderv1.ExtenderBindingArgs) *extenderv1.ExtenderBindingResult {
 	ref := placement.PodRef{Namespace: args.PodNamespace, Name: args.PodName, UID: string(args.PodUID)}
 	if err := e.Decider.Bind(asked, ref, args.Node); err != nil {
-		return &extenderv1.ExtenderBindingResult{Error: passedOn(reasons.Error(err))}
+		return &extenderv1.ExtenderBindingResult{Error: replacePercent(reasons.Error(err))}
 	}
 	return &extenderv1.ExtenderBindingResult{}
 }

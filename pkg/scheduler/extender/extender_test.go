@@ -818,7 +818,7 @@ func FuzzRoutes(f *testing.F) {
 		w.cluster.bindings = nil
 		w.Cache.RemovePod("uid-bulk")
 		routes := w.Routes("v1")
-		w.looks = looks{spent: looksAtOnce * SecondLook, last: w.now} // no second look: otherwise the fuzzer would mostly wait
+		w.rechecks = recheckBudget{spent: recheckBurst * recheckTimeout, last: w.now} // no wait: otherwise the fuzzer would mostly wait
 		if !slices.Contains([]string{"/filter", "/prioritize", "/preempt", "/bind"}, path) {
 			path = "/filter"
 		}

@@ -2,6 +2,7 @@ package extender
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -17,17 +18,17 @@ import (
 )
 
 // Filter returns the feasible nodes, and the reason for each other node. If Alone is set, it returns only the
-// best feasible node. If all nodes refuse the pod, Filter first waits up to SecondLook for a change of the
-// cache, as long as looks allows such waits.
+// best feasible node. If all nodes refuse the pod, Filter first waits up to recheckTimeout for a change of the
+// cache, as long as recheckBudget allows such waits.
 func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
 	changed := e.Cache.Changed()
 	result := e.filter(args)
-	if len(result.FailedNodes) == 0 || fitsSomewhere(result) || !e.looks.allow(e.Now()) {
+	if len(result.FailedNodes) == 0 || hasFeasible(result) || !e.rechecks.allow(e.Now()) {
 		return result
 	}
-	ctx, cancel := context.WithTimeout(ctx, SecondLook)
+	ctx, cancel := context.WithTimeout(ctx, recheckTimeout)
 	defer cancel()
-	for !fitsSomewhere(result) {
+	for !hasFeasible(result) {
 		select {
 		case <-ctx.Done():
 			return result
@@ -40,32 +41,32 @@ func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *e
 }
 
 func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
-	if problem := unanswerable(args); problem != "" {
-		return &extenderv1.ExtenderFilterResult{Error: problem}
+	names, templates, err := requestedNodes(args)
+	if err != nil {
+		return &extenderv1.ExtenderFilterResult{Error: err.Error()}
 	}
-	names, templates := namesOf(args), templatesOf(args)
 	c, unreadable, err := e.Begin(decisions.Filter, args.Pod, len(names))
 	switch {
 	case err != nil:
-		return &extenderv1.ExtenderFilterResult{Error: passedOn(err.Error())}
+		return &extenderv1.ExtenderFilterResult{Error: replacePercent(err.Error())}
 	case unreadable != nil:
-		result := fitting(templates, []string{})
+		result := newFilterResult(templates, []string{})
 		result.FailedAndUnresolvableNodes = make(extenderv1.FailedNodesMap, len(names))
 		for _, name := range names {
-			result.FailedAndUnresolvableNodes[name] = passedOn(reasons.Counted(unreadable, unreadable.Message))
+			result.FailedAndUnresolvableNodes[name] = replacePercent(reasons.Counted(unreadable, unreadable.Message))
 		}
 		return result
 	case c == nil:
-		return fitting(templates, names)
+		return newFilterResult(templates, names)
 	}
 	_, all := e.Cache.Changes()
-	c.Sampled, c.Templates = e.sampled(len(names), all), templates
+	c.Sampled, c.Templates = e.isSampled(len(names), all), templates
 	c.Expecting = e.Cache.Unexpect(c.Pod.UID)
-	fit, refused := e.judge(c, names)
+	fit, refused := e.splitNodes(c, names)
 	if len(fit) == 0 && c.Expecting {
 		// Expected pods may block every node. They must not make a pod unschedulable, so ignore them.
 		c.Expecting = false
-		fit, refused = e.judge(c, names)
+		fit, refused = e.splitNodes(c, names)
 	}
 	var closest []decisions.Node
 	if len(fit) == 0 {
@@ -75,9 +76,9 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	}
 	e.Log.Debug("filter",
 		zap.Stringer("pod", c.Pod), zap.String("uid", c.Pod.UID), zap.Int("asked", len(names)), zap.Int("fit", len(fit)))
-	result := fitting(templates, e.choose(c, args.Pod, fit))
+	result := newFilterResult(templates, e.selectNodes(c, args.Pod, fit))
 	if len(fit) == 0 || !e.Alone {
-		result.FailedNodes, result.FailedAndUnresolvableNodes = explained(c, refused, closest)
+		result.FailedNodes, result.FailedAndUnresolvableNodes = failedNodes(c, refused, closest)
 	}
 	return result
 }
@@ -86,47 +87,29 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 // an entry for each node.
 const maxNodes = 100_000
 
-// unanswerable returns the fault of a malformed request about nodes; empty: none.
-func unanswerable(args *extenderv1.ExtenderArgs) string {
+// requestedNodes returns the names of a request's nodes, and the Node objects by name if the request has full
+// objects. It returns an error for a malformed request.
+func requestedNodes(args *extenderv1.ExtenderArgs) (names []string, templates map[string]*v1.Node, err error) {
 	switch {
 	case args.Pod == nil:
-		return "the request names no pod"
-	case args.NodeNames == nil && args.Nodes == nil:
-		return "the request names no nodes"
+		return nil, nil, errors.New("the request names no pod")
 	case args.NodeNames != nil && len(*args.NodeNames) > maxNodes:
-		return fmt.Sprintf("the request names %d nodes, and %d is the most", len(*args.NodeNames), maxNodes)
+		return nil, nil, fmt.Errorf("the request names %d nodes, and %d is the most", len(*args.NodeNames), maxNodes)
+	case args.NodeNames != nil:
+		return *args.NodeNames, nil, nil
+	case args.Nodes == nil:
+		return nil, nil, errors.New("the request names no nodes")
 	}
-	return ""
-}
-
-// namesOf returns the names of a request's nodes.
-func namesOf(args *extenderv1.ExtenderArgs) (names []string) {
-	if args.NodeNames != nil {
-		return *args.NodeNames
-	}
-	if args.Nodes != nil {
-		for i := range args.Nodes.Items {
-			names = append(names, args.Nodes.Items[i].Name)
-		}
-	}
-	return names
-}
-
-// templatesOf returns the full Node objects of a request by name. It returns nil if the request has only
-// names.
-func templatesOf(args *extenderv1.ExtenderArgs) map[string]*v1.Node {
-	if args.NodeNames != nil || args.Nodes == nil {
-		return nil
-	}
-	out := make(map[string]*v1.Node, len(args.Nodes.Items))
+	templates = make(map[string]*v1.Node, len(args.Nodes.Items))
 	for i := range args.Nodes.Items {
-		out[args.Nodes.Items[i].Name] = &args.Nodes.Items[i]
+		node := &args.Nodes.Items[i]
+		names, templates[node.Name] = append(names, node.Name), node
 	}
-	return out
+	return names, templates, nil
 }
 
-// fitting returns a filter result with the feasible nodes, as names or as objects like the request.
-func fitting(templates map[string]*v1.Node, names []string) *extenderv1.ExtenderFilterResult {
+// newFilterResult returns a filter result with the feasible nodes, as names or as objects like the request.
+func newFilterResult(templates map[string]*v1.Node, names []string) *extenderv1.ExtenderFilterResult {
 	if templates == nil {
 		return &extenderv1.ExtenderFilterResult{NodeNames: &names}
 	}
@@ -137,8 +120,8 @@ func fitting(templates map[string]*v1.Node, names []string) *extenderv1.Extender
 	return &extenderv1.ExtenderFilterResult{Nodes: nodes}
 }
 
-// judge splits the nodes into feasible and refused ones.
-func (e *Extender) judge(c *decider.Cycle, names []string) (fit []string, refused []decider.RefusedNode) {
+// splitNodes splits the nodes into feasible and refused ones.
+func (e *Extender) splitNodes(c *decider.Cycle, names []string) (fit []string, refused []decider.RefusedNode) {
 	fit = make([]string, 0, len(names))
 	for _, name := range names {
 		if refusal := e.Refuse(c, decider.Node{Name: name}); refusal != nil {
@@ -150,9 +133,9 @@ func (e *Extender) judge(c *decider.Cycle, names []string) (fit []string, refuse
 	return fit, refused
 }
 
-// choose returns the feasible nodes to offer to kube-scheduler. If only one remains, choose records that
-// kube-scheduler is about to bind the pod to this node (Cache.Expect).
-func (e *Extender) choose(c *decider.Cycle, pod *v1.Pod, fit []string) []string {
+// selectNodes returns the feasible nodes to offer to kube-scheduler. If only one remains, selectNodes records
+// that kube-scheduler is about to bind the pod to this node (Cache.Expect).
+func (e *Extender) selectNodes(c *decider.Cycle, pod *v1.Pod, fit []string) []string {
 	if len(fit) > 1 && e.Alone && len(api.Preferences(pod)) == 0 {
 		if order := e.Rank(c, fit, decisions.MaxNodes); len(order.Best) > 0 {
 			fit = []string{order.First.Node.Name}
@@ -164,12 +147,12 @@ func (e *Extender) choose(c *decider.Cycle, pod *v1.Pod, fit []string) []string 
 	return fit
 }
 
-// explained returns the messages of refusals by node: in `never` for nodes on which no eviction could help, and
-// in `failed` for the others. kube-scheduler writes each distinct message once into a condition of the pod, and
-// the messages of 5,000 nodes took half a megabyte. kube-scheduler also retries a pod at once when the
+// failedNodes returns the messages of refusals by node: in `never` for nodes on which no eviction could help,
+// and in `failed` for the others. kube-scheduler writes each distinct message once into a condition of the pod,
+// and the messages of 5,000 nodes took half a megabyte. kube-scheduler also retries a pod at once when the
 // condition changes. So in a request about many nodes, only the closest nodes get a full message. A sample
 // contains different nodes each time, so none of its nodes gets a full message.
-func explained(c *decider.Cycle, refused []decider.RefusedNode, closest []decisions.Node) (failed, never extenderv1.FailedNodesMap) {
+func failedNodes(c *decider.Cycle, refused []decider.RefusedNode, closest []decisions.Node) (failed, never extenderv1.FailedNodesMap) {
 	failed, never = make(extenderv1.FailedNodesMap), make(extenderv1.FailedNodesMap)
 	described := make(map[string]bool)
 	if !c.Sampled {
@@ -184,37 +167,30 @@ func explained(c *decider.Cycle, refused []decider.RefusedNode, closest []decisi
 		} else if described[node.Name] {
 			text = reasons.Counted(node.Refusal, reasons.Refusal(node.Refusal))
 		}
-		to[node.Name] = passedOn(text)
+		to[node.Name] = replacePercent(text)
 	}
 	return failed, never
 }
 
-// passedOn replaces percent signs in a message by full-width ones. kube-scheduler uses the message as the
+// replacePercent replaces percent signs in a message by full-width ones. kube-scheduler uses the message as the
 // format string of the pod's event (k8s.io/kubernetes/pkg/scheduler, handleSchedulingFailure), where a percent
 // sign from an annotation would be a formatting verb. It also writes the message unchanged into the pod's
 // condition, where an escaped percent sign would appear as two. The full-width sign is correct in both places.
-func passedOn(message string) string { return strings.ReplaceAll(message, "%", "％") }
-
-// score scales the score of a node for a pod that prefers some nodes, because the pod's preferences must
-// outrank the cluster's policy. Each scoring plugin of kube-scheduler that evaluates preferences
-// (api.Preferences) gives up to 200 points. With Alone, the chart gives the extender's scores the weight 1, so
-// the scaled scores are at most 50 points. Without Alone, the weight is unknown and the extender's scores could
-// outweigh the preferences, so all scores are 0.
-func (e *Extender) score(score int64) int64 {
-	if e.Alone {
-		return score / 2
-	}
-	return 0
-}
+func replacePercent(message string) string { return strings.ReplaceAll(message, "%", "％") }
 
 // Prioritize scores the nodes from 0 to extenderv1.MaxExtenderPriority. The response cannot report an error, so
 // all nodes get the score 0 on failure. If one node is the best, Prioritize records that kube-scheduler is
 // about to bind the pod to this node (Cache.Expect).
+//
+// The pod's own preferences must outrank the cluster's policy. Each scoring plugin of kube-scheduler that
+// evaluates preferences (api.Preferences) gives up to 200 points. With Alone, the chart gives the extender's
+// scores the weight 1, so the nodes of a pod with preferences get 50 points at most. Without Alone, the weight
+// is unknown and the extender's scores could outweigh the preferences, so these nodes all get 0.
 func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
-	if args.Pod == nil {
+	names, templates, err := requestedNodes(args)
+	if err != nil {
 		return &extenderv1.HostPriorityList{}
 	}
-	names := namesOf(args)
 	result := make(extenderv1.HostPriorityList, len(names))
 	for i, name := range names {
 		result[i].Host = name
@@ -223,12 +199,15 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	if c == nil {
 		return &result
 	}
-	c.Templates = templatesOf(args)
+	c.Templates = templates
 	order := e.Rank(c, names, len(names))
 	prefers := len(api.Preferences(args.Pod)) > 0
 	for i, name := range names {
-		if result[i].Score = c.Score(name); prefers {
-			result[i].Score = e.score(c.Score(name))
+		switch {
+		case !prefers:
+			result[i].Score = c.Score(name)
+		case e.Alone:
+			result[i].Score = c.Score(name) / 2
 		}
 	}
 	if prefers {

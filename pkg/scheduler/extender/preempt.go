@@ -32,14 +32,14 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 	if args.Pod == nil {
 		return result
 	}
-	proposed := e.proposed(args)
+	proposed := e.proposedVictims(args)
 	c, unreadable, err := e.Begin(decisions.Preempt, args.Pod, len(proposed))
 	if unreadable != nil || err != nil || c != nil && !e.MayEvict(c, len(proposed)) {
 		e.Log.Info("no preemption", zap.Stringer("pod", api.Ref(args.Pod)))
 		return result
 	}
 	for name, victims := range proposed {
-		if answer := e.victims(c, name, victims); len(answer.Pods) > 0 {
+		if answer := e.selectVictims(c, name, victims); len(answer.Pods) > 0 {
 			result.NodeNameToMetaVictims[name] = answer
 		}
 	}
@@ -54,9 +54,9 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 // noneIsEnough is the message if evictions help on none of the proposed nodes.
 const noneIsEnough = "no eviction frees enough on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum is enough"
 
-// proposed returns the victims that kube-scheduler proposes. A request has either full pods or UIDs. A pod
+// proposedVictims returns the victims that kube-scheduler proposes. A request has either full pods or UIDs. A pod
 // that the watch has not shown has only its UID.
-func (e *Extender) proposed(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.Victims {
+func (e *Extender) proposedVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.Victims {
 	out := make(map[string]*extenderv1.Victims)
 	for name, victims := range args.NodeNameToVictims {
 		if victims != nil {
@@ -86,9 +86,9 @@ func (e *Extender) proposed(args *extenderv1.ExtenderPreemptionArgs) map[string]
 	return out
 }
 
-// victims returns the UIDs of the pods to evict from one node; none if no eviction helps. kube-scheduler
+// selectVictims returns the UIDs of the pods to evict from one node; none if no eviction helps. kube-scheduler
 // accepts UIDs in the response to both forms of the request.
-func (e *Extender) victims(c *decider.Cycle, node string, proposed *extenderv1.Victims) *extenderv1.MetaVictims {
+func (e *Extender) selectVictims(c *decider.Cycle, node string, proposed *extenderv1.Victims) *extenderv1.MetaVictims {
 	answer := new(extenderv1.MetaVictims)
 	if c == nil || c.On() == node { // the pod does not lack a GPU there
 		answer.NumPDBViolations = proposed.NumPDBViolations

@@ -22,10 +22,10 @@ const maxBody = 128 << 20
 // Routes returns a handler for the verbs below "/", the paths that kube-scheduler calls.
 func (e *Extender) Routes(version string) http.Handler {
 	router := httprouter.New()
-	router.POST("/filter", verb(e, decisions.Filter, e.Filter))
-	router.POST("/prioritize", verb(e, decisions.Prioritize, e.Prioritize))
-	router.POST("/preempt", verb(e, decisions.Preempt, e.Preempt))
-	router.POST("/bind", verb(e, decisions.Bind, e.Bind))
+	router.POST("/filter", handle(e, decisions.Filter, e.Filter))
+	router.POST("/prioritize", handle(e, decisions.Prioritize, e.Prioritize))
+	router.POST("/preempt", handle(e, decisions.Preempt, e.Preempt))
+	router.POST("/bind", handle(e, decisions.Bind, e.Bind))
 	router.GET("/version", serve.Version(version))
 	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, cause any) {
 		e.Log.Error("handler panicked", zap.String("path", r.URL.Path), zap.Any("cause", cause), zap.ByteString("stack", debug.Stack()))
@@ -34,28 +34,28 @@ func (e *Extender) Routes(version string) http.Handler {
 	return router
 }
 
-// verb returns a handler that decodes a request, calls f and encodes the result.
-func verb[In, Out any](e *Extender, name string, f func(context.Context, *In) *Out) httprouter.Handle {
+// handle returns a handler that decodes a request, calls f and encodes the result.
+func handle[In, Out any](e *Extender, name string, f func(context.Context, *In) *Out) httprouter.Handle {
 	return func(w http.ResponseWriter, r *http.Request, _ httprouter.Params) {
 		if e.Answered != nil {
 			began := e.Now()
 			defer func() { e.Answered(name, e.Now().Sub(began)) }()
 		}
-		in, status, err := read[In](w, r)
+		in, status, err := decodeRequest[In](w, r)
 		if err != nil {
 			e.Log.Warn("request refused", zap.String("path", r.URL.Path), zap.Int("status", status), zap.Error(err))
 			writeError(w, status, err)
 			return
 		}
-		if err := write(w, http.StatusOK, f(r.Context(), in)); err != nil {
+		if err := writeResponse(w, http.StatusOK, f(r.Context(), in)); err != nil {
 			e.Log.Warn("answer not delivered", zap.String("path", r.URL.Path), zap.Error(err))
 		}
 	}
 }
 
-// write sends a JSON response with its length. kube-scheduler stops reading at the end of the JSON value.
+// writeResponse sends a JSON response with its length. kube-scheduler stops reading at the end of the JSON value.
 // Without the length, the end of the response would remain unread, and the connection could not be reused.
-func write(w http.ResponseWriter, status int, answer any) error {
+func writeResponse(w http.ResponseWriter, status int, answer any) error {
 	body, err := json.Marshal(answer)
 	if err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
@@ -68,7 +68,7 @@ func write(w http.ResponseWriter, status int, answer any) error {
 	return err
 }
 
-func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, err error) {
+func decodeRequest[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, err error) {
 	tooLarge := fmt.Errorf("the body is larger than %d bytes", maxBody)
 	if r.ContentLength > maxBody {
 		return nil, http.StatusRequestEntityTooLarge, tooLarge
@@ -88,5 +88,5 @@ func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, e
 }
 
 func writeError(w http.ResponseWriter, status int, err error) {
-	_ = write(w, status, map[string]string{"Error": err.Error()}) // an error means that the client has disconnected
+	_ = writeResponse(w, status, map[string]string{"Error": err.Error()}) // an error means that the client has disconnected
 }

@@ -33,7 +33,7 @@ func TestReadReadsWhatKubeSchedulerWrites(t *testing.T) {
 		if err := json.Unmarshal(body, &want); err != nil {
 			t.Fatal(err)
 		}
-		got, _, err := read[extenderv1.ExtenderArgs](httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/filter", bytes.NewReader(body)))
+		got, _, err := decodeRequest[extenderv1.ExtenderArgs](httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/filter", bytes.NewReader(body)))
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

@@ -8,10 +8,10 @@ func nodesToFind(all int) int {
 	return min(all, max(least, all*max(5, 50-all/125)/100))
 }
 
-// sampled reports whether a request may be about a sample of the nodes: it has exactly as many nodes as
+// isSampled reports whether a request may be about a sample of the nodes: it has exactly as many nodes as
 // kube-scheduler searches for. asked is the number of nodes in the request, and all the number in the
 // cluster.
-func (e *Extender) sampled(asked, all int) bool {
+func (e *Extender) isSampled(asked, all int) bool {
 	find := nodesToFind
 	if e.NodesToFind != nil {
 		find = e.NodesToFind

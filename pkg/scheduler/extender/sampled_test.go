@@ -20,7 +20,7 @@ func TestSampled(t *testing.T) {
 		{5000, 5000, false},
 		{2500, 50_000, true},
 	} {
-		if got := new(Extender).sampled(tc.asked, tc.all); got != tc.want {
+		if got := new(Extender).isSampled(tc.asked, tc.all); got != tc.want {
 			t.Errorf("a question about %d of %d nodes: sampled %t, want %t", tc.asked, tc.all, got, tc.want)
 		}
 	}

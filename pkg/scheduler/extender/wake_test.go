@@ -241,7 +241,7 @@ func TestWakingBesideQuestions(t *testing.T) {
 	<-done
 }
 
-// filterOnce runs Filter without a second look.
+// filterOnce runs Filter once, without a wait.
 func (w *world) filterOnce(pod *v1.Pod, names []string) {
 	w.Extender.filter(&extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
 }

@@ -15,7 +15,7 @@ import (
 func (w *world) filterBig(pod *v1.Pod) (fits bool, took time.Duration) {
 	began := time.Now()
 	result := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &[]string{"big"}})
-	return fitsSomewhere(result), time.Since(began)
+	return hasFeasible(result), time.Since(began)
 }
 
 func TestFilterLooksTwiceWhenAPodFitsNowhere(t *testing.T) {
@@ -26,7 +26,7 @@ func TestFilterLooksTwiceWhenAPodFitsNowhere(t *testing.T) {
 		fits bool
 		took time.Duration
 	}{
-		{name: "nothing is heard", took: SecondLook},
+		{name: "nothing is heard", took: recheckTimeout},
 		{
 			name: "room is heard of", fits: true, took: 30 * time.Millisecond,
 			news: func(w *world, old *v1.Pod) {
@@ -41,9 +41,9 @@ func TestFilterLooksTwiceWhenAPodFitsNowhere(t *testing.T) {
 			},
 		},
 		{
-			name: "room is heard of too late", took: SecondLook,
+			name: "room is heard of too late", took: recheckTimeout,
 			news: func(w *world, old *v1.Pod) {
-				later(2*SecondLook, func() { w.Cache.RemovePod(string(old.UID)) })
+				later(2*recheckTimeout, func() { w.Cache.RemovePod(string(old.UID)) })
 			},
 		},
 	}
@@ -63,7 +63,7 @@ func TestFilterLooksTwiceWhenAPodFitsNowhere(t *testing.T) {
 				if fits != tt.fits || took != tt.took {
 					t.Errorf("fits %v after %v, want %v after %v", fits, took, tt.fits, tt.took)
 				}
-				time.Sleep(2 * SecondLook)
+				time.Sleep(2 * recheckTimeout)
 			})
 		})
 	}
@@ -83,7 +83,7 @@ func TestFilterLooksTwiceNowAndThen(t *testing.T) {
 				waited++
 			}
 		}
-		if want := looksAtOnce + 9; waited != want {
+		if want := recheckBurst + 9; waited != want {
 			t.Errorf("Filter waited %d times in 10 s, want %d: some in the first second, and one in each that follows", waited, want)
 		}
 	})
