@@ -14,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
@@ -336,5 +337,33 @@ func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestAnOutcomeIsLoggedOnce logs a failure again only after another outcome.
+func TestAnOutcomeIsLoggedOnce(t *testing.T) {
+	const version = "580.65.06"
+	root, dir, file := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "file")
+	install(t, root, version)
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	server := dgxa100.New()
+	server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS }
+	server.SystemGetDriverVersionFunc = func() (string, nvml.Return) { return version, nvml.SUCCESS }
+	core, logs := observer.New(zap.InfoLevel)
+	w := NewWriter(Writer{
+		Domain: "gpumem.dev", Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: root, NodeRoot: root, Source: inventory.NewLatest(gpu.Inventory{}, ""), Log: zap.New(core),
+		Load: func() string { return "" },
+		Open: func() (nvml.Interface, string) { return server, "" },
+	})
+	for i, tc := range []struct {
+		dir   string
+		lines int
+	}{{file, 1}, {file, 1}, {filepath.Join(file, "below"), 2}, {dir, 3}, {file, 4}, {file, 4}} {
+		w.Dir = tc.dir
+		if w.describe(t.Context(), []string{"load"}, version); logs.Len() != tc.lines {
+			t.Errorf("attempt %d: %d lines, want %d: %v", i+1, logs.Len(), tc.lines, logs.All())
+		}
 	}
 }

@@ -1,12 +1,14 @@
 package grants
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -17,6 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
 // grant returns a grant of slots to a container of pod ns/NAME.
@@ -490,5 +493,19 @@ func TestTwoGrantsExchangeTheirContainers(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// TestAWriteWaitsForItsTurn verifies that a call gives up when another write takes too long.
+func TestAWriteWaitsForItsTurn(t *testing.T) {
+	r := NewReconciler(Config{WriteWait: time.Millisecond}, nil, plugintest.NewPods(), nil, nil, zap.NewNop())
+	ref := placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}
+	r.turn <- struct{}{}
+	if err := r.write(t.Context(), ref, nil, allocation.State{}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "write the assignment of pod ns/p after another write") {
+		t.Errorf("error %v", err)
+	}
+	<-r.turn
+	if err := r.write(t.Context(), ref, nil, allocation.State{}); err != nil || len(r.turn) != 0 {
+		t.Errorf("a pod that is gone: %v, %d turns are taken", err, len(r.turn))
 	}
 }

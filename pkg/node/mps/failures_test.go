@@ -12,6 +12,9 @@ import (
 	"syscall"
 	"testing"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
@@ -131,5 +134,24 @@ func TestAnAnswerThatIsNoStatus(t *testing.T) {
 	}
 	if err := errors.Join(server.Close(), <-done); !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
+	}
+}
+
+// TestAReasonIsLoggedOnce logs a reason again only after another state.
+func TestAReasonIsLoggedOnce(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	s := New(Config{}, &modes{}, zap.New(core))
+	for i, tc := range []struct {
+		reason string // empty: it is healthy
+		lines  int
+	}{{"a", 1}, {"a", 1}, {"b", 2}, {"a", 3}, {"", 3}, {"a", 4}, {"a", 4}} {
+		if tc.reason == "" {
+			s.update(func(st *Status) { st.Healthy, st.Reason = true, "" })
+		} else {
+			s.sick(tc.reason)
+		}
+		if got := s.Status(); logs.Len() != tc.lines || got.Healthy != (tc.reason == "") || got.Reason != tc.reason {
+			t.Errorf("state %d, %q: %d lines, want %d; %+v", i, tc.reason, logs.Len(), tc.lines, got)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -270,5 +271,45 @@ func TestCallsAtOnce(t *testing.T) {
 	calls.Wait()
 	if p.pendingReads != 0 || p.removed != nil {
 		t.Errorf("%d calls run, gone %v", p.pendingReads, p.removed)
+	}
+}
+
+// TestWhatSignalsAChange verifies that readers look again after a change that concerns them, and only then.
+func TestWhatSignalsAChange(t *testing.T) {
+	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	version := 0
+	put := func(change func(*v1.Pod)) bool {
+		version++
+		one := pod("a", "u1", 3)
+		one.ResourceVersion = strconv.Itoa(version)
+		if change != nil {
+			change(one)
+		}
+		_, _, changed := p.Pods()
+		p.store(one)
+		select {
+		case <-changed:
+			return true
+		default:
+			return false
+		}
+	}
+	disrupt := func(one *v1.Pod) {
+		one.Status.Conditions = append(one.Status.Conditions, v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonPreemptionByScheduler})
+	}
+	for i, tc := range []struct {
+		change func(*v1.Pod)
+		want   bool
+	}{
+		{nil, true},
+		{nil, false},
+		{disrupt, true},
+		{disrupt, false},
+		{nil, true},
+		{func(one *v1.Pod) { one.Annotations = map[string]string{"gpumem.dev/gpu-index": "1"} }, true},
+	} {
+		if got := put(tc.change); got != tc.want {
+			t.Errorf("version %d: signalled %t", i+1, got)
+		}
 	}
 }

@@ -665,3 +665,68 @@ func TestALoadThatIsUnknown(t *testing.T) {
 		t.Errorf("load %q without a module", got)
 	}
 }
+
+// TestWhatIsKnownOfALostLibrary verifies that usage of a time when NVML answered does not count as current.
+func TestWhatIsKnownOfALostLibrary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := t4("GPU-a")
+		c.processes[0] = []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 1 << 30}}
+		m := newMachine(c)
+		cfg := config(m.open)
+		cfg.Host = host(t)
+		p, _ := watched(t, cfg)
+		if of, _ := p.Processes(); len(of["GPU-a"]) != 1 {
+			t.Errorf("processes %v", of)
+		}
+		_, probed := p.Processes()
+		m.change(func() { m.init = nvml.ERROR_DRIVER_NOT_LOADED })
+		cfg.Host.reload(t)
+		pass(2 * interval)
+		if _, _, ok := p.Usage("GPU-a"); ok {
+			t.Error("the usage is known")
+		}
+		if of, _ := p.Processes(); len(of) > 0 {
+			t.Errorf("processes %v", of)
+		}
+		select {
+		case <-probed:
+		default:
+			t.Error("readers of processes do not learn that the probe failed")
+		}
+	})
+}
+
+// TestEventSetsAreFreed verifies that each set of events ends with its watcher.
+func TestEventSetsAreFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var made, freed atomic.Int32
+		m := newMachine(t4("GPU-a"), t4("GPU-b"))
+		open := func() (nvml.Interface, string) {
+			lib, from := m.open()
+			of, ok := lib.(*mock.Interface)
+			if !ok {
+				t.Fatalf("a library of type %T", lib)
+			}
+			create := of.EventSetCreateFunc
+			of.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
+				set, ret := create()
+				made.Add(1)
+				if one, ok := set.(*mock.EventSet); ok {
+					one.FreeFunc = func() nvml.Return { freed.Add(1); return nvml.SUCCESS }
+				}
+				return set, ret
+			}
+			return of, from
+		}
+		p, _ := watched(t, config(open))
+		if made.Load() != 1 || freed.Load() != 0 {
+			t.Errorf("%d sets, %d of them freed", made.Load(), freed.Load())
+		}
+		m.change(func() { m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST }) // the next watcher watches one GPU
+		pass(interval + 2*eventWaitMS*time.Millisecond)
+		if made.Load() < 2 || freed.Load() != made.Load()-1 {
+			t.Errorf("%d sets, %d of them freed", made.Load(), freed.Load())
+		}
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: the driver has lost it")
+	})
+}

@@ -5,8 +5,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,6 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/page"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
@@ -100,5 +103,47 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 		"stopped": {"its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor", ""}, "team": {"", "team"},
 	}, said); diff != "" {
 		t.Errorf("the page (-want +got):\n%s", diff)
+	}
+}
+
+// TestRunWakesPods verifies that a service checks at an interval which waiting pods fit now.
+func TestRunWakesPods(t *testing.T) {
+	flags := DefaultFlags()
+	flags.ProbeListen, flags.ReadListen = "127.0.0.1:0", "127.0.0.1:0"
+	conf, err := flags.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	books, client := cache.New(), fake.NewClientset()
+	watch, err := controller.New(zap.NewNop(), client, kubetest.Names(t), books)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New("gpumem-extender", "test", zap.NewNop(), conf, books, controller.NewClient(watch, client, types.NamespacedName{}))
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	woken, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, &binder.Binder{Cache: books, Now: time.Now, Log: zap.NewNop()}, func(ctx context.Context) {
+			select {
+			case woken <- struct{}{}:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	for i := range 2 {
+		select {
+		case <-woken:
+		case err := <-done:
+			t.Fatalf("it ends: %v", err)
+		case <-time.After(10 * wakeInterval):
+			t.Fatalf("woken %d times", i)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

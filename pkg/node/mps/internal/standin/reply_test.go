@@ -63,3 +63,31 @@ func TestReplies(t *testing.T) {
 		}
 	}
 }
+
+// TestStartsThatFail covers the files with which a test makes a daemon fail at its start.
+func TestStartsThatFail(t *testing.T) {
+	both, one := []string{"-f", "-multiuser-server"}, []string{"-f"}
+	for name, tc := range map[string]struct {
+		files map[string]string
+		args  []string
+		want  string
+	}{
+		"a refused option":                {map[string]string{"refused": "-multiuser-server", "dying": "no memory"}, both, "usage: "},
+		"another option is refused":       {map[string]string{"refused": "-multiuser-server", "dying": "no memory"}, one, "no memory"},
+		"no option is refused":            {map[string]string{"dying": "no memory"}, both, "no memory"},
+		"a socket that cannot be created": {nil, one, "listen unix"},
+	} {
+		d := daemon{pipe: t.TempDir(), logs: t.TempDir()}
+		for file, content := range tc.files {
+			if err := os.WriteFile(filepath.Join(d.pipe, file), []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if tc.files == nil {
+			d.pipe = filepath.Join(d.pipe, "none")
+		}
+		if err := d.start(tc.args); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
