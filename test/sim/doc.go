@@ -80,6 +80,7 @@
 //   - A pod to which a rule of excuse.go applies, for as long as its bound. An extender or a plugin
 //     chose its GPUs without news of another pod on them, or the API server has an older state than
 //     the kubelet. An extender has to know its own bindings, and a plugin all that it has been told.
+//     Such a pod keeps its GPUs, and its policy binds the pods that get one of them after the bound.
 //
 //   - A pod that the kubelet admits before the plugin has heard of it: it is given
 //     one GPU, as for a pod of which no scheduler knows. If it asks for several it

@@ -38,15 +38,37 @@ func (w *World) excuse(s *spec, r rule, about string) {
 	w.counts.Excused++
 }
 
-// isMisplaced reports whether a pod was ever placed without news of another pod or of its node. It keeps its GPUs, so its policy
-// may forbid its neighbours for as long as it runs.
-func (s *spec) isMisplaced() bool {
-	for r := range s.excused {
+// misplacedUntil returns the end of the last excuse of a pod that was placed without news of another pod or of its node, or 0 if
+// there was none. The pod keeps its GPUs, so its policy may forbid neighbours for as long as it runs. It must not forbid neighbours
+// that arrive after that end.
+func (s *spec) misplacedUntil() (end time.Duration) {
+	for r, since := range s.excused {
 		if r != exchange && r != ending {
-			return true
+			end = max(end, since+r.bound)
 		}
 	}
-	return false
+	return end
+}
+
+// noteArrivals records when a pod's annotation first named its GPUs.
+func (w *World) noteArrivals(s *spec) {
+	for _, id := range w.assignment(w.api.pods[s.name]) {
+		if _, known := s.arrived[id]; !known {
+			s.arrived[id] = w.now()
+		}
+	}
+}
+
+// neighbourSince returns when a pod, or an interchangeable pod with which it may have exchanged GPUs, first had a GPU.
+func (w *World) neighbourSince(s *spec, id string) time.Duration {
+	since := s.arrived[id]
+	for _, o := range w.order {
+		pod := w.api.pods[o.name]
+		if at, known := o.arrived[id]; known && pod != nil && string(pod.UID) == o.uid && o.alike(s) {
+			since = min(since, at)
+		}
+	}
+	return since
 }
 
 // excuseWhile starts the excuse of a pod when the rule begins to apply, and ends it when the rule no longer applies.

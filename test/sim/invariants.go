@@ -508,7 +508,7 @@ func (w *World) truth(name string, on []*v1.Pod) *books {
 }
 
 // checkTruth is I2 for annotations: the pods that no rule excuses fit the GPU that the API server has them on. It is I4 for
-// pods that were placed with news of all others.
+// pods that were placed with news of all others, beside such pods and beside those whose excuse had ended before.
 func (w *World) checkTruth() {
 	on := w.podsByNode()
 	for _, m := range w.machines {
@@ -521,6 +521,7 @@ func (w *World) checkTruth() {
 			s := w.pods[string(pod.UID)]
 			w.excuseWhile(m.exchanging(s), s, exchange)
 			w.excuseWhile(m.over(s), s, ending)
+			w.noteArrivals(s)
 		}
 		for _, d := range m.hardware {
 			id := string(d.UUID)
@@ -530,8 +531,13 @@ func (w *World) checkTruth() {
 			if sum := b.requested[id]; sum.units > int(d.Allocatable) && !m.resized[d.UUID] || sum.cores > allCores {
 				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %v: %v", id, m.name, d.Allocatable, sum, specNames(b.holders[id]))
 			}
-			b.keep(id, func(s *spec) bool { return !s.isMisplaced() })
-			for _, s := range b.holders[id] {
+			holders := b.holders[id]
+			for _, s := range holders {
+				if s.misplacedUntil() > 0 {
+					continue
+				}
+				since := w.neighbourSince(s, id)
+				b.holders[id] = slices.DeleteFunc(slices.Clone(holders), func(o *spec) bool { return o.misplacedUntil() > 0 && since <= o.misplacedUntil() })
 				if !b.allows(s, id) {
 					w.violate("I4", "%s is on %s of %s, which its rules forbid, or those of others: %v", s.name, id, m.name, specNames(b.holders[id]))
 				}

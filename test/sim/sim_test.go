@@ -244,6 +244,9 @@ func TestEachExcuseEnds(t *testing.T) {
 		w.excuse(s, unheardPod, "")
 		time.Sleep(unheardPod.bound)
 		check("at the bound", true)
+		if got := s.misplacedUntil(); got != w.now() {
+			t.Errorf("the pod excuses its neighbours until %s, want %s", got, w.now())
+		}
 		time.Sleep(time.Nanosecond)
 		check("after the bound", false)
 		for range 2 {
@@ -254,6 +257,9 @@ func TestEachExcuseEnds(t *testing.T) {
 			check("while it applies for too long", false)
 			w.excuseWhile(false, s, exchange)
 			check("when it does not apply", false)
+		}
+		if got := s.misplacedUntil(); got != unheardPod.bound {
+			t.Errorf("an exchange excuses the pod's neighbours: until %s, want %s", got, unheardPod.bound)
 		}
 	})
 }

@@ -46,10 +46,11 @@ type life struct {
 	boundAt  time.Duration // when it was last
 	begun    bool          // the kubelet has given it something
 
-	excused map[rule]time.Duration // by rule that applies to it, since when
-	edited  bool                   // what it asks for was changed while it waited
-	lawful  string                 // the assignment that a binding or the plugin has written last
-	left    []string               // the GPUs from which the plugin has moved it last
+	excused map[rule]time.Duration   // by rule that applies to it, since when
+	arrived map[string]time.Duration // by GPU in its annotation, since when
+	edited  bool                     // what it asks for was changed while it waited
+	lawful  string                   // the assignment that a binding or the plugin has written last
+	left    []string                 // the GPUs from which the plugin has moved it last
 }
 
 // anew is a pod that asks for the same, and of which nothing has been decided.
@@ -197,7 +198,7 @@ func (w *World) create(s *spec) {
 		w.logf("create %s: refused: %v", s.name, err)
 		return
 	}
-	s.life = &life{created: w.now(), excused: make(map[rule]time.Duration)}
+	s.life = &life{created: w.now(), excused: make(map[rule]time.Duration), arrived: make(map[string]time.Duration)}
 	w.pods[s.uid] = s
 	w.order = append(w.order, s)
 	w.api.setPod(s.name, pod)
