@@ -42,7 +42,7 @@ func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.U
 			},
 			listed: []<-chan struct{}{n.level.Looked()},
 			checks: []serve.Check{{Name: "claims", Missing: runner.Missing}},
-			runs:   []func(context.Context) error{after(runner.Run, n.object.Read())}, // the node's object lists the cordoned GPUs
+			runs:   []func(context.Context) error{runAfter(runner.Run, n.object.Read())}, // the node's object lists the cordoned GPUs
 			leave:  func(context.Context) {},
 		}
 	}

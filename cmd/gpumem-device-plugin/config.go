@@ -79,8 +79,8 @@ func (m *mistakes) check(flag string, err error) {
 	}
 }
 
-func (m *mistakes) require(is bool, flag, format string, args ...any) {
-	if !is {
+func (m *mistakes) require(ok bool, flag, format string, args ...any) {
+	if !ok {
 		m.check(flag, fmt.Errorf(format, args...))
 	}
 }

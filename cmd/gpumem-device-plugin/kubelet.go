@@ -28,12 +28,12 @@ func byResource(n *node) allocator {
 	runner.Answered, runner.TakeOver, runner.GiveWay = measured.Answered, p.State.Load, p.State.GiveWay
 	return allocator{
 		offers: p.Offers, inventory: p.Offers.Inventory, account: p.State.Allocations, retired: p.State.RetiredClients,
-		containers: p.Containers, holders: n.pods, grants: p.Containers, alive: p.Alive,
+		containers: p.Containers, holders: n.pods, grants: p.Containers, alive: p.CheckLocks,
 		listed: []<-chan struct{}{runner.Listed()},
 		checks: []serve.Check{{Name: "kubelet", Missing: runner.Missing}},
 		runs: []func(context.Context) error{
 			p.Announcer.Announce, p.Announcer.AnnounceHealth, p.Reconciler.Run,
-			after(offered(p, runner), n.level.Looked()),
+			runAfter(offered(p, runner), n.level.Looked()),
 		},
 		// A pod that is not listed yet may hold GPU memory.
 		allocated: func() (int, <-chan struct{}) {
@@ -47,7 +47,7 @@ func byResource(n *node) allocator {
 		leave: func(ctx context.Context) {
 			select {
 			case <-runner.Listed():
-				p.Announcer.Leave(ctx, n.object.Withdraw)
+				p.Announcer.Shutdown(ctx, n.object.Withdraw)
 			default:
 			}
 		},

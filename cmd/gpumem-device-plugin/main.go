@@ -67,7 +67,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	seen, ok := look(ctx, log, cfg, client)
+	snapshot, ok := readSnapshot(ctx, log, cfg, client)
 	if !ok {
 		return nil
 	}
@@ -81,24 +81,24 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 			return nil
 		}
 	}
-	is, unchanged := cfg.choose(seen, prepared)
-	log.Info("the node serves", zap.String("resource", cfg.describe(is)), zap.Int64("unitMiB", is.unitMiB), zap.String("unchanged", unchanged))
-	if err := cfg.canServe(is, seen.Claimers); err != nil {
+	served, unchanged := cfg.choose(snapshot, prepared)
+	log.Info("the node serves", zap.String("resource", cfg.describe(served)), zap.Int64("unitMiB", served.unitMiB), zap.String("unchanged", unchanged))
+	if err := cfg.canServe(served, snapshot.Claimers); err != nil {
 		return err
 	}
-	wants, published := cfg.wants, cfg.lastInventory(log, client, seen)
-	cfg = cfg.serving(is)
-	cfg.plugin.Published = seen.Offered
+	wants, published := cfg.wants, cfg.lastInventory(log, client, snapshot)
+	cfg = cfg.serving(served)
+	cfg.plugin.Published = snapshot.Offered
 	allocate := byResource
-	if is.api == api.ByClaims {
-		allocate = byClaims(disk, prepared, seen.UID)
+	if served.api == api.ByClaims {
+		allocate = byClaims(disk, prepared, snapshot.UID)
 	}
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"), cfg.resource(), string(cfg.names.GPUCore()))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
-	asked := ctx
+	stopCtx := ctx
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	group, ctx := errgroup.WithContext(ctx)
@@ -114,13 +114,13 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
 	n := newNode(log, cfg, client, kubelet, events, published, allocate)
-	n.object.SetAPIs(is.api, cfg.apis())
+	n.object.SetAPIs(served.api, cfg.apis())
 	for _, run := range n.start(listener) {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error {
 		defer end()
-		n.end(ctx, n.until(asked, func(label string) bool { return wants(label) != is }))
+		n.shutdown(ctx, n.until(stopCtx, func(label string) bool { return wants(label) != served }))
 		return nil
 	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))

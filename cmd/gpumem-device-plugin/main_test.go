@@ -171,8 +171,8 @@ func TestWhatIsNotToldToEndDoesNotWithdraw(t *testing.T) {
 	n := newNode(zap.NewNop(), cfg, fake.NewClientset(), nil, nil, nil, byResource)
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	n.end(done, nil)
-	n.end(t.Context(), done.Done())
+	n.shutdown(done, nil)
+	n.shutdown(t.Context(), done.Done())
 }
 
 func get(ctx context.Context, t *testing.T, url string, want int) string {

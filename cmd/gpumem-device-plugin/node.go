@@ -61,7 +61,7 @@ type node struct {
 	prober *nvml.Prober
 	cdi    *cdi.Writer     // nil if other software describes the GPUs to the runtime
 	ours   *coexist.Filter // the prober's GPUs, less the GPUs of other software
-	level  *enforcement.Node
+	level  *enforcement.LevelFilter
 	pods   *nodepods.Pods
 	object *nodepods.Publisher
 	nri    *nri.Plugin // nil if NRI is off
@@ -116,11 +116,11 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 	if cfg.claims {
 		n.ours.SetPublished(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	}
-	n.level = enforcement.NewNode(cfg.mode, levelInterval, n.ours, enforcement.Probes{
-		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
-		Driver:  nvml.NewLimits(open),
-		NRI:     n.connected,
-		Late:    n.late,
+	n.level = enforcement.NewLevelFilter(cfg.mode, levelInterval, n.ours, enforcement.Probes{
+		Cgroups:            enforcement.Cgroups{Root: cfg.cgroupRoot},
+		Driver:             nvml.NewLimits(open),
+		NRI:                n.connected,
+		UnlimitedContainer: n.unlimitedContainer,
 		MPS: func(ctx context.Context, devices []gpu.Device) ([]int, error) {
 			return mps.Check(ctx, cfg.mpsDir, devices)
 		},
@@ -155,7 +155,7 @@ func choiceFile(kubeletDir string) checkpoint.File {
 
 // gpus provides the node's GPUs and their usage to metrics.
 type gpus struct {
-	*enforcement.Node
+	*enforcement.LevelFilter
 	prober *nvml.Prober
 }
 
@@ -169,12 +169,12 @@ func (n *node) connected() error {
 	return n.nri.Connected()
 }
 
-// late returns an error that names a container without its limit, or nil.
-func (n *node) late() error {
+// unlimitedContainer returns an error that names a container without its limit, or nil.
+func (n *node) unlimitedContainer() error {
 	if n.nri == nil {
 		return nil
 	}
-	return n.nri.Late()
+	return n.nri.UnlimitedContainer()
 }
 
 // start returns the functions to run; each runs until its context is done. The level publishes the GPUs only
@@ -189,19 +189,19 @@ func (n *node) start(probes net.Listener) []func(context.Context) error {
 		n.level.Run,
 		n.usage.Run,
 		func(ctx context.Context) error { return serve.Run(ctx, probes, n.probes()) },
-		after(func(ctx context.Context) error { return n.object.Run(ctx, n.inventory, n.account) }, n.listed...),
+		runAfter(func(ctx context.Context) error { return n.object.Run(ctx, n.inventory, n.account) }, n.listed...),
 	}
 	if n.cdi != nil {
 		runs = append(runs, n.cdi.Run)
 	}
 	if n.nri != nil {
-		runs = append(runs, after(n.nri.Run, looked))
+		runs = append(runs, runAfter(n.nri.Run, looked))
 	}
 	return append(runs, n.runs...)
 }
 
-// after returns a function that calls run after all channels are closed.
-func after(run func(context.Context) error, closed ...<-chan struct{}) func(context.Context) error {
+// runAfter returns a function that calls run after all channels are closed.
+func runAfter(run func(context.Context) error, closed ...<-chan struct{}) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, c := range closed {
 			select {
@@ -214,15 +214,15 @@ func after(run func(context.Context) error, closed ...<-chan struct{}) func(cont
 	}
 }
 
-// end returns when the process may end: after told is closed and the plugin has left in order, or when a part
+// shutdown returns when the process may end: after told is closed and the plugin has left in order, or when a part
 // fails.
-func (n *node) end(ctx context.Context, told <-chan struct{}) {
+func (n *node) shutdown(ctx context.Context, told <-chan struct{}) {
 	select {
 	case <-told:
 	case <-ctx.Done():
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, maxLeave)
+	ctx, cancel := context.WithTimeout(ctx, maxShutdown)
 	defer cancel()
 	n.leave(ctx)
 	may := false // the label of a node that was never read is unknown
@@ -236,7 +236,7 @@ func (n *node) end(ctx context.Context, told <-chan struct{}) {
 
 // until returns a channel that is closed when the process should end: when the context is done, or when the
 // node must serve another API or unit and nothing is allocated.
-func (n *node) until(ctx context.Context, other func(label string) bool) <-chan struct{} {
+func (n *node) until(ctx context.Context, isOther func(label string) bool) <-chan struct{} {
 	end := make(chan struct{})
 	go func() {
 		defer close(end)
@@ -247,7 +247,7 @@ func (n *node) until(ctx context.Context, other func(label string) bool) <-chan 
 		}
 		asked := func() (bool, <-chan struct{}) {
 			said, changed := n.object.Settings()
-			return other(said.API), changed
+			return isOther(said.API), changed
 		}
 		if replaced(ctx, asked, n.allocated) {
 			n.log.Info("the process ends for the node to serve something else: no pod and no claim is left")
@@ -261,13 +261,13 @@ func (n *node) until(ctx context.Context, other func(label string) bool) <-chan 
 func (n *node) probes() http.Handler {
 	measured := metrics.Handler(n.registry)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		checks := append([]serve.Check{n.found(), {Name: "pods", Missing: n.pods.Missing}, {Name: "inventory", Missing: n.object.Missing}}, n.checks...)
+		checks := append([]serve.Check{n.gpusFound(), {Name: "pods", Missing: n.pods.Missing}, {Name: "inventory", Missing: n.object.Missing}}, n.checks...)
 		serve.Probes(version, measured, n.alive, checks...).ServeHTTP(w, r)
 	})
 }
 
-// found returns a check that the node offers its GPUs, or has none.
-func (n *node) found() serve.Check {
+// gpusFound returns a check that the node offers its GPUs, or has none.
+func (n *node) gpusFound() serve.Check {
 	name, missing := "gpus", ""
 	switch o, _ := n.offers.Current(); {
 	case o.Refused:

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// maxLeave bounds the time from the signal to the end of the plugin's parts, including the wait for others.
+	// maxShutdown bounds the time from the signal to the end of the plugin's parts, including the wait for others.
 	// It is 30 seconds less than the grace period in the chart, and less than the 5 minutes that NVIDIA's
 	// k8s-driver-manager waits for DaemonSets.
-	maxLeave = 4 * time.Minute
+	maxShutdown = 4 * time.Minute
 	// outliveInterval is the interval at which outlive checks whether others still need the plugin.
 	outliveInterval = time.Second
 	// stoppedTimeout bounds one read of the node's label.

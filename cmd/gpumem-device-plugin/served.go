@@ -44,8 +44,8 @@ func (c config) wants(label string) served {
 }
 
 // canServe returns an error if the flags disable the API that the node must keep serving.
-func (c config) canServe(is served, claimers []string) error {
-	if is.api == api.ByClaims && !c.claims {
+func (c config) canServe(next served, claimers []string) error {
+	if next.api == api.ByClaims && !c.claims {
 		return fmt.Errorf("--claims is off, and pods of the node have claims to its GPU memory: %s. Turn claims on again until these pods have ended: without claims the kubelet cannot end them",
 			strings.Join(claimers, ", "))
 	}
@@ -55,47 +55,47 @@ func (c config) canServe(is served, claimers []string) error {
 // choose returns the API and the unit of the node, and a reason if they differ from the label and the flags.
 // The node keeps its former API and unit while pods or claims hold memory through them. Otherwise both APIs
 // could allocate the same memory, and the pods' limits and slots would not match the unit.
-func (c config) choose(seen nodepods.Snapshot, prepared map[types.UID]claims.Claim) (is served, unchanged string) {
-	wanted := c.wants(seen.Labels[c.names.API()])
-	was, left := c.former(seen, prepared)
+func (c config) choose(snapshot nodepods.Snapshot, prepared map[types.UID]claims.Claim) (next served, unchanged string) {
+	wanted := c.wants(snapshot.Labels[c.names.API()])
+	former, remaining := c.formerAPI(snapshot, prepared)
 	switch {
-	case was == wanted || len(left) == 0:
+	case former == wanted || len(remaining) == 0:
 		return wanted, ""
-	case was.api == "" && wanted.api == "":
+	case former.api == "" && wanted.api == "":
 		unchanged = fmt.Sprintf("unitMiB is %d now, and the node keeps units of %d MiB and takes no new pods, because pods have such units: %s. Drain the node, or set unitMiB back to %d.",
-			wanted.unitMiB, was.unitMiB, strings.Join(left, ", "), was.unitMiB)
+			wanted.unitMiB, former.unitMiB, strings.Join(remaining, ", "), former.unitMiB)
 	default:
-		unchanged = fmt.Sprintf("the node keeps serving %s instead of %s until these have ended: %s", c.describe(was), c.describe(wanted), strings.Join(left, ", "))
+		unchanged = fmt.Sprintf("the node keeps serving %s instead of %s until these have ended: %s", c.describe(former), c.describe(wanted), strings.Join(remaining, ", "))
 	}
-	return was, unchanged
+	return former, unchanged
 }
 
-// former returns the last API and unit of the node, and the pods or claims that still hold memory through them.
-func (c config) former(seen nodepods.Snapshot, prepared map[types.UID]claims.Claim) (was served, left []string) {
+// formerAPI returns the last API and unit of the node, and the pods or claims that still hold memory through them.
+func (c config) formerAPI(snapshot nodepods.Snapshot, prepared map[types.UID]claims.Claim) (former served, remaining []string) {
 	for _, claim := range prepared {
-		if was = (served{api.ByClaims, c.unitMiB}); claim.InShares() {
-			was.unitMiB = 0
+		if former = (served{api.ByClaims, c.unitMiB}); claim.InShares() {
+			former.unitMiB = 0
 		}
-		left = append(left, claim.Namespace+"/"+claim.Name)
+		remaining = append(remaining, claim.Namespace+"/"+claim.Name)
 	}
 	if !c.claims { // the plugin cannot read the checkpoint of claims
-		was, left = served{api.ByClaims, c.unitMiB}, seen.Claimers
+		former, remaining = served{api.ByClaims, c.unitMiB}, snapshot.Claimers
 	}
-	slices.Sort(left)
-	offered := seen.Offered
-	if len(offered.Devices) > 0 && offered.Devices[0].Status.ByClaims && seen.Admitted {
+	slices.Sort(remaining)
+	offered := snapshot.Offered
+	if len(offered.Devices) > 0 && offered.Devices[0].Status.ByClaims && snapshot.Admitted {
 		offered = gpu.Inventory{} // published before these pods were admitted
 	}
 	some := len(offered.Devices) > 0
 	switch {
-	case len(left) > 0 || some && offered.Devices[0].Status.ByClaims:
-		return was, left
-	case offered.InShares() || !some && len(seen.Holders) == 0 && c.shares:
-		return served{api: api.InShares}, seen.Sharers
+	case len(remaining) > 0 || some && offered.Devices[0].Status.ByClaims:
+		return former, remaining
+	case offered.InShares() || !some && len(snapshot.Holders) == 0 && c.shares:
+		return served{api: api.InShares}, snapshot.Sharers
 	case some:
-		return served{unitMiB: offered.UnitMiB}, seen.Holders
+		return served{unitMiB: offered.UnitMiB}, snapshot.Holders
 	default: // the plugin that served these pods published nothing
-		return served{unitMiB: c.unitMiB}, seen.Holders
+		return served{unitMiB: c.unitMiB}, snapshot.Holders
 	}
 }
 
@@ -140,9 +140,9 @@ func (c config) apis() (on []string) {
 // replaced waits until the node must serve another API or unit, and nothing has been allocated for a while. It
 // returns false if the context ends first. Each function also returns a channel that is closed when its result
 // changes.
-func replaced(ctx context.Context, other func() (bool, <-chan struct{}), allocated func() (int, <-chan struct{})) bool {
+func replaced(ctx context.Context, isOther func() (bool, <-chan struct{}), allocated func() (int, <-chan struct{})) bool {
 	for {
-		asked, relabelled := other()
+		asked, relabelled := isOther()
 		n, changed := allocated()
 		var over <-chan time.Time
 		if asked && n == 0 {
@@ -181,36 +181,36 @@ func retry[T any](ctx context.Context, pause time.Duration, log *zap.Logger, fai
 	}
 }
 
-// look reads the node's labels, its pods and its last inventory. If labels can select an API or a unit, look
+// readSnapshot reads the node's labels, its pods and its last inventory. If labels can select an API or a unit, readSnapshot
 // waits for the API server. Otherwise it tries once, because the plugin must also serve containers that restart
 // while the API server is unreachable.
-func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Snapshot, ok bool) {
+func readSnapshot(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Snapshot, ok bool) {
 	return retry(ctx, stepRetry, log, "the node is not known yet", func(ctx context.Context) (nodepods.Snapshot, error) {
-		seen, err := nodepods.ReadSnapshot(ctx, client, cfg.names, cfg.nodeName)
+		snapshot, err := nodepods.ReadSnapshot(ctx, client, cfg.names, cfg.nodeName)
 		if err != nil && len(cfg.apis()) == 0 {
 			log.Warn("the node is not known", zap.String("node", cfg.nodeName), zap.Error(err))
 			return nodepods.Snapshot{}, nil
 		}
-		return seen, err
+		return snapshot, err
 	})
 }
 
 // lastInventory returns a function that returns the last published inventory. If the first read has failed, it
 // reads the node again, because the capacity of a GPU depends on that inventory.
-func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, seen nodepods.Snapshot) func(context.Context) gpu.Inventory {
+func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, snapshot nodepods.Snapshot) func(context.Context) gpu.Inventory {
 	var once sync.Once
 	return func(ctx context.Context) gpu.Inventory {
 		once.Do(func() {
-			if seen.UID != "" {
+			if snapshot.UID != "" {
 				return
 			}
 			again, err := nodepods.ReadSnapshot(ctx, client, c.names, c.nodeName)
 			if err != nil {
 				log.Warn("the last inventory is not known", zap.String("node", c.nodeName), zap.Error(err))
 			}
-			seen = again
+			snapshot = again
 		})
-		return seen.Offered
+		return snapshot.Offered
 	}
 }
 

@@ -293,13 +293,13 @@ func (u *upgrade) endPlugin() {
 		})
 		return n, nil
 	}
-	ctx, cancel := context.WithTimeout(u.Context(), maxLeave)
+	ctx, cancel := context.WithTimeout(u.Context(), maxShutdown)
 	defer cancel()
 	if u.driver != nil {
 		holders = u.driver.Prepared
 	} else {
 		plugin := deviceplugin.New(deviceplugin.DefaultConfig("n1"), plugintest.NewSource(plugintest.TwoGPUs()), plugintest.NewPods(), nil, &plugintest.Notes{}, &plugintest.Counts{}, zap.NewNop())
-		plugin.Announcer.Leave(ctx, func(context.Context) error { return nil })
+		plugin.Announcer.Shutdown(ctx, func(context.Context) error { return nil })
 	}
 	outlive(ctx, zap.NewNop(), true,
 		func(context.Context) (bool, error) { return u.is(func() bool { return u.stopped }), nil },
@@ -413,15 +413,15 @@ func TestOutlive(t *testing.T) {
 		"the first read fails, the node stays":  {[]any{away, away, false}, time.Hour, time.Hour, 2 * time.Second, false},
 		"the first read fails, the driver goes": {[]any{away, true}, 10 * time.Second, 20 * time.Second, 20 * time.Second, false},
 		"a later read fails":                    {[]any{true, away}, 20 * time.Second, 10 * time.Second, 20 * time.Second, false},
-		"no read succeeds":                      {[]any{away}, time.Hour, 0, maxLeave, false},
+		"no read succeeds":                      {[]any{away}, time.Hour, 0, maxShutdown, false},
 		"no read succeeds, nobody needs it":     {[]any{away}, 0, 0, 0, false},
 		"gpumem is uninstalled":                 {[]any{forbidden}, time.Hour, time.Hour, 0, false},
 		"its account is deleted":                {[]any{true, unauthorized}, time.Hour, 0, time.Second, false},
-		"a pod never ends":                      {[]any{true}, time.Hour, 0, maxLeave, false},
+		"a pod never ends":                      {[]any{true}, time.Hour, 0, maxShutdown, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), maxLeave)
+				ctx, cancel := context.WithTimeout(t.Context(), maxShutdown)
 				defer cancel()
 				begin := time.Now()
 				stopped := func(context.Context) (bool, error) {
@@ -457,7 +457,7 @@ func TestTheGracePeriodCoversLeaving(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("\n      terminationGracePeriodSeconds: %d\n      containers:", int((maxLeave+30*time.Second)/time.Second))
+	want := fmt.Sprintf("\n      terminationGracePeriodSeconds: %d\n      containers:", int((maxShutdown+30*time.Second)/time.Second))
 	if !strings.Contains(string(template), want) {
 		t.Errorf("the template lacks %q", want)
 	}

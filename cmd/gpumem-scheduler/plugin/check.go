@@ -13,9 +13,9 @@ import (
 // evicts first. Such a profile would bind pods without a GPU.
 func Check(profile string, plugins *config.Plugins) error {
 	points := []struct {
-		name   string
-		set    config.PluginSet
-		before string // plugin that must come after GPUMemory
+		name  string
+		set   config.PluginSet
+		later string // plugin that must come after GPUMemory
 	}{
 		{"preEnqueue", plugins.PreEnqueue, ""},
 		{"preFilter", plugins.PreFilter, ""},
@@ -31,12 +31,12 @@ func Check(profile string, plugins *config.Plugins) error {
 		index := func(name string) int {
 			return slices.IndexFunc(point.set.Enabled, func(p config.Plugin) bool { return p.Name == name })
 		}
-		ours, other := index(Name), index(point.before)
+		ours, other := index(Name), index(point.later)
 		switch {
 		case ours < 0:
 			errs = append(errs, fmt.Errorf("profile %s: enable %s at %s", profile, Name, point.name))
 		case other >= 0 && other < ours:
-			errs = append(errs, fmt.Errorf("profile %s: %s comes before %s at %s: disable it there, and enable it again after", profile, point.before, Name, point.name))
+			errs = append(errs, fmt.Errorf("profile %s: %s comes before %s at %s: disable it there, and enable it again after", profile, point.later, Name, point.name))
 		}
 	}
 	return errors.Join(errs...)

@@ -118,12 +118,12 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info
 }
 
 // refusalStatus converts a refusal into a status.
-func refusalStatus(refusal *decide.Refusal, why string) *fwk.Status {
+func refusalStatus(refusal *decide.Refusal, reason string) *fwk.Status {
 	code := fwk.Unschedulable
 	if refusal.Unresolvable {
 		code = fwk.UnschedulableAndUnresolvable
 	}
-	return fwk.NewStatus(code, why)
+	return fwk.NewStatus(code, reason)
 }
 
 // PreScore ranks all nodes at once.

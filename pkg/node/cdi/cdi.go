@@ -64,14 +64,14 @@ func NewWriter(w Writer) *Writer {
 // the context is done.
 func (w *Writer) Run(ctx context.Context) error {
 	return w.Watch(ctx, retry, func(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
-		is := []string{w.load(inv.DriverVersion)}
+		described := []string{w.load(inv.DriverVersion)}
 		for _, d := range inv.Devices {
-			is = append(is, string(d.UUID))
+			described = append(described, string(d.UUID))
 		}
-		if len(inv.Devices) > 0 && (w.failed != nil || !slices.Equal(is, w.written) || !w.intact()) {
-			w.describe(ctx, is, inv.DriverVersion)
+		if len(inv.Devices) > 0 && (w.failed != nil || !slices.Equal(described, w.written) || !w.intact()) {
+			w.describe(ctx, described, inv.DriverVersion)
 		}
-		return w.mark(inv, is[0]), reason
+		return w.markUndescribed(inv, described[0]), reason
 	})
 }
 
@@ -88,10 +88,10 @@ type description struct {
 
 // describe writes the file, and logs each new outcome. NVML may hang: a late answer counts if it is about the same
 // GPUs.
-func (w *Writer) describe(ctx context.Context, is []string, version string) {
+func (w *Writer) describe(ctx context.Context, described []string, version string) {
 	needsFormer := !w.intact()
 	d, err := nodenvml.Ask(ctx, w.calls, "describe", func() (d description) {
-		d.of = is
+		d.of = described
 		if d.spec, d.err = w.spec(); needsFormer {
 			d.former = w.former(version)
 		}
@@ -100,7 +100,7 @@ func (w *Writer) describe(ctx context.Context, is []string, version string) {
 	switch {
 	case ctx.Err() != nil:
 		return
-	case err == nil && !slices.Equal(d.of, is):
+	case err == nil && !slices.Equal(d.of, described):
 		d, err = description{}, nodenvml.ErrSlow
 	case err == nil:
 		err = d.err
@@ -113,13 +113,13 @@ func (w *Writer) describe(ctx context.Context, is []string, version string) {
 	}
 	switch {
 	case err == nil:
-		w.written = is
+		w.written = described
 		w.Log.Info("described the GPUs to the container runtime", zap.String("file", w.path()))
 	case w.failed == nil || w.failed.Error() != err.Error():
 		w.Log.Error("the GPUs cannot be described to the container runtime", zap.Error(err))
 	}
 	if w.failed = err; err != nil && !w.intact() {
-		w.written = append([]string{is[0]}, d.former...)
+		w.written = append([]string{described[0]}, d.former...)
 		if len(d.former) > 0 {
 			w.file, _ = os.Stat(w.path())
 		}
@@ -166,9 +166,9 @@ func (w *Writer) intact() bool {
 	return err == nil && w.file != nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime())
 }
 
-// mark marks the GPUs as unhealthy that the file does not describe for this load of their driver. The container
+// markUndescribed marks the GPUs as unhealthy that the file does not describe for this load of their driver. The container
 // runtime would not find them, or would use others.
-func (w *Writer) mark(inv gpu.Inventory, load string) gpu.Inventory {
+func (w *Writer) markUndescribed(inv gpu.Inventory, load string) gpu.Inventory {
 	described := w.intact() && len(w.written) > 0 && w.written[0] == load
 	for i := range inv.Devices {
 		d := &inv.Devices[i]

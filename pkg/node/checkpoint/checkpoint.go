@@ -17,7 +17,7 @@ import (
 type Store interface {
 	Read() ([]byte, error) // nil if there is none
 	Write(data []byte) error
-	SetAside() (where string, err error) // moves an unusable checkpoint away, for people to inspect
+	SetAside() (copyPath string, err error) // moves an unusable checkpoint away, for people to inspect
 }
 
 // header is the part of a checkpoint that all versions have in common.
@@ -38,8 +38,8 @@ func Load[T any](store Store, version int, log *zap.Logger) (state T, found bool
 		state, err = decode[T](data, version)
 	}
 	if err != nil {
-		where, failed := store.SetAside()
-		log.Warn("checkpoint is not usable: set aside and rebuilt", zap.String("file", where), zap.Error(errors.Join(err, failed)))
+		copyPath, failed := store.SetAside()
+		log.Warn("checkpoint is not usable: set aside and rebuilt", zap.String("file", copyPath), zap.Error(errors.Join(err, failed)))
 	}
 	return state, err == nil, nil
 }
@@ -49,12 +49,12 @@ var errUnreadable = errors.New("the checkpoint was not readable in many tries")
 
 // Bounded returns a store that gives up after the given number of failed reads. Load then sets the checkpoint
 // aside.
-func Bounded(store Store, reads int) Store { return &bounded{Store: store, left: reads} }
+func Bounded(store Store, reads int) Store { return &bounded{Store: store, remaining: reads} }
 
 type bounded struct {
 	Store
 
-	left int // remaining failures
+	remaining int // remaining failures
 }
 
 // Read implements Store.
@@ -63,7 +63,7 @@ func (b *bounded) Read() ([]byte, error) {
 	if err == nil {
 		return data, nil
 	}
-	if b.left--; b.left <= 0 {
+	if b.remaining--; b.remaining <= 0 {
 		err = fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	return nil, err
@@ -112,9 +112,9 @@ func (f File) Read() ([]byte, error) {
 func (f File) Write(data []byte) error { return WriteFile(string(f), data, 0o600) }
 
 // SetAside implements Store.
-func (f File) SetAside() (where string, err error) {
-	where = string(f) + asideSuffix
-	return where, os.Rename(string(f), where)
+func (f File) SetAside() (copyPath string, err error) {
+	copyPath = string(f) + asideSuffix
+	return copyPath, os.Rename(string(f), copyPath)
 }
 
 // halfSuffix is the suffix of an incomplete file.

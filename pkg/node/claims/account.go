@@ -17,7 +17,7 @@ func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <
 	offer, _ := d.offers.Current()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	of := make(map[placement.PodRef]map[gpu.UUID]gpu.Share)
+	byPod := make(map[placement.PodRef]map[gpu.UUID]gpu.Share)
 	for _, c := range d.claims {
 		unit := int64(1)
 		if !c.InShares() {
@@ -27,16 +27,16 @@ func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <
 		if c.Pod != nil {
 			pod.UID, pod.Name = string(c.Pod.UID), c.Pod.Name
 		}
-		if of[pod] == nil {
-			of[pod] = make(map[gpu.UUID]gpu.Share)
+		if byPod[pod] == nil {
+			byPod[pod] = make(map[gpu.UUID]gpu.Share)
 		}
 		for _, s := range c.Shares {
-			sum := of[pod][s.UUID]
+			sum := byPod[pod][s.UUID]
 			units := gpu.Units((s.amount() + unit - 1) / unit)
-			of[pod][s.UUID] = gpu.Share{Device: s.UUID, Units: sum.Units + units, Cores: min(sum.Cores+int(s.Cores), gpu.CoresPerDevice)}
+			byPod[pod][s.UUID] = gpu.Share{Device: s.UUID, Units: sum.Units + units, Cores: min(sum.Cores+int(s.Cores), gpu.CoresPerDevice)}
 		}
 	}
-	for pod, shares := range of {
+	for pod, shares := range byPod {
 		sorted := slices.SortedFunc(maps.Values(shares), func(a, b gpu.Share) int { return cmp.Compare(a.Device, b.Device) })
 		given = append(given, gpu.PodAllocation{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Shares: sorted})
 	}

@@ -123,8 +123,8 @@ func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (
 	return s, nil
 }
 
-// same reports whether two claims have the same allocation.
-func (c Claim) same(o Claim) bool {
+// isSame reports whether two claims have the same allocation.
+func (c Claim) isSame(o Claim) bool {
 	return c.UID == o.UID && c.Request == o.Request && slices.EqualFunc(c.Shares, o.Shares, func(a, b Share) bool {
 		return a.Device == b.Device && a.amount() == b.amount() && a.Shares == b.Shares && a.Cores == b.Cores && (a.ID == nil) == (b.ID == nil) && (a.ID == nil || *a.ID == *b.ID)
 	})

@@ -31,25 +31,25 @@ func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
 // already replaced the pod's own values. For any other container of a pod with a claim, it returns ok == true and
 // no variables, because such a container must have none. It checks the pod's spec, because a container can set
 // the variable of any claim.
-func (of Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
-	if given[claimOf] == "" {
-		return nil, of.Holds(ctx, namespace, pod), nil
+func (of Containers) Environment(ctx context.Context, namespace, pod, container string, environment map[string]string) (env map[string]string, ok bool, err error) {
+	if environment[claimOf] == "" {
+		return nil, of.HoldsMemory(ctx, namespace, pod), nil
 	}
-	uses, err := of.users.claim(namespace, pod, container, types.UID(given[claimOf]))
+	uses, err := of.users.claim(namespace, pod, container, types.UID(environment[claimOf]))
 	return nil, err == nil && !uses, err
 }
 
-// Holds reports whether a claim is prepared for a pod. The driver knows the first pod of a claim. For further
-// pods that share it, Holds searches the claim's users.
-func (of Containers) Holds(_ context.Context, namespace, pod string) bool {
+// HoldsMemory reports whether a claim is prepared for a pod. The driver knows the first pod of a claim. For further
+// pods that share it, HoldsMemory searches the claim's users.
+func (of Containers) HoldsMemory(_ context.Context, namespace, pod string) bool {
 	return slices.ContainsFunc(of.driver.Claims(), func(c Claim) bool { return c.Namespace == namespace && c.Pod != nil && c.Pod.Name == pod }) ||
-		slices.ContainsFunc(of.users.all(), func(u user) bool { return u.Namespace == namespace && u.Name == pod })
+		slices.ContainsFunc(of.users.listUsers(), func(u user) bool { return u.Namespace == namespace && u.Name == pod })
 }
 
-// Hold ensures the limit that a container was promised, before its program runs, or later if the container
+// SetLimit ensures the limit that a container was promised, before its program runs, or later if the container
 // started without the limit. It returns an error while the level does not hold.
-func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
-	uid := types.UID(given[claimOf])
+func (of Containers) SetLimit(ctx context.Context, namespace, pod, container, cgroupsPath string, environment map[string]string) error {
+	uid := types.UID(environment[claimOf])
 	if uid == "" {
 		return nil // it has no claim
 	}
@@ -81,9 +81,9 @@ func (of Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 
 // Release releases the reservations of a container that has ended, if it may have had a limit. Its claim may
 // already be unprepared.
-func (of Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
-	if given[claimOf] == "" {
+func (of Containers) Release(ctx context.Context, cgroupsPath string, environment map[string]string) error {
+	if environment[claimOf] == "" {
 		return nil
 	}
-	return containers.Release(ctx, of.kernel, cgroupsPath, given)
+	return containers.Release(ctx, of.kernel, cgroupsPath, environment)
 }

@@ -31,7 +31,7 @@ type groups struct {
 	err   error
 }
 
-func (g *groups) Hold(_ context.Context, group string, devices []gpu.Device, limitMiB int64) error {
+func (g *groups) SetLimit(_ context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	g.asked = append(g.asked, fmt.Sprintf("%s %d MiB of %s", group, limitMiB, devices[len(devices)-1].UUID))
 	return g.err
 }
@@ -87,7 +87,7 @@ func TestContainersStartWithTheirLimits(t *testing.T) {
 				namespace = c.namespace
 			}
 			containers := r.Containers(kernel, NewUsers(pods, r.Driver))
-			err := containers.Hold(t.Context(), namespace, "pod", cmp.Or(c.container, "main"), cgroup, env)
+			err := containers.SetLimit(t.Context(), namespace, "pod", cmp.Or(c.container, "main"), cgroup, env)
 			if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && got != c.want {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
@@ -101,7 +101,7 @@ func TestContainersStartWithTheirLimits(t *testing.T) {
 	}
 }
 
-// In a pod with a claim, containers without one see no GPU. Holds reports that the pod has GPU memory.
+// In a pod with a claim, containers without one see no GPU. HoldsMemory reports that the pod has GPU memory.
 func TestHolds(t *testing.T) {
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	claim := allocated("a", result(gpuB, 2, 0))
@@ -112,7 +112,7 @@ func TestHolds(t *testing.T) {
 	later := userOf("later", []v1.PodResourceClaim{{Name: "shared", ResourceClaimName: new("a")}}, map[string]string{"main": "shared", "aside": ""})
 	containers := r.Containers(&groups{}, NewUsers(listed(t, later), r.Driver))
 	for pod, want := range map[[2]string]bool{{"ml", "mine"}: true, {"ml", "later"}: true, {"theirs", "later"}: false, {"ml", "other"}: false, {"theirs", "mine"}: false, {"ml", ""}: false} {
-		if got := containers.Holds(t.Context(), pod[0], pod[1]); got != want {
+		if got := containers.HoldsMemory(t.Context(), pod[0], pod[1]); got != want {
 			t.Errorf("pod %v holds GPU memory: %t, want %t", pod, got, want)
 		}
 		// The image or envFrom can set gpumem's variables.

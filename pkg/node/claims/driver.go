@@ -129,9 +129,9 @@ func (d *Driver) enter(ctx context.Context, c *Claim, offer grants.Offer) (names
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	was, known := d.claims[c.UID]
-	if known && was.same(*c) {
-		*c = was
+	previous, known := d.claims[c.UID]
+	if known && previous.isSame(*c) {
+		*c = previous
 		return d.write(*c, offer.Inventory)
 	}
 	inv := offer.Inventory
@@ -156,7 +156,7 @@ func (d *Driver) enter(ctx context.Context, c *Claim, offer grants.Offer) (names
 	d.claims[c.UID] = *c
 	if err := d.save(); err != nil {
 		if delete(d.claims, c.UID); known {
-			d.claims[c.UID] = was
+			d.claims[c.UID] = previous
 		}
 		return nil, fmt.Errorf("write the checkpoint: %w", err)
 	}
@@ -216,7 +216,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	ctx = operation.Begin(ctx)
 	out := make(map[types.UID]error, len(claims))
 	for _, claim := range claims {
-		err := d.leave(ctx, claim.UID)
+		err := d.removeClaim(ctx, claim.UID)
 		if err != nil {
 			operation.Log(ctx, d.log).Warn("claim is not given back", zap.Stringer("claim", claim), zap.Error(err))
 		}
@@ -225,9 +225,9 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	return out, nil
 }
 
-// leave removes the record and the CDI file of a claim. If the kubelet has canceled the call, leave returns an
+// removeClaim removes the record and the CDI file of a claim. If the kubelet has canceled the call, removeClaim returns an
 // error and changes nothing, because a later call may contradict this one.
-func (d *Driver) leave(ctx context.Context, uid types.UID) error {
+func (d *Driver) removeClaim(ctx context.Context, uid types.UID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -236,16 +236,16 @@ func (d *Driver) leave(ctx context.Context, uid types.UID) error {
 	if err := d.disk.RemoveSpec(uid); err != nil {
 		return fmt.Errorf("remove the CDI file: %w", err)
 	}
-	was, ok := d.claims[uid]
+	previous, ok := d.claims[uid]
 	if !ok {
 		return nil
 	}
 	delete(d.claims, uid)
 	if err := d.save(); err != nil {
-		d.claims[uid] = was
+		d.claims[uid] = previous
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
-	operation.Log(ctx, d.log).Info("claim given back", zap.String("claim", was.Namespace+"/"+was.Name), zap.String("uid", string(uid)))
+	operation.Log(ctx, d.log).Info("claim given back", zap.String("claim", previous.Namespace+"/"+previous.Name), zap.String("uid", string(uid)))
 	return nil
 }
 

@@ -36,8 +36,8 @@ type user struct {
 	containers map[string][]Claim
 }
 
-// all returns the pods that use a prepared claim.
-func (u *Users) all() (users []user) {
+// listUsers returns the pods that use a prepared claim.
+func (u *Users) listUsers() (users []user) {
 	prepared := make(map[types.NamespacedName]Claim)
 	for _, c := range u.driver.Claims() {
 		prepared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = c
@@ -61,7 +61,7 @@ func (u *Users) all() (users []user) {
 // claim reports whether a container uses a claim, according to its pod's spec. It returns an error for a pod
 // that the watch has not delivered.
 func (u *Users) claim(namespace, pod, container string, uid types.UID) (uses bool, err error) {
-	all := u.all()
+	all := u.listUsers()
 	i := slices.IndexFunc(all, func(one user) bool { return one.Namespace == namespace && one.Name == pod })
 	if i < 0 {
 		return false, errors.New("the API server has not reported a pod that uses a prepared claim by this name")
@@ -82,7 +82,7 @@ func (u *Users) Container(id string) (pod placement.PodRef, name string, ok bool
 // the pod.
 func (u *Users) HoldsMemory(uid string) bool {
 	return slices.ContainsFunc(u.driver.Claims(), func(c Claim) bool { return c.Pod != nil && string(c.Pod.UID) == uid }) ||
-		slices.ContainsFunc(u.all(), func(p user) bool { return p.UID == uid })
+		slices.ContainsFunc(u.listUsers(), func(p user) bool { return p.UID == uid })
 }
 
 // Grants implements usage.Grants. It lists a claim that several containers use once for each of them.
@@ -90,7 +90,7 @@ func (u *Users) Grants(context.Context) (out []usage.Grant, err error) {
 	if missing := u.Missing(); missing != "" {
 		return nil, errors.New(missing)
 	}
-	for _, p := range u.all() {
+	for _, p := range u.listUsers() {
 		for container, claims := range p.containers {
 			for _, c := range claims {
 				for _, s := range c.Shares {

@@ -15,10 +15,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Kernel limits the GPU memory of control groups. Hold sets the limit of a group. Release releases the kernel's
+// Kernel limits the GPU memory of control groups. SetLimit sets the limit of a group. Release releases the kernel's
 // reservations for a group.
 type Kernel interface {
-	Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error
+	SetLimit(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error
 	Release(ctx context.Context, group string) error
 }
 
@@ -40,8 +40,8 @@ func New(cfg Config, kernel Kernel, state *grants.State, pods grants.Pods, event
 // recorded grant. For a container without a GPU memory request in a pod with GPU memory, it returns no
 // variables and ok == true. For an unknown container, it returns ok == false. The map `given` is the
 // container's environment so far.
-func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
-	h, err := c.holding(ctx, namespace, pod, container, given)
+func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, environment map[string]string) (env map[string]string, ok bool, err error) {
+	h, err := c.findGrants(ctx, namespace, pod, container, environment)
 	if err != nil {
 		return nil, false, err
 	}
@@ -54,9 +54,9 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 			return nil, false, &gpu.OutOfUse{Device: d}
 		}
 	}
-	_, threads := given[mpsThreads]
-	env = h.environment(h.memory, c.cfg.as(given), c.cfg.servedBy(given[mpsPipeDirectory]))
-	maps.Copy(env, h.environment(h.cores, c.cfg.as(given), threads))
+	_, threads := environment[mpsThreads]
+	env = h.environment(h.memory, c.cfg.withEnvironment(environment), c.cfg.servedBy(environment[mpsPipeDirectory]))
+	maps.Copy(env, h.environment(h.cores, c.cfg.withEnvironment(environment), threads))
 	return env, true, nil
 }
 
@@ -83,15 +83,15 @@ func (h *holding) environment(g *grants.Grant, cfg Config, withMPS bool) map[str
 func (c *Containers) asksForNothing(ctx context.Context, namespace, pod, container string) (bool, error) {
 	pods, _, _ := c.pods.Pods()
 	i := slices.IndexFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod })
-	if i < 0 && c.Holds(ctx, namespace, pod) {
+	if i < 0 && c.HoldsMemory(ctx, namespace, pod) {
 		return false, errors.New("the API server has not reported the pod yet")
 	}
 	return i >= 0 && !slices.ContainsFunc(pods[i].Request.Containers.All(), func(one placement.Container) bool { return one.Name == container && one.Units > 0 }), nil
 }
 
-// Holds reports whether a pod has GPU memory. If the watch has not delivered the pod yet, Holds uses the
+// HoldsMemory reports whether a pod has GPU memory. If the watch has not delivered the pod yet, HoldsMemory uses the
 // kubelet's list.
-func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
+func (c *Containers) HoldsMemory(ctx context.Context, namespace, pod string) bool {
 	pods, _, _ := c.pods.Pods()
 	if slices.ContainsFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }) {
 		return true
@@ -100,14 +100,14 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
-// Hold sets the kernel limit that a container was promised. The runtime calls it before the container's program
-// runs. Hold also serves containers that started without their limit.
-func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
-	h, err := c.holding(ctx, namespace, pod, container, given)
+// SetLimit sets the kernel limit that a container was promised. The runtime calls it before the container's program
+// runs. SetLimit also serves containers that started without their limit.
+func (c *Containers) SetLimit(ctx context.Context, namespace, pod, container, cgroupsPath string, environment map[string]string) error {
+	h, err := c.findGrants(ctx, namespace, pod, container, environment)
 	switch {
 	case err != nil:
 		return err
-	case h == nil && levelIn(given) == gpu.EnforcementKernel:
+	case h == nil && levelIn(environment) == gpu.EnforcementKernel:
 		return errors.New("it was promised a limit of GPU memory, and neither the kubelet nor the API server tells of how much")
 	case h == nil:
 		return nil
@@ -131,7 +131,7 @@ func Limit(ctx context.Context, kernel Kernel, cgroupsPath string, devices []gpu
 	if err != nil {
 		return err
 	}
-	if err := kernel.Hold(ctx, group, devices, limitMiB); err != nil {
+	if err := kernel.SetLimit(ctx, group, devices, limitMiB); err != nil {
 		return fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 	}
 	return nil
@@ -139,13 +139,13 @@ func Limit(ctx context.Context, kernel Kernel, cgroupsPath string, devices []gpu
 
 // Release releases the kernel's reservations for a container that has ended, if the container was promised
 // level kernel.
-func (c *Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
-	return Release(ctx, c.kernel, cgroupsPath, given)
+func (c *Containers) Release(ctx context.Context, cgroupsPath string, environment map[string]string) error {
+	return Release(ctx, c.kernel, cgroupsPath, environment)
 }
 
 // Release implements Containers.Release for callers without a Containers.
-func Release(ctx context.Context, kernel Kernel, cgroupsPath string, given map[string]string) error {
-	if levelIn(given) != gpu.EnforcementKernel {
+func Release(ctx context.Context, kernel Kernel, cgroupsPath string, environment map[string]string) error {
+	if levelIn(environment) != gpu.EnforcementKernel {
 		return nil
 	}
 	group, err := enforcement.GroupOf(cgroupsPath)
@@ -156,8 +156,8 @@ func Release(ctx context.Context, kernel Kernel, cgroupsPath string, given map[s
 }
 
 // levelIn returns the level that a container's environment promises.
-func levelIn(given map[string]string) gpu.Enforcement {
-	return gpu.Enforcement(given[enforcementLevel])
+func levelIn(environment map[string]string) gpu.Enforcement {
+	return gpu.Enforcement(environment[enforcementLevel])
 }
 
 // holding contains the grants of one container, with their GPUs and level.
@@ -171,8 +171,8 @@ type holding struct {
 	inventory     gpu.Inventory
 }
 
-// holding returns the grants of a container, or nil if none are known.
-func (c *Containers) holding(ctx context.Context, namespace, pod, container string, given map[string]string) (*holding, error) {
+// findGrants returns the grants of a container, or nil if none are known.
+func (c *Containers) findGrants(ctx context.Context, namespace, pod, container string, environment map[string]string) (*holding, error) {
 	s, _, err := c.state.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -192,18 +192,18 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 			_, err := allocation.Resolve(s, gpu.Memory, s.Allocated[i].SlotsOf(gpu.Memory))
 			return nil, fmt.Errorf("its GPU memory is unknown: %w", err)
 		}
-		h.level = c.levelOfHeld(s, h.pod, *h.memory, given)
+		h.level = c.levelOfHeld(s, h.pod, *h.memory, environment)
 	case h.pod == nil:
 		return nil, nil
 	default:
 		h.init = true
-		h.memory, h.cores, err = c.ofInit(s, *h.pod, container, given)
+		h.memory, h.cores, err = c.ofInit(s, *h.pod, container, environment)
 		if h.memory == nil || err != nil {
 			return nil, err
 		}
 		h.level, h.ofPod = h.memory.Level, c.state.LevelOf(s, *h.pod)
 		if h.memory.Response == nil {
-			h.level = levelIn(given)
+			h.level = levelIn(environment)
 		}
 	}
 	for _, part := range h.memory.GPUs {
@@ -222,7 +222,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 // GPUs in the pod's annotation. The caller then takes the level from the container's environment. If the pod's
 // spec sets another level there, the environment contains both values, and CreateContainer rejects the
 // container.
-func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string, given map[string]string) (memory, cores *grants.Grant, err error) {
+func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container string, environment map[string]string) (memory, cores *grants.Grant, err error) {
 	containers := pod.Request.Containers.All()
 	i := slices.IndexFunc(containers, func(c placement.Container) bool {
 		return c.Name == container && c.Kind == placement.Init && c.Units > 0
@@ -230,7 +230,7 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 	if i < 0 {
 		return nil, nil, nil
 	}
-	if memory, cores = c.state.FindInit(pod.Pod, container, int(containers[i].Units), given); memory != nil {
+	if memory, cores = c.state.FindInit(pod.Pod, container, int(containers[i].Units), environment); memory != nil {
 		return memory, cores, nil
 	}
 	has := allocation.Actual(s, pod)
@@ -257,8 +257,8 @@ func (c *Containers) ofInit(s allocation.State, pod allocation.Pod, container st
 // environment if that is stronger. The kubelet stores the environment. A variable of the image can precede the
 // kubelet's variable, but CreateContainer detects that if the runtime calls it. If neither level is known,
 // levelOfHeld returns the weakest level of the pod's containers.
-func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory grants.Grant, given map[string]string) gpu.Enforcement {
-	level, recorded := levelIn(given), memory.Level
+func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory grants.Grant, environment map[string]string) gpu.Enforcement {
+	level, recorded := levelIn(environment), memory.Level
 	switch {
 	case recorded != "" && recorded.AtLeast(level):
 		return recorded

@@ -24,7 +24,7 @@ import (
 // kernel is called to set a limit or, without devices, to release a control group.
 type kernel func(group string, devices []gpu.Device, limitMiB int64) error
 
-func (k kernel) Hold(_ context.Context, group string, devices []gpu.Device, limitMiB int64) error {
+func (k kernel) SetLimit(_ context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	return k(group, devices, limitMiB)
 }
 
@@ -93,10 +93,10 @@ func TestWhichPodsHaveGPUMemory(t *testing.T) {
 			n := newNode(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond }, nil, pod("known", 1, uuidA, app(1)))
 			n.Pods.Unlisted, n.Kubelet.Deaf = tc.unlisted, tc.deaf
 			n.Kubelet.Give("served", "main", []string{"bbbbbbbb-0"})
-			if got := n.Containers.Holds(t.Context(), "ns", tc.pod); got != tc.want {
+			if got := n.Containers.HoldsMemory(t.Context(), "ns", tc.pod); got != tc.want {
 				t.Errorf("holds %v, want %v", got, tc.want)
 			}
-			if n.Containers.Holds(t.Context(), "other", tc.pod) {
+			if n.Containers.HoldsMemory(t.Context(), "other", tc.pod) {
 				t.Error("so does its namesake in another namespace")
 			}
 		})
@@ -121,7 +121,7 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	hold := func() error {
-		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(n.State.Recorded(n.Kubelet.Allocated()[0]).Level))
+		return n.Containers.SetLimit(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(n.State.Recorded(n.Kubelet.Allocated()[0]).Level))
 	}
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
@@ -130,7 +130,7 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 		Slots: n.Kubelet.Allocated()[0].Slots, Level: gpu.EnforcementKernel, GPUs: []grants.GPU{{UUID: uuidB, MiB: 3072}},
 	})
 	// The image's value promises no limit, and the container was created while the plugin was disconnected.
-	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
+	if err := n.Containers.SetLimit(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"/kubepods/poda/c1 " + string(uuidB) + " 3072"}, asked); diff != "" {
@@ -143,7 +143,7 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	if want := "ns/a GPUMemoryNotEnforced"; !slices.Contains(n.Notes.All(), want) {
 		t.Errorf("events %v, want %s", n.Notes.All(), want)
 	}
-	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "a:b:c", promise(gpu.EnforcementKernel)); err == nil {
+	if err := n.Containers.SetLimit(t.Context(), "ns", "a", "main", "a:b:c", promise(gpu.EnforcementKernel)); err == nil {
 		t.Error("a control group that cannot be read was taken")
 	}
 	asked, refuses = nil, nil
@@ -177,7 +177,7 @@ func TestAContainerOnAGPUThatIsNotOfferedIsLimited(t *testing.T) {
 			inv.Devices[i].Status = gpu.Unhealthy("enforcement kernel: container ns/a/main runs, and it is not known yet whether it has its limit")
 		}
 	})
-	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementKernel)); err != nil {
+	if err := n.Containers.SetLimit(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementKernel)); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"/kubepods/poda/c1 " + string(uuidB) + " 3072"}, asked); diff != "" {
@@ -209,7 +209,7 @@ func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
 		if err != nil || env["GPUMEM_ENFORCEMENT"] != string(level) {
 			t.Errorf("%s: environment %v, %v; want the level %s", container, env, err, level)
 		}
-		if err := n.Containers.Hold(t.Context(), "ns", "a", container, "/"+container, promise(level)); err != nil {
+		if err := n.Containers.SetLimit(t.Context(), "ns", "a", container, "/"+container, promise(level)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -287,7 +287,7 @@ func TestAnImageTakesNoLimitFromAnInitContainer(t *testing.T) {
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Containers.Hold(t.Context(), "ns", "a", "prepare", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
+	if err := n.Containers.SetLimit(t.Context(), "ns", "a", "prepare", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"/kubepods/poda/c1 2048"}, asked); diff != "" {
@@ -347,7 +347,7 @@ func TestInitContainersHaveLimits(t *testing.T) {
 			}) {
 				t.Errorf("granted %v, %v", grants, err)
 			}
-			err := n.Containers.Hold(t.Context(), "ns", tc.pod.Pod.Name, "prepare", "/kubepods/podp/c1", promise(tc.promised))
+			err := n.Containers.SetLimit(t.Context(), "ns", tc.pod.Pod.Name, "prepare", "/kubepods/podp/c1", promise(tc.promised))
 			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
 			}

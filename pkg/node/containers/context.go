@@ -31,7 +31,7 @@ var migSlices = regexp.MustCompile(` MIG (\d+)g\.`)
 
 // contextMiB returns the memory of a CUDA context on a device: 3.3 MiB for each of its multiprocessors.
 func contextMiB(d gpu.Device) int64 {
-	sms := int64(multiprocessors().Of(d.Model))
+	sms := int64(multiprocessors().Speed(d.Model))
 	if sms == 0 {
 		return unknownContextMiB
 	}

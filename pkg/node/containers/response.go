@@ -174,12 +174,12 @@ func ReadEnvironment(env map[string]string) (g Given) {
 	return g
 }
 
-// as returns the configuration that created a container's environment: its strategy, and whether a share
+// withEnvironment returns the configuration that created a container's environment: its strategy, and whether a share
 // included cores. The settings may have changed since.
-func (cfg Config) as(given map[string]string) Config {
-	_, cores := given[corePercent]
+func (cfg Config) withEnvironment(environment map[string]string) Config {
+	_, cores := environment[corePercent]
 	cfg.ShareCores = cores
-	switch given[visibleDevices] {
+	switch environment[visibleDevices] {
 	case mountsRoot:
 		cfg.Strategy = VolumeMounts
 	case "void":

@@ -18,22 +18,22 @@ import (
 )
 
 // prefer returns preferred slots. If the pod is unknown, it first waits for it to become known.
-func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
-	news := news{server: p}
+	waiter := podWaiter{server: p}
 	for {
 		s, changed, _ := p.state.Snapshot(waiting)
-		ids, err := preferListed(s, r, available, must, size)
+		ids, err := preferListed(s, r, available, required, size)
 		if errors.Is(err, allocation.ErrNoPod) {
-			if news.wait(waiting, changed) {
+			if waiter.wait(waiting, changed) {
 				continue
 			}
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
 			}
 			s, _, _ = p.state.Snapshot(ctx) // the state from before the wait is outdated
-			ids, err = p.lastResort(ctx, s, r, available, must, size)
+			ids, err = p.preferForUnknownPod(ctx, s, r, available, required, size)
 		}
 		if err != nil {
 			p.refuse(ctx, s, r, size, err)
@@ -44,26 +44,26 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 	}
 }
 
-// news waits for an unknown pod.
-type news struct {
+// podWaiter waits for an unknown pod.
+type podWaiter struct {
 	server   *Server
 	answered bool // the API server has answered a list of the pods
 }
 
-// askParts divides Config.PodWait: wait calls the API server after one of the parts.
-const askParts = 20
+// podWaitParts divides Config.PodWait: wait calls the API server after one of the parts.
+const podWaitParts = 20
 
 // wait returns true once the pod may be known, and false when the time is over. Usually the watch delivers the
-// pod. The watch may be broken, and recovers long after the API server does. So after PodWait/askParts, wait
+// pod. The watch may be broken, and recovers long after the API server does. So after PodWait/podWaitParts, wait
 // lists the pods from the API server, and repeats that until it succeeds once.
-func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
+func (n *podWaiter) wait(ctx context.Context, changed <-chan struct{}) bool {
 	for {
 		select {
 		case <-changed:
 			return true
 		case <-ctx.Done():
 			return false
-		case <-time.After(n.server.cfg.PodWait / askParts):
+		case <-time.After(n.server.cfg.PodWait / podWaitParts):
 		}
 		if n.answered {
 			return false
@@ -78,29 +78,29 @@ func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 // preferListed calls allocation.Prefer with the pods that the kubelet lists, because it lists the pod for which
 // it calls. It returns ErrNoPod if none of them waits. It skips admitted pods whose allocations the kubelet never
 // lists (Pod.Unlisted): such a pod seems to wait for its slots for as long as it runs.
-func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+func preferListed(s allocation.State, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if s.Listed != nil {
 		listed := s
 		listed.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod allocation.Pod) bool {
 			return !s.Listed[pod.Pod.String()] || pod.Admitted && pod.Unlisted()
 		})
-		ids, err := allocation.Prefer(listed, r, available, must, size)
+		ids, err := allocation.Prefer(listed, r, available, required, size)
 		if errors.Is(err, allocation.ErrNoPod) || len(listed.Pods) == len(s.Pods) {
 			return ids, err
 		}
 	}
-	return allocation.Prefer(s, r, available, must, size)
+	return allocation.Prefer(s, r, available, required, size)
 }
 
-// lastResort selects slots for a pod that has not become known in time. Such a pod gets no cores, because their
+// preferForUnknownPod selects slots for a pod that has not become known in time. Such a pod gets no cores, because their
 // GPU would be unknown.
-func (p *Server) lastResort(ctx context.Context, s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
-	ids, err := allocation.Prefer(s, r, available, must, size)
+func (p *Server) preferForUnknownPod(ctx context.Context, s allocation.State, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	ids, err := allocation.Prefer(s, r, available, required, size)
 	if !errors.Is(err, allocation.ErrNoPod) {
 		return ids, err
 	}
 	if !p.placesUnknown(r) {
-		return nil, p.unknown(s, r, size, err)
+		return nil, p.unknownPodError(s, r, size, err)
 	}
 	stranger := allocation.Pod{Holding: placement.Holding{
 		Pod:     placement.PodRef{Namespace: "unknown", Name: "unknown"},
@@ -108,7 +108,7 @@ func (p *Server) lastResort(ctx context.Context, s allocation.State, r gpu.Resou
 	}}
 	s.Pods = append(slices.Clone(s.Pods), stranger)
 	s.Listed = nil
-	ids, err = allocation.Prefer(s, r, available, must, size)
+	ids, err = allocation.Prefer(s, r, available, required, size)
 	if err == nil {
 		operation.Log(ctx, p.log).Warn("placed without knowing the pod", zap.String("node", p.cfg.Node), zap.Int("units", size),
 			zap.Strings("devices", deviceNames(s, ids)))
@@ -118,12 +118,12 @@ func (p *Server) lastResort(ctx context.Context, s allocation.State, r gpu.Resou
 
 func (p *Server) placesUnknown(r gpu.Resource) bool { return p.cfg.PlaceUnassigned && r == gpu.Memory }
 
-func (p *Server) unknown(s allocation.State, r gpu.Resource, size int, err error) error {
-	why := "this node refuses pods that no scheduler of gpumem has placed"
+func (p *Server) unknownPodError(s allocation.State, r gpu.Resource, size int, err error) error {
+	reason := "this node refuses pods that no scheduler of gpumem has placed"
 	if p.cfg.PlaceUnassigned {
-		why = "cores go to a pod that is known to ask for memory too"
+		reason = "cores go to a pod that is known to ask for memory too"
 	}
-	return fmt.Errorf("%w: %s: the API server has not reported it yet, and %s", err, reasons.Slots(r, size, s.Inventory.UnitMiB), why)
+	return fmt.Errorf("%w: %s: the API server has not reported it yet, and %s", err, reasons.Slots(r, size, s.Inventory.UnitMiB), reason)
 }
 
 // admit interprets the slots that the kubelet took. It waits for the pod to become known before it returns an
@@ -132,7 +132,7 @@ func (p *Server) unknown(s allocation.State, r gpu.Resource, size int, err error
 func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (possible []allocation.Attributed, _ allocation.Grant, _ gpu.Inventory, _ error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
-	news := news{server: p}
+	waiter := podWaiter{server: p}
 	for {
 		s, changed, _ := p.state.Snapshot(waiting)
 		grant, err := allocation.Resolve(s, r, ids)
@@ -142,7 +142,7 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (p
 		}
 		possible, err = allocation.Admit(s, grant)
 		if errors.Is(err, allocation.ErrNoPod) {
-			if news.wait(waiting, changed) {
+			if waiter.wait(waiting, changed) {
 				continue
 			}
 			switch {
@@ -151,7 +151,7 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (p
 			case p.placesUnknown(r):
 				err = nil
 			default:
-				err = p.unknown(s, r, len(ids), err)
+				err = p.unknownPodError(s, r, len(ids), err)
 			}
 		}
 		if err != nil {
@@ -164,8 +164,8 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (p
 
 // refuse logs a refusal. If only one pod can be affected, it also records an event on that pod.
 func (p *Server) refuse(ctx context.Context, s allocation.State, r gpu.Resource, size int, err error) {
-	why := reasons.Error(err)
-	operation.Log(ctx, p.log).Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.String("error", why))
+	reason := reasons.Error(err)
+	operation.Log(ctx, p.log).Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.String("error", reason))
 	var meant []placement.PodRef
 	for _, pod := range s.Pods {
 		asks := slices.ContainsFunc(pod.Request.Containers.All(), func(c placement.Container) bool { return allocation.Amount(r, c) == size })
@@ -175,6 +175,6 @@ func (p *Server) refuse(ctx context.Context, s allocation.State, r gpu.Resource,
 		}
 	}
 	if len(meant) == 1 {
-		p.events.Pod(meant[0], event.Refused, why)
+		p.events.Pod(meant[0], event.Refused, reason)
 	}
 }

@@ -44,56 +44,56 @@ func (a *Announcer) Announce(ctx context.Context) error {
 
 // AnnounceHealth records an event on the node when a GPU fails or recovers, until the context is done.
 func (a *Announcer) AnnounceHealth(ctx context.Context) error {
-	told := make(map[gpu.UUID]announced) // GPUs that accept no new pods
+	reported := make(map[gpu.UUID]announced) // GPUs that accept no new pods
 	for {
 		inv, _, changed := a.source.Inventory()
-		var again <-chan time.Time
+		var retry <-chan time.Time
 		for _, d := range inv.Devices {
-			if a.announceHealth(d, told) {
-				again = time.After(wordsInterval)
+			if a.announceHealth(d, reported) {
+				retry = time.After(reasonInterval)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
-		case <-again:
+		case <-retry:
 		}
 	}
 }
 
-// wordsInterval is the minimum time between two events for a GPU if only its reason changes. The reason can
+// reasonInterval is the minimum time between two events for a GPU if only its reason changes. The reason can
 // contain a program's output.
-const wordsInterval = 5 * time.Minute
+const reasonInterval = 5 * time.Minute
 
 type announced struct {
-	status gpu.Status
-	at     time.Time
+	status     gpu.Status
+	reportedAt time.Time
 }
 
 // announceHealth records an event if the health of a GPU has changed. It returns true if the event must wait
-// for wordsInterval.
-func (a *Announcer) announceHealth(d gpu.Device, told map[gpu.UUID]announced) (later bool) {
-	last, failed := told[d.UUID]
+// for reasonInterval.
+func (a *Announcer) announceHealth(d gpu.Device, reported map[gpu.UUID]announced) (later bool) {
+	last, failed := reported[d.UUID]
 	was := last.status
 	sameWithout := was
 	sameWithout.Reason = d.Status.Reason
 	switch {
 	case d.Status.TakesPods() && failed:
-		delete(told, d.UUID)
+		delete(reported, d.UUID)
 		a.events.Node(event.Healthy, fmt.Sprintf("GPU %d (%s) is healthy again and takes pods; it was not: %s", d.Index, d.UUID, reasons.Causes(was)))
-	case !d.Status.TakesPods() && was != d.Status && failed && sameWithout == d.Status && time.Since(last.at) < wordsInterval:
+	case !d.Status.TakesPods() && was != d.Status && failed && sameWithout == d.Status && time.Since(last.reportedAt) < reasonInterval:
 		return true
 	case !d.Status.TakesPods() && was != d.Status:
-		told[d.UUID] = announced{d.Status, time.Now()}
+		reported[d.UUID] = announced{d.Status, time.Now()}
 		a.events.Node(event.Unhealthy, fmt.Sprintf("GPU %d (%s) is not healthy and takes no new pods: %s", d.Index, d.UUID, reasons.Causes(d.Status)))
-		a.tellPods(d)
+		a.reportToPods(d)
 	}
 	return false
 }
 
-// tellPods records an event on each pod of a failed GPU.
-func (a *Announcer) tellPods(d gpu.Device) {
+// reportToPods records an event on each pod of a failed GPU.
+func (a *Announcer) reportToPods(d gpu.Device) {
 	pods, _, _ := a.pods.Pods()
 	for _, pod := range pods {
 		for _, id := range pod.Assignment.Devices() {

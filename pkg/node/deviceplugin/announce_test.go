@@ -61,7 +61,7 @@ func TestWordsThatChangeAreAnnouncedRarely(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}
-		time.Sleep(2 * wordsInterval)
+		time.Sleep(2 * reasonInterval)
 		synctest.Wait()
 		cancel()
 		<-done

@@ -34,7 +34,7 @@
 // holders of IDs that are already allocated. PreStartContainer and a loop (grants.Reconciler) correct
 // annotations that differ.
 //
-// A plugin that has to end leaves in order (Leave). It publishes that the node accepts no more pods. It serves
+// A plugin that has to end leaves in order (Shutdown). It publishes that the node accepts no more pods. It serves
 // the kubelet until the kubelet has admitted the bound pods and created their containers, or until a timeout.
 // Then it ends. A starting plugin offers its devices first to the kubelet (Runner.Listed), and then to
 // schedulers.

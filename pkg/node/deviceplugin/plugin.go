@@ -65,8 +65,8 @@ func New(cfg Config, source inventory.Source, pods grants.Pods, kubelet grants.K
 	return p
 }
 
-// Alive returns, unless a lock of the plugin is never released. The kubelet's liveness probe uses it.
-func (p Plugin) Alive() {
+// CheckLocks returns, unless a lock of the plugin is never released. The kubelet's liveness probe uses it.
+func (p Plugin) CheckLocks() {
 	p.Offers.CheckLock()
 	p.State.CheckLock()
 	p.Reconciler.CheckLock()

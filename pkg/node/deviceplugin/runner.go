@@ -31,9 +31,9 @@ const (
 	// check is two system calls. Unlike a watch on the directory, it detects that the directory itself was
 	// replaced.
 	poll = 250 * time.Millisecond
-	// glance is the interval of checks for a new kubelet while the plugin is not registered. Pods that a
+	// socketCheckInterval is the interval of checks for a new kubelet while the plugin is not registered. Pods that a
 	// kubelet admits before it has devices fail.
-	glance = 50 * time.Millisecond
+	socketCheckInterval = 50 * time.Millisecond
 	// maxPause is the longest pause if the kubelet repeatedly drops the plugin, each time within steady.
 	maxPause = 8 * time.Second
 	steady   = 10 * time.Second
@@ -152,14 +152,14 @@ func (r *Runner) Run(ctx context.Context) error {
 			err = r.life(ctx, kubelet)
 		}
 		if ctx.Err() == nil {
-			r.settle(err)
+			r.recordOutcome(err)
 		}
 		if errors.Is(err, errDropped) && time.Since(began) < steady {
 			pause = min(2*pause, maxPause)
 		} else {
 			pause = poll
 		}
-		if !errors.Is(err, errRestarted) && rest(ctx, pause, kubelet) {
+		if !errors.Is(err, errRestarted) && waitOrReplaced(ctx, pause, kubelet) {
 			pause = poll
 		}
 	}
@@ -169,7 +169,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // reach returns the kubelet's socket if the kubelet listens on it. A kubelet that has ended leaves its socket,
 // and a starting one removes all sockets, including plugins', before it listens.
 func reach(ctx context.Context, path string) (socket, error) {
-	kubelet, err := seen(path)
+	kubelet, err := statSocket(path)
 	if err != nil {
 		return kubelet, fmt.Errorf("wait for the kubelet's socket: %w", err)
 	}
@@ -180,23 +180,23 @@ func reach(ctx context.Context, path string) (socket, error) {
 	return kubelet, conn.Close()
 }
 
-// rest waits for a pause, but returns true at once when there is a new kubelet.
-func rest(ctx context.Context, pause time.Duration, kubelet socket) (another bool) {
+// waitOrReplaced waits for a pause, but returns true at once when there is a new kubelet.
+func waitOrReplaced(ctx context.Context, pause time.Duration, kubelet socket) (another bool) {
 	for end := time.Now().Add(pause); time.Now().Before(end); {
-		if kubelet.replaced() {
+		if kubelet.isReplaced() {
 			return true
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(glance):
+		case <-time.After(socketCheckInterval):
 		}
 	}
 	return false
 }
 
-// settle stores the outcome of a registration, and logs a change.
-func (r *Runner) settle(err error) {
+// recordOutcome stores the outcome of a registration, and logs a change.
+func (r *Runner) recordOutcome(err error) {
 	missing := ""
 	if err != nil {
 		missing = err.Error()
@@ -252,7 +252,7 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 		if err != nil {
 			return err
 		}
-		socket, err := seen(r.path(e))
+		socket, err := statSocket(r.path(e))
 		if err != nil { // the kubelet is just removing the sockets
 			return errors.Join(errRestarted, listener.Close())
 		}
@@ -264,7 +264,7 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 
 	// The kubelet calls back during the registration.
 	for _, s := range own {
-		if err := ask(ctx, s.path); err != nil {
+		if err := callPlugin(ctx, s.path); err != nil {
 			return fmt.Errorf("the plugin does not answer on %s: %w", s.path, err)
 		}
 	}
@@ -307,15 +307,15 @@ func (r *Runner) watch(ctx context.Context, own []socket, kubelet socket, stream
 			}
 			if !slices.Contains(open, 0) {
 				silent = nil
-				r.settle(nil)
+				r.recordOutcome(nil)
 			}
 		case <-silent:
 			return errSilent
 		case <-ticker.C:
-			if slices.ContainsFunc(own, socket.gone) {
+			if slices.ContainsFunc(own, socket.isRemoved) {
 				return fmt.Errorf("%w: the plugin's socket is gone", errRestarted)
 			}
-			if kubelet.replaced() {
+			if kubelet.isReplaced() {
 				return fmt.Errorf("%w: its socket is new", errRestarted)
 			}
 		}
@@ -343,33 +343,33 @@ type socket struct {
 	file fs.FileInfo // nil if it did not exist
 }
 
-func seen(path string) (socket, error) {
+func statSocket(path string) (socket, error) {
 	file, err := os.Stat(path)
 	return socket{path, file}, err
 }
 
-// same reports whether two sockets are the same file. It compares times too, because file systems reuse inode
+// isSameFile reports whether two sockets are the same file. It compares times too, because file systems reuse inode
 // numbers.
-func (s socket) same(o socket) bool {
+func (s socket) isSameFile(o socket) bool {
 	return s.file != nil && os.SameFile(s.file, o.file) && s.file.ModTime().Equal(o.file.ModTime())
 }
 
-// gone reports whether the socket was removed or replaced.
-func (s socket) gone() bool {
-	now, err := seen(s.path)
-	return err != nil || !s.same(now)
+// isRemoved reports whether the socket was removed or replaced.
+func (s socket) isRemoved() bool {
+	now, err := statSocket(s.path)
+	return err != nil || !s.isSameFile(now)
 }
 
-// replaced reports whether another socket exists in its place. A missing socket does not count: the kubelet
+// isReplaced reports whether another socket exists in its place. A missing socket does not count: the kubelet
 // will return.
-func (s socket) replaced() bool {
-	now, err := seen(s.path)
-	return err == nil && !s.same(now)
+func (s socket) isReplaced() bool {
+	now, err := statSocket(s.path)
+	return err == nil && !s.isSameFile(now)
 }
 
 // remove removes the socket, unless it is gone.
 func (s socket) remove() {
-	if !s.gone() {
+	if !s.isRemoved() {
 		_ = os.Remove(s.path) // otherwise the next process removes it
 	}
 }
@@ -379,11 +379,11 @@ func (s socket) remove() {
 func answers(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
-	return ask(ctx, socket) == nil
+	return callPlugin(ctx, socket) == nil
 }
 
-// ask makes a call that every plugin answers. It fails at once if nobody listens on the socket.
-func ask(ctx context.Context, socket string) error {
+// callPlugin makes a call that every plugin answers. It fails at once if nobody listens on the socket.
+func callPlugin(ctx context.Context, socket string) error {
 	return dial(ctx, socket, func(ctx context.Context, conn *grpc.ClientConn) error {
 		_, err := pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{})
 		return err
@@ -426,7 +426,7 @@ func stop(server *grpc.Server) {
 // listeners receives each start (1) and end (-1) of a stream in which the kubelet receives an endpoint's devices.
 type listeners chan struct{ endpoint, change int }
 
-func (l listeners) tell(life context.Context, endpoint, change int) {
+func (l listeners) send(life context.Context, endpoint, change int) {
 	select {
 	case l <- struct{ endpoint, change int }{endpoint, change}:
 	case <-life.Done():
@@ -436,8 +436,8 @@ func (l listeners) tell(life context.Context, endpoint, change int) {
 // endWith ends streams when the context is done. Otherwise ListAndWatch would outlive its server.
 func (r *Runner) endWith(life context.Context, endpoint int, streams listeners) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		streams.tell(life, endpoint, 1)
-		defer streams.tell(life, endpoint, -1)
+		streams.send(life, endpoint, 1)
+		defer streams.send(life, endpoint, -1)
 		ctx, cancel := context.WithCancel(stream.Context())
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()

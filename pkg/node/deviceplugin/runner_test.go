@@ -362,12 +362,12 @@ func TestAnotherKubeletEndsThePause(t *testing.T) {
 		}
 	}
 	write(path)
-	before, err := seen(path)
+	before, err := statSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rested := make(chan bool)
-	go func() { rested <- rest(t.Context(), time.Hour, before) }()
+	go func() { rested <- waitOrReplaced(t.Context(), time.Hour, before) }()
 	write(path + ".new")
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
@@ -375,7 +375,7 @@ func TestAnotherKubeletEndsThePause(t *testing.T) {
 	if !receive(t, rested) {
 		t.Error("no other kubelet is seen")
 	}
-	if !rest(t.Context(), poll, before) || rest(t.Context(), poll, socket{path: path + ".none"}) {
+	if !waitOrReplaced(t.Context(), poll, before) || waitOrReplaced(t.Context(), poll, socket{path: path + ".none"}) {
 		t.Error("rest sees another kubelet where there is none, or none where there is")
 	}
 }
@@ -401,7 +401,7 @@ func TestRunnerListensForNoKubeletThatIsGone(t *testing.T) {
 
 // A call to a missing socket fails without waiting for the timeout.
 func TestNobodyAnswersAtASocketThatIsGone(t *testing.T) {
-	err := ask(t.Context(), filepath.Join(t.TempDir(), "gone.sock"))
+	err := callPlugin(t.Context(), filepath.Join(t.TempDir(), "gone.sock"))
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("error %v, want %v", err, codes.Unavailable)
 	}

@@ -153,20 +153,20 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if asked != nil {
 		return out, p.unlistedMayStart(ctx, s, "container", grant) // Snapshot has logged the error, and the slots are certain without the list
 	}
-	held, ok := holderOf(s.Allocated, ids)
+	allocated, ok := findAllocated(s.Allocated, ids)
 	if !ok { // a plain init container: the kubelet does not list those
 		log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.SlotsPerDevice))
 		return out, p.unlistedMayStart(ctx, s, "init container", grant)
 	}
-	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.BelongsTo(pod.Pod) })
+	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return allocated.BelongsTo(pod.Pod) })
 	if i < 0 {
 		log.Info("container of a pod starts that the API server has not reported", zap.String("node", p.cfg.Node),
-			zap.String("pod", held.Namespace+"/"+held.Name), zap.String("container", held.Container))
+			zap.String("pod", allocated.Namespace+"/"+allocated.Name), zap.String("container", allocated.Container))
 		return out, p.unlistedMayStart(ctx, s, "container", grant)
 	}
 	pod := s.Pods[i]
 	log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
-		zap.String("container", held.Container), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.SlotsPerDevice))
+		zap.String("container", allocated.Container), zap.Strings("devices", grant.UUIDs()), zap.Int("units", grant.SlotsPerDevice))
 	if actual := allocation.Actual(s, pod); !actual.None() {
 		for _, gpus := range []int{len(actual.Shares), len(grant.Devices)} {
 			if gpus != pod.Request.GPUs() {
@@ -174,7 +174,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 			}
 		}
 	}
-	if err := p.mayStart(ctx, s, pod, held, grant); err != nil {
+	if err := p.mayStart(ctx, s, pod, allocated, grant); err != nil {
 		return nil, p.unenforced(ctx, pod.Pod, err)
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)

@@ -19,15 +19,15 @@ import (
 
 // mayStart returns an error if a container must not start: its pod requests a stronger level than it has, or
 // the limit in the container's environment would not hold.
-func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, held allocation.Allocated, grant allocation.Grant) error {
+func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, allocated allocation.Allocated, grant allocation.Grant) error {
 	level := p.state.LevelOf(s, pod)
 	if !level.AtLeast(pod.Request.Enforcement) {
 		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
 	}
-	has := p.state.Recorded(held)
+	has := p.state.Recorded(allocated)
 	has.Level = cmp.Or(has.Level, level) // the pod's level is the weakest of its containers
 	if err := p.ready(ctx, has, grant); err != nil {
-		return fmt.Errorf("container %s of pod %s waits: %w", held.Container, pod.Pod, err)
+		return fmt.Errorf("container %s of pod %s waits: %w", allocated.Container, pod.Pod, err)
 	}
 	return nil
 }
@@ -36,12 +36,12 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 // container is unknown, because the kubelet does not list init containers. The pods of all containers are
 // unknown while the kubelet or the API server does not answer. The kubelet puts the error into an event on the
 // pod.
-func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what string, grant allocation.Grant) error {
+func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, object string, grant allocation.Grant) error {
 	has := p.state.Recorded(allocation.Allocated{Slots: grant.Slots})
 	has.Level = cmp.Or(has.Level, levelOfUnlisted(s, grant))
 	if err := p.ready(ctx, has, grant); err != nil {
-		operation.Log(ctx, p.log).Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
-		return asStatus(fmt.Errorf("the %s waits: %w", what, err))
+		operation.Log(ctx, p.log).Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", object), zap.Error(err))
+		return asStatus(fmt.Errorf("the %s waits: %w", object, err))
 	}
 	return nil
 }
@@ -80,10 +80,10 @@ func (p *Server) unenforced(ctx context.Context, pod placement.PodRef, err error
 	return asStatus(err)
 }
 
-// holderOf returns the container that holds exactly these slots of memory.
-func holderOf(held []allocation.Allocated, ids []gpu.SlotID) (allocation.Allocated, bool) {
+// findAllocated returns the container that holds exactly these slots of memory.
+func findAllocated(allocated []allocation.Allocated, ids []gpu.SlotID) (allocation.Allocated, bool) {
 	want := slices.Sorted(slices.Values(ids))
-	for _, h := range held {
+	for _, h := range allocated {
 		if slices.Equal(slices.Sorted(slices.Values(h.SlotsOf(gpu.Memory))), want) {
 			return h, true
 		}

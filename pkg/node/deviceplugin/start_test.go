@@ -220,11 +220,11 @@ func TestHolderOf(t *testing.T) {
 		{Namespace: "ns", Name: "p", Container: "a", Slots: []gpu.SlotID{"aaaa0000-c0", "aaaa0000-0", "aaaa0000-1"}},
 		{Namespace: "ns", Name: "p", Container: "b", Slots: []gpu.SlotID{"aaaa0000-2"}},
 	}
-	if got, ok := holderOf(held, []gpu.SlotID{"aaaa0000-1", "aaaa0000-0"}); !ok || got.Container != "a" {
+	if got, ok := findAllocated(held, []gpu.SlotID{"aaaa0000-1", "aaaa0000-0"}); !ok || got.Container != "a" {
 		t.Errorf("holderOf = %v, %t, want container a", got, ok)
 	}
 	for _, other := range [][]gpu.SlotID{{"aaaa0000-0"}, {"aaaa0000-0", "aaaa0000-1", "aaaa0000-2"}, nil} {
-		if got, ok := holderOf(held, other); ok {
+		if got, ok := findAllocated(held, other); ok {
 			t.Errorf("holderOf(%v) = %v, want none", other, got)
 		}
 	}

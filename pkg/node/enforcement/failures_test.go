@@ -41,11 +41,11 @@ func (u unreadable) Get(ctx context.Context, id gpu.UUID, dir string) (soft, har
 func TestAChangeThatGetsNoTurn(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
-	k.turn <- struct{}{}
+	k.lock <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, err := range map[string]error{
-		"keep": k.keep(ctx, "GPU-a"), "undo": k.undo(ctx), "hold": k.hold(ctx, c1, gpuA, 1), "release": k.release(ctx, c1, gpuA),
+		"keep": k.restoreLimits(ctx, "GPU-a"), "undo": k.undoAbandoned(ctx), "hold": k.setLimits(ctx, c1, gpuA, 1), "release": k.release(ctx, c1, gpuA),
 	} {
 		if !errors.Is(err, errBusy) {
 			t.Errorf("%s: %v", name, err)
@@ -57,7 +57,7 @@ func TestAChangeThatGetsNoTurn(t *testing.T) {
 func TestALimitThatCannotBeReadBack(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(unreadable{d, filepath.Join(d.root, c1), errors.New("no answer")}, Cgroups{Root: d.root})
-	if err := k.hold(t.Context(), c1, gpuA, 1024); err == nil || !strings.Contains(err.Error(), "no answer") || len(k.limits) > 0 {
+	if err := k.setLimits(t.Context(), c1, gpuA, 1024); err == nil || !strings.Contains(err.Error(), "no answer") || len(k.limits) > 0 {
 		t.Errorf("%v, limits %v", err, k.limits)
 	}
 }
@@ -66,22 +66,22 @@ func TestALimitThatCannotBeReadBack(t *testing.T) {
 func TestAReservationThatCannotBeReleased(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
-	if err := k.hold(t.Context(), c1, gpuA, 1024); err != nil {
+	if err := k.setLimits(t.Context(), c1, gpuA, 1024); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(d.root, c1)
 	delete(k.limits, dir)
-	k.cut[dir] = gpuA
+	k.abandoned[dir] = gpuA
 	d.stuck = dir
-	if err := k.undo(t.Context()); err == nil || len(k.cut) != 1 {
-		t.Errorf("%v, to release: %v", err, k.cut)
+	if err := k.undoAbandoned(t.Context()); err == nil || len(k.abandoned) != 1 {
+		t.Errorf("%v, to release: %v", err, k.abandoned)
 	}
 	if _, err := k.test(t.Context(), gpuA); err == nil || !strings.Contains(err.Error(), "stuck") {
 		t.Errorf("the test of the driver passes: %v", err)
 	}
 	d.stuck = ""
-	if err := k.undo(t.Context()); err != nil || len(k.cut) != 0 {
-		t.Errorf("%v, to release: %v", err, k.cut)
+	if err := k.undoAbandoned(t.Context()); err != nil || len(k.abandoned) != 0 {
+		t.Errorf("%v, to release: %v", err, k.abandoned)
 	}
 	d.wantReserved(t, map[string]uint64{})
 }
@@ -90,14 +90,14 @@ func TestAReservationThatCannotBeReleased(t *testing.T) {
 func TestARemovedGroupNeedsNoLimit(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
-	if err := k.hold(t.Context(), c1, gpuA, 1024); err != nil {
+	if err := k.setLimits(t.Context(), c1, gpuA, 1024); err != nil {
 		t.Fatal(err)
 	}
 	d.end(t, c1)
-	if err := k.keep(t.Context(), "GPU-b"); err != nil || len(k.limits) != 1 {
+	if err := k.restoreLimits(t.Context(), "GPU-b"); err != nil || len(k.limits) != 1 {
 		t.Errorf("another GPU: %v, limits %v", err, k.limits)
 	}
-	if err := k.keep(t.Context(), "GPU-a"); err != nil || len(k.limits) != 0 {
+	if err := k.restoreLimits(t.Context(), "GPU-a"); err != nil || len(k.limits) != 0 {
 		t.Errorf("%v, limits %v", err, k.limits)
 	}
 }
@@ -126,7 +126,7 @@ func TestSettleWithAGroupThatFails(t *testing.T) {
 	}{"it cannot be read": {errors.New("no answer"), false}, "it was removed": {fs.ErrNotExist, true}} {
 		d := newDriver(t)
 		k := newKernel(d, Cgroups{Root: d.root})
-		if err := k.hold(t.Context(), c1, gpuA, 1024); err != nil {
+		if err := k.setLimits(t.Context(), c1, gpuA, 1024); err != nil {
 			t.Fatal(err)
 		}
 		qos := filepath.Join(d.root, "kubepods/burstable")
@@ -134,7 +134,7 @@ func TestSettleWithAGroupThatFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.driver = unreadable{d, filepath.Join(d.root, c1), tc.err}
-		soft, err := k.settle(t.Context(), "GPU-a", qos)
+		soft, err := k.reconcileSoftLimit(t.Context(), "GPU-a", qos)
 		if (err == nil) != tc.settles || (soft == 0) != tc.settles {
 			t.Errorf("%s: reserved %d, %v", name, soft, err)
 		}
@@ -146,7 +146,7 @@ func TestTheScratchGroup(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
 	pods := filepath.Join(d.root, "kubepods")
-	if err := os.MkdirAll(filepath.Join(pods, scratch, "inner"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(pods, testGroup, "inner"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := k.test(t.Context(), gpuA); err == nil || !strings.Contains(err.Error(), "remove") {
@@ -168,23 +168,23 @@ func TestHowLongAResultIsValid(t *testing.T) {
 		last result
 		good time.Duration
 	}{
-		"passed":         {result{of: "615 GPU-a"}, retest},
-		"failed on one":  {result{of: "615 GPU-a", gpus: failed}, retry},
-		"failed on all":  {result{of: "615 GPU-a", err: errors.New("no")}, retry},
-		"of another GPU": {result{of: "615 GPU-b"}, 0},
+		"passed":         {result{testKey: "615 GPU-a"}, passedTTL},
+		"failed on one":  {result{testKey: "615 GPU-a", gpus: failed}, failedTTL},
+		"failed on all":  {result{testKey: "615 GPU-a", err: errors.New("no")}, failedTTL},
+		"of another GPU": {result{testKey: "615 GPU-b"}, 0},
 	} {
 		for _, early := range []time.Duration{1, 0} {
 			synctest.Test(t, func(t *testing.T) {
 				d := asleep{newDriver(t), make(chan struct{}, 8)}
 				k := newKernel(d, Cgroups{Root: d.root})
-				tc.last.at = time.Now()
+				tc.last.testedAt = time.Now()
 				k.tested = tc.last
 				time.Sleep(tc.good - early)
-				_, ended := k.begun(t.Context(), "615 GPU-a", gpuA)
+				_, ended := k.startTest(t.Context(), "615 GPU-a", gpuA)
 				if (ended == nil) != (early > 0 && tc.good > 0) {
 					t.Errorf("%s: %s before the end of its time, a new test starts: %t", name, early, ended != nil)
 				}
-				time.Sleep(2 * testPatience)
+				time.Sleep(2 * testTimeout)
 			})
 		}
 	}
@@ -192,15 +192,15 @@ func TestHowLongAResultIsValid(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := asleep{newDriver(t), make(chan struct{}, 8)}
 			k := newKernel(d, Cgroups{Root: d.root})
-			k.tested = result{of: "615 GPU-a", at: time.Now(), gpus: failed}
-			time.Sleep(retest + testPatience - early)
+			k.tested = result{testKey: "615 GPU-a", testedAt: time.Now(), gpus: failed}
+			time.Sleep(passedTTL + testTimeout - early)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			gpus, err := k.proven(ctx, "615", gpuA)
+			gpus, err := k.testResult(ctx, "615", gpuA)
 			if (err == nil) != (early > 0) || (len(gpus) == 1) != (early > 0) {
 				t.Errorf("while a test runs, %s before the end: %v, %v", early, gpus, err)
 			}
-			time.Sleep(2 * testPatience)
+			time.Sleep(2 * testTimeout)
 		})
 	}
 }
@@ -210,15 +210,15 @@ func TestAJudgementOfANodeThatEnds(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	h := newHost(t)
 	h.set(func(f *Facts) { f.Driver = "580" })
-	n := NewNode(Auto, interval, h, h.probes(), zap.New(core))
+	n := NewLevelFilter(Auto, interval, h, h.probes(), zap.New(core))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	inv, _, _ := h.Inventory()
-	n.judge(ctx, inv, "")
+	n.addLevel(ctx, inv, "")
 	if logs.Len() > 0 {
 		t.Errorf("logged %v", logs.All())
 	}
-	n.judge(t.Context(), inv, "")
+	n.addLevel(t.Context(), inv, "")
 	if logs.FilterMessage("enforcement judged").Len() != 1 {
 		t.Errorf("logged %v", logs.All())
 	}
@@ -229,8 +229,8 @@ func TestAJudgementOfANodeThatEnds(t *testing.T) {
 func TestNoMPSAtLevelAdvisory(t *testing.T) {
 	for mode, want := range map[Mode]bool{"advisory": false, "mps": true, "kernel": true, Auto: true} {
 		h := newHost(t)
-		n := NewNode(mode, interval, h, h.probes(), zap.NewNop())
-		n.Update(t.Context(), n.judge)
+		n := NewLevelFilter(mode, interval, h, h.probes(), zap.NewNop())
+		n.Update(t.Context(), n.addLevel)
 		if inv, _, _ := n.Inventory(); inv.MPS != want {
 			t.Errorf("mode %s: MPS %t", mode, inv.MPS)
 		}

@@ -42,9 +42,9 @@ type kernel struct {
 	driver  Driver
 	cgroups Cgroups
 
-	turn   chan struct{}           // held by the one change at a time, because settle adds up limits; guards the next two fields
-	limits map[string]limit        // limits of running containers, by directory of the control group
-	cut    map[string][]gpu.Device // GPUs by directory of groups on which an abandoned call may still set a limit
+	lock      chan struct{}           // held by the one change at a time, because reconcileSoftLimit adds up limits; guards the next two fields
+	limits    map[string]limit        // limits of running containers, by directory of the control group
+	abandoned map[string][]gpu.Device // GPUs by directory of groups on which an abandoned call may still set a limit
 
 	mu      sync.Mutex // guards the rest
 	tested  result
@@ -53,26 +53,26 @@ type kernel struct {
 
 // result is the outcome of a test.
 type result struct {
-	of   string // driver version and GPUs that were tested
-	at   time.Time
-	err  error              // failure on all GPUs
-	gpus map[gpu.UUID]error // failures on single GPUs, if the test passed on others
+	testKey  string // driver version and GPUs that were tested
+	testedAt time.Time
+	err      error              // failure on all GPUs
+	gpus     map[gpu.UUID]error // failures on single GPUs, if the test passed on others
 }
 
 func newKernel(driver Driver, cgroups Cgroups) *kernel {
-	return &kernel{driver: driver, cgroups: cgroups, turn: make(chan struct{}, 1), limits: make(map[string]limit), cut: make(map[string][]gpu.Device)}
+	return &kernel{driver: driver, cgroups: cgroups, lock: make(chan struct{}, 1), limits: make(map[string]limit), abandoned: make(map[string][]gpu.Device)}
 }
 
 // errBusy is the error of a call that did not run, or got no answer in time. It proves nothing about the
 // driver.
 var errBusy = errors.New("the driver is busy with other limits")
 
-// do calls f when no other change runs, or returns errBusy when the context is done. It must not wait longer,
+// runExclusive calls f when no other change runs, or returns errBusy when the context is done. It must not wait longer,
 // because the container runtime starts a container that gets no answer in time.
-func (k *kernel) do(ctx context.Context, f func() error) error {
+func (k *kernel) runExclusive(ctx context.Context, f func() error) error {
 	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
+	case k.lock <- struct{}{}:
+		defer func() { <-k.lock }()
 		return f()
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", errBusy, ctx.Err())
@@ -85,9 +85,9 @@ type limit struct {
 	bytes uint64
 }
 
-// hold sets a container's limit on each of its GPUs. If one GPU fails, hold releases the reservations on all of
+// setLimits sets a container's limit on each of its GPUs. If one GPU fails, setLimits releases the reservations on all of
 // them.
-func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
+func (k *kernel) setLimits(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	if limitMiB <= 0 || limitMiB > unlimited/2/mib {
 		return fmt.Errorf("a limit of %d MiB", limitMiB)
 	}
@@ -95,46 +95,46 @@ func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, l
 	if err != nil {
 		return err
 	}
-	return k.do(ctx, func() error {
+	return k.runExclusive(ctx, func() error {
 		l := limit{bytes: uint64(limitMiB) * mib}
 		for _, d := range devices {
 			err := k.set(ctx, d.UUID, dir, l.bytes)
 			switch {
 			case err != nil && ctx.Err() != nil: // the driver may still set it
-				k.cut[dir] = devices
+				k.abandoned[dir] = devices
 				return fmt.Errorf("%w: %w", errBusy, err)
 			case err != nil:
-				return errors.Join(err, k.free(ctx, dir, devices))
+				return errors.Join(err, k.freeReservations(ctx, dir, devices))
 			}
 			l.gpus = append(l.gpus, d.UUID)
 		}
 		k.limits[dir] = l
-		delete(k.cut, dir)
+		delete(k.abandoned, dir)
 		return nil
 	})
 }
 
-// undo releases the reservations of abandoned calls, unless the container has its limit by now.
-func (k *kernel) undo(ctx context.Context) error {
-	return k.do(ctx, func() error {
-		for dir, devices := range k.cut {
+// undoAbandoned releases the reservations of abandoned calls, unless the container has its limit by now.
+func (k *kernel) undoAbandoned(ctx context.Context) error {
+	return k.runExclusive(ctx, func() error {
+		for dir, devices := range k.abandoned {
 			if _, held := k.limits[dir]; !held {
-				if err := k.free(ctx, dir, devices); err != nil {
+				if err := k.freeReservations(ctx, dir, devices); err != nil {
 					return err
 				}
 			}
-			delete(k.cut, dir)
+			delete(k.abandoned, dir)
 		}
 		return nil
 	})
 }
 
-// keep reads the limits of running containers on a GPU, and sets lost limits again. The driver loses limits
+// restoreLimits reads the limits of running containers on a GPU, and sets lost limits again. The driver loses limits
 // when it is reloaded or a GPU is reset, while the containers continue. Between two containers, other changes
 // can run.
-func (k *kernel) keep(ctx context.Context, id gpu.UUID) error {
+func (k *kernel) restoreLimits(ctx context.Context, id gpu.UUID) error {
 	var dirs []string
-	err := k.do(ctx, func() error {
+	err := k.runExclusive(ctx, func() error {
 		dirs = slices.Sorted(maps.Keys(k.limits))
 		return nil
 	})
@@ -143,14 +143,14 @@ func (k *kernel) keep(ctx context.Context, id gpu.UUID) error {
 	}
 	var errs []error
 	for _, dir := range dirs {
-		if err := k.do(ctx, func() error { return k.keepGroup(ctx, id, dir) }); err != nil {
+		if err := k.runExclusive(ctx, func() error { return k.restoreLimit(ctx, id, dir) }); err != nil {
 			errs = append(errs, fmt.Errorf("a limit is lost and could not be set again: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (k *kernel) keepGroup(ctx context.Context, id gpu.UUID, dir string) error {
+func (k *kernel) restoreLimit(ctx context.Context, id gpu.UUID, dir string) error {
 	l := k.limits[dir]
 	if !slices.Contains(l.gpus, id) {
 		return nil
@@ -189,15 +189,15 @@ func (k *kernel) release(ctx context.Context, group string, devices []gpu.Device
 	if err != nil {
 		return err
 	}
-	return k.do(ctx, func() error {
+	return k.runExclusive(ctx, func() error {
 		delete(k.limits, dir)
-		return errors.Join(k.free(ctx, dir, devices), k.settleAll(ctx, devices...))
+		return errors.Join(k.freeReservations(ctx, dir, devices), k.reconcileSoftLimits(ctx, devices...))
 	})
 }
 
-// free sets a group's soft limits to 0. The hard limits remain, for a program that still runs. It skips a
-// removed group; settle finds the reservations that such a group left behind.
-func (k *kernel) free(ctx context.Context, dir string, devices []gpu.Device) error {
+// freeReservations sets a group's soft limits to 0. The hard limits remain, for a program that still runs. It skips a
+// removed group; reconcileSoftLimit finds the reservations that such a group left behind.
+func (k *kernel) freeReservations(ctx context.Context, dir string, devices []gpu.Device) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -212,24 +212,24 @@ func (k *kernel) free(ctx context.Context, dir string, devices []gpu.Device) err
 	return errors.Join(errs...)
 }
 
-// settleAll releases the reservations that removed groups have left in the groups above them.
-func (k *kernel) settleAll(ctx context.Context, devices ...gpu.Device) error {
+// reconcileSoftLimits releases the reservations that removed groups have left in the groups above them.
+func (k *kernel) reconcileSoftLimits(ctx context.Context, devices ...gpu.Device) error {
 	pods, err := k.cgroups.pods()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, d := range devices {
-		_, err := k.settle(ctx, d.UUID, pods)
+		_, err := k.reconcileSoftLimit(ctx, d.UUID, pods)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// settle returns the soft limit of a group, and corrects the groups above containers. The soft limit of such a
+// reconcileSoftLimit returns the soft limit of a group, and corrects the groups above containers. The soft limit of such a
 // group should be the sum of the containers' soft limits. The driver increases it when a container gets a
 // limit, but does not decrease it when the container's group is removed.
-func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint64, err error) {
+func (k *kernel) reconcileSoftLimit(ctx context.Context, id gpu.UUID, dir string) (soft uint64, err error) {
 	has, _, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || !aboveContainers(dir) {
 		return has, err
@@ -243,13 +243,13 @@ func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint
 		if !e.IsDir() {
 			continue
 		}
-		below, err := k.settle(ctx, id, filepath.Join(dir, e.Name()))
+		below, err := k.reconcileSoftLimit(ctx, id, filepath.Join(dir, e.Name()))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return has, err
 		}
 		sum += below
 	}
-	// The driver has already subtracted here the amounts that settle released below.
+	// The driver has already subtracted here the amounts that reconcileSoftLimit released below.
 	has, hard, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || has <= sum {
 		return has, err
@@ -258,35 +258,35 @@ func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint
 }
 
 const (
-	// scratch is the test's control group, next to the pods' groups.
-	scratch   = "gpumem-selftest"
+	// testGroup is the test's control group, next to the pods' groups.
+	testGroup = "gpumem-selftest"
 	testBytes = 64 * mib
 
-	// A passed test remains valid for retest, a failed one for retry.
-	retest = time.Minute
-	retry  = 10 * time.Second
-	// testPatience bounds a test. The previous result remains valid until the test ends.
-	testPatience = 30 * time.Second
+	// A passed test remains valid for passedTTL, a failed one for failedTTL.
+	passedTTL = time.Minute
+	failedTTL = 10 * time.Second
+	// testTimeout bounds a test. The previous result remains valid until the test ends.
+	testTimeout = 30 * time.Second
 )
 
-// proven tests each GPU. It returns the GPUs on which the driver does not enforce limits of control groups, or
+// testResult tests each GPU. It returns the GPUs on which the driver does not enforce limits of control groups, or
 // an error if it enforces them on none. The test also restores lost limits of containers, and releases the
-// reservations of ended containers. When the context is done, proven stops waiting, but the test continues.
-func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device) (map[gpu.UUID]error, error) {
+// reservations of ended containers. When the context is done, testResult stops waiting, but the test continues.
+func (k *kernel) testResult(ctx context.Context, driver string, devices []gpu.Device) (map[gpu.UUID]error, error) {
 	words := []string{driver}
 	for _, d := range devices {
 		words = append(words, string(d.UUID))
 	}
-	of := strings.Join(words, " ")
+	testKey := strings.Join(words, " ")
 	for {
-		last, ended := k.begun(ctx, of, devices)
+		last, ended := k.startTest(ctx, testKey, devices)
 		if ended == nil {
 			return last.gpus, last.err
 		}
 		select {
 		case <-ended:
 		case <-ctx.Done():
-			if last.of == of && time.Since(last.at) < retest+testPatience {
+			if last.testKey == testKey && time.Since(last.testedAt) < passedTTL+testTimeout {
 				return last.gpus, last.err
 			}
 			return nil, errors.New("the test of the driver has not ended yet")
@@ -294,32 +294,32 @@ func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device
 	}
 }
 
-// begun returns the last result. If that has expired and no test runs, it starts one. The channel is closed
+// startTest returns the last result. If that has expired and no test runs, it starts one. The channel is closed
 // when the test ends; it is nil if the last result is still valid.
-func (k *kernel) begun(ctx context.Context, of string, devices []gpu.Device) (last result, ended <-chan struct{}) {
+func (k *kernel) startTest(ctx context.Context, testKey string, devices []gpu.Device) (last result, ended <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	good := retest
+	good := passedTTL
 	if k.tested.err != nil || len(k.tested.gpus) > 0 {
-		good = retry
+		good = failedTTL
 	}
 	switch {
-	case k.tested.of == of && time.Since(k.tested.at) < good:
+	case k.tested.testKey == testKey && time.Since(k.tested.testedAt) < good:
 		return k.tested, nil
 	case k.testing == nil:
 		k.testing = make(chan struct{})
-		go k.run(context.WithoutCancel(ctx), of, devices)
+		go k.run(context.WithoutCancel(ctx), testKey, devices)
 	}
 	return k.tested, k.testing
 }
 
-func (k *kernel) run(ctx context.Context, of string, devices []gpu.Device) {
-	ctx, cancel := context.WithTimeout(ctx, testPatience)
+func (k *kernel) run(ctx context.Context, testKey string, devices []gpu.Device) {
+	ctx, cancel := context.WithTimeout(ctx, testTimeout)
 	defer cancel()
 	gpus, err := k.test(ctx, devices)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.tested = result{of: of, at: time.Now(), err: err, gpus: gpus}
+	k.tested = result{testKey: testKey, testedAt: time.Now(), err: err, gpus: gpus}
 	close(k.testing)
 	k.testing = nil
 }
@@ -330,27 +330,27 @@ func (k *kernel) test(ctx context.Context, devices []gpu.Device) (failed map[gpu
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(pods, scratch)
+	dir := filepath.Join(pods, testGroup)
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { // left by an interrupted test
 		return nil, err
 	}
 	failed = make(map[gpu.UUID]error)
 	for _, d := range devices {
-		if err := k.do(ctx, func() error { return k.testGPU(ctx, d.UUID, dir) }); err != nil {
+		if err := k.runExclusive(ctx, func() error { return k.testGPU(ctx, d.UUID, dir) }); err != nil {
 			failed[d.UUID] = fmt.Errorf("the driver limits no control group: %w", err)
 		}
 	}
 	if err := os.Remove(dir); err != nil {
 		return nil, err
 	}
-	if err := k.undo(ctx); err != nil {
+	if err := k.undoAbandoned(ctx); err != nil {
 		return nil, err
 	}
 	var all []error
 	for _, d := range devices {
 		if failed[d.UUID] == nil {
-			settle := func() error { return k.settleAll(ctx, d) }
-			if err := errors.Join(k.keep(ctx, d.UUID), k.do(ctx, settle)); err != nil {
+			settle := func() error { return k.reconcileSoftLimits(ctx, d) }
+			if err := errors.Join(k.restoreLimits(ctx, d.UUID), k.runExclusive(ctx, settle)); err != nil {
 				failed[d.UUID] = err
 			}
 		}

@@ -125,7 +125,7 @@ func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		n := run(t, Auto, h)
-		hold := func(group string) error { return n.Hold(t.Context(), group, h.facts.Devices, 3072) }
+		hold := func(group string) error { return n.SetLimit(t.Context(), group, h.facts.Devices, 3072) }
 		look := func() {
 			time.Sleep(interval)
 			synctest.Wait()
@@ -170,7 +170,7 @@ func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 				t.Errorf("%q has a limit", group)
 			}
 		}
-		time.Sleep(forget + interval)
+		time.Sleep(limitErrTTL + interval)
 		synctest.Wait()
 		wantLevel(t, n, gpu.EnforcementKernel, "", "") // the pod is gone, and nobody retries
 	})
@@ -182,7 +182,7 @@ func TestTheLargestLimit(t *testing.T) {
 	k := newKernel(d, Cgroups{Root: d.root})
 	const most = unlimited / 2 / mib
 	for limitMiB, want := range map[int64]bool{-1: false, 0: false, 1: true, most: true, most + 1: false} {
-		if err := k.hold(t.Context(), c1, []gpu.Device{{UUID: "GPU-a"}}, limitMiB); (err == nil) != want {
+		if err := k.setLimits(t.Context(), c1, []gpu.Device{{UUID: "GPU-a"}}, limitMiB); (err == nil) != want {
 			t.Errorf("a limit of %d MiB: %v", limitMiB, err)
 		}
 	}
@@ -193,7 +193,7 @@ func TestOfTwoGPUsBothAreLimited(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
 	two := []gpu.Device{{UUID: "GPU-a"}, {UUID: "GPU-b"}}
-	if err := k.hold(t.Context(), c1, two, 1024); err != nil {
+	if err := k.setLimits(t.Context(), c1, two, 1024); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []gpu.UUID{"GPU-a", "GPU-b"} {
@@ -202,7 +202,7 @@ func TestOfTwoGPUsBothAreLimited(t *testing.T) {
 		}
 	}
 	k.driver = failing{d, "GPU-b"}
-	if err := k.hold(t.Context(), c2, two, 1024); err == nil {
+	if err := k.setLimits(t.Context(), c2, two, 1024); err == nil {
 		t.Error("one GPU has no limit, and the container starts")
 	}
 	d.wantReserved(t, map[string]uint64{"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024})
@@ -214,7 +214,7 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		n := run(t, Auto, h)
-		if err := n.Hold(t.Context(), "/"+c1, h.facts.Devices, 3072); err != nil {
+		if err := n.SetLimit(t.Context(), "/"+c1, h.facts.Devices, 3072); err != nil {
 			t.Fatal(err)
 		}
 		dir := filepath.Join(h.driver.root, c1)
@@ -229,7 +229,7 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 			synctest.Wait()
 		}
 		h.driver.change(func() { clear(h.driver.limits) })
-		look(retest + interval)
+		look(passedTTL + interval)
 		wantLimit(3 << 30)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 
@@ -244,12 +244,12 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 			h.driver.limits["GPU-a "+dir] = [2]uint64{0, 3 << 30}
 			h.driver.stuck = dir
 		})
-		look(retest + interval)
+		look(passedTTL + interval)
 		if inv, _, _ := n.Inventory(); inv.Enforcement == gpu.EnforcementKernel || !strings.Contains(inv.Weaker, "a limit is lost and could not be set again") {
 			t.Errorf("level %s (%s), and a container has lost its limit", inv.Enforcement, inv.Weaker)
 		}
 		h.driver.change(func() { h.driver.stuck = "" })
-		look(retry + interval)
+		look(failedTTL + interval)
 		wantLimit(3 << 30)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 
@@ -258,7 +258,7 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 			t.Error(err)
 		}
 		h.driver.change(func() { clear(h.driver.limits) })
-		look(retest + interval)
+		look(passedTTL + interval)
 		wantLimit(0)
 	})
 }
@@ -295,14 +295,14 @@ func TestADriverThatIsBusyCanSetLimits(t *testing.T) {
 		n := run(t, Auto, h)
 		end := make(chan struct{})
 		go func() {
-			if err := n.kernel.do(t.Context(), func() error { <-end; return nil }); err != nil {
+			if err := n.kernel.runExclusive(t.Context(), func() error { <-end; return nil }); err != nil {
 				t.Error(err)
 			}
 		}()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := n.Hold(ctx, "/"+c1, []gpu.Device{{UUID: "GPU-a"}}, 1024); err == nil {
+		if err := n.SetLimit(ctx, "/"+c1, []gpu.Device{{UUID: "GPU-a"}}, 1024); err == nil {
 			t.Error("a container has a limit that was not set")
 		}
 		close(end)
@@ -320,7 +320,7 @@ func TestWhoAsksForALimitWaitsNoLongerThanItSays(t *testing.T) {
 	testing, end := context.WithCancel(t.Context())
 	proven := make(chan error, 1)
 	go func() {
-		_, err := k.proven(testing, "615", devices)
+		_, err := k.testResult(testing, "615", devices)
 		proven <- err
 	}()
 	<-d.asked
@@ -328,7 +328,7 @@ func TestWhoAsksForALimitWaitsNoLongerThanItSays(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		answered <- k.hold(ctx, "kubepods/burstable/poda/c1", devices, 1024)
+		answered <- k.setLimits(ctx, "kubepods/burstable/poda/c1", devices, 1024)
 		answered <- k.release(ctx, "kubepods/burstable/poda/c1", devices)
 	}()
 	for range 2 {
@@ -366,7 +366,7 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 			d.end(t, c1)
 			d.end(t, filepath.Dir(c1))
 			*k = *newKernel(d, k.cgroups)
-			if _, err := k.proven(t.Context(), "615", devices); err != nil {
+			if _, err := k.testResult(t.Context(), "615", devices); err != nil {
 				t.Error(err)
 			}
 		},
@@ -375,7 +375,7 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 			d := newDriver(t)
 			k := newKernel(d, Cgroups{Root: d.root})
 			for group, limitMiB := range map[string]int64{c1: 3072, c2: 1024} {
-				if err := k.hold(t.Context(), group, devices, limitMiB); err != nil {
+				if err := k.setLimits(t.Context(), group, devices, limitMiB); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -390,7 +390,7 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 	t.Run("a program that still runs keeps its limit", func(t *testing.T) {
 		d := newDriver(t)
 		k := newKernel(d, Cgroups{Root: d.root})
-		if err := errors.Join(k.hold(t.Context(), c1, devices, 1024), k.release(t.Context(), c1, devices)); err != nil {
+		if err := errors.Join(k.setLimits(t.Context(), c1, devices, 1024), k.release(t.Context(), c1, devices)); err != nil {
 			t.Fatal(err)
 		}
 		if _, hard, _, _ := d.Get(t.Context(), "GPU-a", filepath.Join(d.root, c1)); hard != 1<<30 {
@@ -411,7 +411,7 @@ func TestANodeIsKernelOnceALimitWasReadBack(t *testing.T) {
 		"what is set is not there":     {func(d *driver) { d.forgets = true }, "reads back as 0"},
 		"the kubelet hands no dmem on": {func(d *driver) { d.unhanded = "kubepods" }, "no limits here"},
 		"no control groups of pods":    {func(d *driver) { _ = os.Rename(filepath.Join(d.root, "kubepods"), filepath.Join(d.root, "other")) }, "kubepods is not below"},
-		"a test that was cut short":    {func(d *driver) { _ = os.Mkdir(filepath.Join(d.root, "kubepods", scratch), 0o755) }, ""},
+		"a test that was cut short":    {func(d *driver) { _ = os.Mkdir(filepath.Join(d.root, "kubepods", testGroup), 0o755) }, ""},
 		"a cgroup root of the kubelet's": {func(d *driver) {
 			_ = os.Mkdir(filepath.Join(d.root, "kubelet.slice"), 0o755)
 			_ = os.Rename(filepath.Join(d.root, "kubepods"), filepath.Join(d.root, "kubelet.slice", "kubelet-kubepods.slice"))
@@ -427,12 +427,12 @@ func TestANodeIsKernelOnceALimitWasReadBack(t *testing.T) {
 				if (inv.Enforcement == gpu.EnforcementKernel) != (tc.says == "") || !strings.Contains(inv.Weaker, tc.says) {
 					t.Errorf("level %s (%s), want %q", inv.Enforcement, inv.Weaker, tc.says)
 				}
-				left, _ := filepath.Glob(filepath.Join(h.driver.root, "*", scratch))
+				left, _ := filepath.Glob(filepath.Join(h.driver.root, "*", testGroup))
 				if len(left) > 0 || len(h.driver.reserved()) > 0 {
 					t.Errorf("the test has left %v, reserved %v", left, h.driver.reserved())
 				}
 				h.driver.change(func() { h.driver.refuses = errors.New("no more") })
-				time.Sleep(retest + 2*interval)
+				time.Sleep(passedTTL + 2*interval)
 				synctest.Wait()
 				if inv, _, _ := n.Inventory(); inv.Enforcement == gpu.EnforcementKernel {
 					t.Error("what was proven once is not proven again")
@@ -499,23 +499,23 @@ func TestATestThatIsCutShortSaysNothingOfTheDriver(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(testPatience) })
+		t.Cleanup(func() { time.Sleep(testTimeout) })
 		probes := h.probes()
 		probes.Driver = timed{h.driver, time.Millisecond}
-		n := NewNode(Auto, interval, h, probes, zap.NewNop())
+		n := NewLevelFilter(Auto, interval, h, probes, zap.NewNop())
 		hold := func(i int) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 			defer cancel()
-			return n.Hold(ctx, fmt.Sprintf("/kubepods/burstable/pod%d/c", i), devices[i%8:i%8+1], 1024)
+			return n.SetLimit(ctx, fmt.Sprintf("/kubepods/burstable/pod%d/c", i), devices[i%8:i%8+1], 1024)
 		}
 		for i := range containers - 1 {
 			if err := hold(i); err != nil {
 				t.Fatal(err)
 			}
 		}
-		n.Update(t.Context(), n.judge)
+		n.Update(t.Context(), n.addLevel)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
-		time.Sleep(retest)
+		time.Sleep(passedTTL)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := n.Ready(ctx, gpu.EnforcementKernel, devices[:1]); err != nil {
@@ -527,7 +527,7 @@ func TestATestThatIsCutShortSaysNothingOfTheDriver(t *testing.T) {
 		if err := hold(containers - 1); err != nil {
 			t.Errorf("a container has no limit while the driver is tested: %v", err)
 		}
-		n.Update(t.Context(), n.judge)
+		n.Update(t.Context(), n.addLevel)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 	})
 }
@@ -539,14 +539,14 @@ func TestALimitThatNobodyWaitedFor(t *testing.T) {
 		false: {}, true: {"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			t.Cleanup(func() { time.Sleep(testPatience) })
+			t.Cleanup(func() { time.Sleep(testTimeout) })
 			h := newHost(t)
 			h.set(func(f *Facts) { f.MPS = errors.New("none") })
-			n := NewNode(Auto, interval, h, h.probes(), zap.NewNop())
+			n := NewLevelFilter(Auto, interval, h, h.probes(), zap.NewNop())
 			hold := func(timeout time.Duration) error {
 				ctx, cancel := context.WithTimeout(t.Context(), timeout)
 				defer cancel()
-				return n.Hold(ctx, "/"+c1, h.facts.Devices, 1024)
+				return n.SetLimit(ctx, "/"+c1, h.facts.Devices, 1024)
 			}
 			n.kernel.driver = late{h.driver}
 			if err := hold(time.Second); err == nil {
@@ -561,7 +561,7 @@ func TestALimitThatNobodyWaitedFor(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			n.Update(t.Context(), n.judge)
+			n.Update(t.Context(), n.addLevel)
 			wantLevel(t, n, gpu.EnforcementKernel, "", "")
 			h.driver.wantReserved(t, want)
 		})
@@ -601,8 +601,8 @@ func TestOneGPUThatIsNotLimited(t *testing.T) {
 					})
 					probes := h.probes()
 					probes.Driver = failing{h.driver, "GPU-b"}
-					n := NewNode(mode, interval, h, probes, zap.NewNop())
-					n.Update(t.Context(), n.judge)
+					n := NewLevelFilter(mode, interval, h, probes, zap.NewNop())
+					n.Update(t.Context(), n.addLevel)
 					inv, _, _ := n.Inventory()
 					if inv.Enforcement != tc.level || !inv.Devices[0].Status.TakesPods() || inv.Devices[1].Status.TakesPods() {
 						t.Errorf("level %s, GPUs %+v", inv.Enforcement, inv.Devices)
@@ -622,14 +622,14 @@ func TestOneGPUThatIsNotLimited(t *testing.T) {
 func TestAGroupThatCannotBeReadKeepsItsReservation(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
-	if err := k.hold(t.Context(), c1, []gpu.Device{{UUID: "GPU-a"}}, 1024); err != nil {
+	if err := k.setLimits(t.Context(), c1, []gpu.Device{{UUID: "GPU-a"}}, 1024); err != nil {
 		t.Fatal(err)
 	}
 	want, pod := d.reserved(), filepath.Join(d.root, filepath.Dir(c1))
 	if err := errors.Join(os.RemoveAll(pod), os.WriteFile(pod, nil, 0o644)); err != nil { // not a directory
 		t.Fatal(err)
 	}
-	if soft, err := k.settle(t.Context(), "GPU-a", pod); err == nil || soft != 1024*mib {
+	if soft, err := k.reconcileSoftLimit(t.Context(), "GPU-a", pod); err == nil || soft != 1024*mib {
 		t.Errorf("reserved %d, %v", soft, err)
 	}
 	d.wantReserved(t, want)

@@ -37,10 +37,10 @@ type Facts struct {
 	Driver  string // version
 	Devices []gpu.Device
 
-	NRI     error // why the container runtime does not call the plugin
-	Cgroups error // why the driver cannot limit the control groups
-	Test    error // why no GPU passed the test of limits
-	Held    error // why a running container, or the last one that was to start, has no limit
+	NRI        error // why the container runtime does not call the plugin
+	Cgroups    error // why the driver cannot limit the control groups
+	Test       error // why no GPU passed the test of limits
+	LimitError error // why a running container, or the last one that was to start, has no limit
 
 	MPS     error // why the MPS daemon limits no clients
 	MPSGPUs []int // indexes of the GPUs on which it limits them; empty if unknown
@@ -58,9 +58,9 @@ type Verdict struct {
 	Unserved, Failed map[gpu.UUID]error // GPUs on which level mps, or kernel, fails while it works on others
 }
 
-// lacks returns the single GPUs that fail a level, and the reason why the node as a whole fails it. A stronger
+// failures returns the single GPUs that fail a level, and the reason why the node as a whole fails it. A stronger
 // level does not include a weaker one, because container settings for one level have no effect at another.
-func (v Verdict) lacks(level gpu.Enforcement) (gpus map[gpu.UUID]error, node error) {
+func (v Verdict) failures(level gpu.Enforcement) (gpus map[gpu.UUID]error, node error) {
 	switch level {
 	case gpu.EnforcementKernel:
 		return v.Failed, v.Kernel
@@ -134,7 +134,7 @@ func (f Facts) kernel() error {
 			return fmt.Errorf("GPU %d (%s) is a MIG instance: the driver limits memory of whole GPUs only", d.Index, d.Model)
 		}
 	}
-	for _, missing := range []error{f.Cgroups, f.NRI, f.Test, f.Held} {
+	for _, missing := range []error{f.Cgroups, f.NRI, f.Test, f.LimitError} {
 		if missing != nil {
 			return missing
 		}

@@ -30,7 +30,7 @@ func TestJudge(t *testing.T) {
 		{"a driver that does not tell", func(f *Facts) { f.Driver = "" }, gpu.EnforcementMPS, `kernel: the driver is "", want 615 or newer`, true},
 		{"control groups of version 1", func(f *Facts) { f.Cgroups = absent("no cgroup v2") }, gpu.EnforcementMPS, "kernel: no cgroup v2", true},
 		{"the driver limits nothing", func(f *Facts) { f.Test = absent("not so") }, gpu.EnforcementMPS, "kernel: not so", true},
-		{"a limit was not set", func(f *Facts) { f.Held = absent("not this one") }, gpu.EnforcementMPS, "kernel: not this one", true},
+		{"a limit was not set", func(f *Facts) { f.LimitError = absent("not this one") }, gpu.EnforcementMPS, "kernel: not this one", true},
 		{"no MPS daemon", func(f *Facts) { f.MPS = absent("it is dead") }, gpu.EnforcementKernel, "", false},
 		{
 			"neither", func(f *Facts) { f.MPS, f.Test = absent("it is dead"), absent("not so") },

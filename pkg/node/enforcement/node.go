@@ -20,16 +20,16 @@ type Probes struct {
 	Cgroups Cgroups
 	Driver  Driver
 	NRI     func() error // returns the reason why the container runtime does not call the plugin, or nil
-	// Late returns an error that names a container without a limit, if the runtime started one without calling
+	// UnlimitedContainer returns an error that names a container without a limit, if the runtime started one without calling
 	// the plugin.
-	Late func() error
+	UnlimitedContainer func() error
 	// MPS returns the indexes of the GPUs on which the MPS daemons limit their clients. An empty list with a
 	// nil error means unknown.
 	MPS func(ctx context.Context, devices []gpu.Device) (gpus []int, err error)
 }
 
-// Node is an inventory stage that adds the enforcement level.
-type Node struct {
+// LevelFilter is an inventory stage that adds the enforcement level.
+type LevelFilter struct {
 	mode     Mode
 	interval time.Duration
 	source   inventory.Upstream
@@ -39,55 +39,55 @@ type Node struct {
 
 	inventory.Stage // adds the level; all GPUs become unhealthy if the configured level does not work
 
-	mu     sync.Mutex // guards the rest
-	held   error      // error of the last container that was to get a limit
-	heldAt time.Time
+	mu         sync.Mutex // guards the rest
+	limitErr   error      // error of the last container that was to get a limit
+	limitErrAt time.Time
 }
 
-// NewNode returns a node that publishes the source's inventory until Run is called.
-func NewNode(mode Mode, interval time.Duration, source inventory.Upstream, probes Probes, log *zap.Logger) *Node {
-	return &Node{
+// NewLevelFilter returns a filter that publishes the source's inventory until Run is called.
+func NewLevelFilter(mode Mode, interval time.Duration, source inventory.Upstream, probes Probes, log *zap.Logger) *LevelFilter {
+	return &LevelFilter{
 		mode: mode, interval: interval, source: source, probes: probes, log: log,
 		kernel: newKernel(probes.Driver, probes.Cgroups), Stage: inventory.NewStage(source),
 	}
 }
 
 const (
-	// forget is the time after which a failed limit no longer counts against the node. The pod may be gone, so
+	// limitErrTTL is the time after which a failed limit no longer counts against the node. The pod may be gone, so
 	// that nobody retries.
-	forget = 5 * time.Minute
-	// patience bounds the wait for the driver to set limits.
-	patience = 5 * time.Second
+	limitErrTTL = 5 * time.Minute
+	// limitTimeout bounds the wait for the driver to set limits.
+	limitTimeout = 5 * time.Second
 )
 
-// lastHeld returns an error if a running container, or the last one that was to start, has no limit.
-func (n *Node) lastHeld() error {
-	if late := n.probes.Late(); late != nil {
+// lastLimitError returns an error if a running container, or the last one that was to start, has no limit.
+func (n *LevelFilter) lastLimitError() error {
+	if late := n.probes.UnlimitedContainer(); late != nil {
 		return late
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.held == nil || time.Since(n.heldAt) > forget {
+	if n.limitErr == nil || time.Since(n.limitErrAt) > limitErrTTL {
 		return nil
 	}
-	return fmt.Errorf("a limit could not be set: %w", n.held)
+	return fmt.Errorf("a limit could not be set: %w", n.limitErr)
 }
 
-// Hold sets a container's limit on each of its GPUs, and reads it back. A failure affects the node: its level
+// SetLimit sets a container's limit on each of its GPUs, and reads it back. A failure affects the node: its level
 // is not kernel while limits cannot be set.
-func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
-	err := n.kernel.hold(ctx, group, devices, limitMiB)
+func (n *LevelFilter) SetLimit(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
+	err := n.kernel.setLimits(ctx, group, devices, limitMiB)
 	if errors.Is(err, errBusy) { // proves nothing
 		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.held, n.heldAt = err, time.Now()
+	n.limitErr, n.limitErrAt = err, time.Now()
 	return err
 }
 
 // Release releases the reservations of a container that ends.
-func (n *Node) Release(ctx context.Context, group string) error {
+func (n *LevelFilter) Release(ctx context.Context, group string) error {
 	inv, _, _ := n.source.Inventory()
 	return n.kernel.release(ctx, group, healthy(inv.Devices))
 }
@@ -98,10 +98,10 @@ func healthy(devices []gpu.Device) []gpu.Device {
 }
 
 // Run updates the level at an interval and when the GPUs change, until the context is done.
-func (n *Node) Run(ctx context.Context) error { return n.Watch(ctx, n.interval, n.judge) }
+func (n *LevelFilter) Run(ctx context.Context) error { return n.Watch(ctx, n.interval, n.addLevel) }
 
-// judge returns the inventory with the node's level.
-func (n *Node) judge(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+// addLevel returns the inventory with the node's level.
+func (n *LevelFilter) addLevel(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	Judge(n.facts(ctx, inv, healthy(inv.Devices))).apply(n.mode, &inv)
 	was, _, _ := n.Inventory()
 	if ctx.Err() != nil {
@@ -124,7 +124,7 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 		inv.MPS = inv.MPS && mode == Auto
 		return
 	}
-	failed, lacks := v.lacks(inv.Enforcement)
+	failed, lacks := v.failures(inv.Enforcement)
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
 		if why := cmp.Or(lacks, failed[d.UUID]); why != nil && d.Status.TakesPods() {
@@ -137,16 +137,16 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 }
 
 // facts reads the node's abilities. It queries the MPS daemons that serve the devices in asked.
-func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device) Facts {
-	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
+func (n *LevelFilter) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device) Facts {
+	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), LimitError: n.lastLimitError()}
 	devices := healthy(inv.Devices)
 	f.MPSGPUs, f.MPS = n.probes.MPS(ctx, asked)
 	if len(devices) == 0 {
 		f.Test = errors.New("no GPU answers")
 	} else if PartitionsMemory(f.Driver) && f.Cgroups == nil {
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, limitTimeout)
 		defer cancel()
-		f.Failed, f.Test = n.kernel.proven(ctx, f.Driver, devices)
+		f.Failed, f.Test = n.kernel.testResult(ctx, f.Driver, devices)
 	}
 	return f
 }
@@ -154,7 +154,7 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device)
 // Ready returns an error if a container must not start now, because the level that it was promised does not
 // hold. It reads the node's abilities anew. Devices lists the GPUs that must have limits, healthy or not; empty
 // means all.
-func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error {
+func (n *LevelFilter) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // needs no check
 	}
@@ -165,8 +165,8 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.D
 	}
 	facts := n.facts(ctx, inv, asked)
 	facts.Devices = judged
-	facts.Held = nil // only a container's start shows whether limits can be set again
-	failed, lacks := Judge(facts).lacks(level)
+	facts.LimitError = nil // only a container's start shows whether limits can be set again
+	failed, lacks := Judge(facts).failures(level)
 	for _, d := range devices {
 		lacks = cmp.Or(lacks, failed[d.UUID])
 	}

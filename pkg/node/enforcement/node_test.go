@@ -50,10 +50,10 @@ func (h *host) probes() Probes {
 		return h.facts
 	}
 	return Probes{
-		Cgroups: Cgroups{Root: h.driver.root},
-		Driver:  h.driver,
-		NRI:     func() error { return read().NRI },
-		Late:    func() error { return read().Held },
+		Cgroups:            Cgroups{Root: h.driver.root},
+		Driver:             h.driver,
+		NRI:                func() error { return read().NRI },
+		UnlimitedContainer: func() error { return read().LimitError },
 		MPS: func(context.Context, []gpu.Device) ([]int, error) {
 			f := read()
 			return f.MPSGPUs, f.MPS
@@ -77,9 +77,9 @@ func (h *host) plug(change func(*Facts)) {
 }
 
 // run runs a node on a host in a synctest bubble until the test ends.
-func run(t *testing.T, mode Mode, h *host) *Node {
+func run(t *testing.T, mode Mode, h *host) *LevelFilter {
 	t.Helper()
-	n := NewNode(mode, interval, h, h.probes(), zap.NewNop())
+	n := NewLevelFilter(mode, interval, h, h.probes(), zap.NewNop())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- n.Run(ctx) }()
@@ -93,7 +93,7 @@ func run(t *testing.T, mode Mode, h *host) *Node {
 	return n
 }
 
-func wantLevel(t *testing.T, n *Node, level gpu.Enforcement, weaker, unhealthy string) {
+func wantLevel(t *testing.T, n *LevelFilter, level gpu.Enforcement, weaker, unhealthy string) {
 	t.Helper()
 	inv, _, _ := n.Inventory()
 	if inv.Enforcement != level || inv.Weaker != weaker {
@@ -153,13 +153,13 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 func TestAContainerThatRunsWithoutItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
-		h.set(func(f *Facts) { f.Held = errors.New("container ns/p/main runs without its limit") })
+		h.set(func(f *Facts) { f.LimitError = errors.New("container ns/p/main runs without its limit") })
 		n := run(t, Auto, h)
 		wantLevel(t, n, gpu.EnforcementMPS, "kernel: container ns/p/main runs without its limit", "")
 		if err := n.Ready(t.Context(), gpu.EnforcementKernel, nil); err != nil {
 			t.Errorf("another container does not start: %v", err)
 		}
-		h.set(func(f *Facts) { f.Held = nil })
+		h.set(func(f *Facts) { f.LimitError = nil })
 		time.Sleep(interval)
 		synctest.Wait()
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
@@ -223,7 +223,7 @@ func TestWhoLimitsAContainerIsAsked(t *testing.T) {
 			}
 			return limited, nil
 		}
-		n := NewNode(Auto, interval, h, p, zap.NewNop())
+		n := NewLevelFilter(Auto, interval, h, p, zap.NewNop())
 		if err := n.Ready(t.Context(), gpu.EnforcementMPS, []gpu.Device{bad}); err == nil {
 			t.Error("a container may start whose daemon has ended, on a GPU that is not healthy")
 		}
@@ -236,7 +236,7 @@ func TestWhoLimitsAContainerIsAsked(t *testing.T) {
 // TestReadyWithoutDevicesIsAboutAll verifies that without devices, all GPUs of the node must fulfill the level.
 func TestReadyWithoutDevicesIsAboutAll(t *testing.T) {
 	h := newHost(t)
-	n := NewNode(Auto, interval, h, h.probes(), zap.NewNop())
+	n := NewLevelFilter(Auto, interval, h, h.probes(), zap.NewNop())
 	if err := n.Ready(t.Context(), gpu.EnforcementMPS, nil); err != nil {
 		t.Errorf("all GPUs can have limits: %v", err)
 	}

@@ -73,7 +73,7 @@ func Check(ctx context.Context, dir string, devices []gpu.Device) (limited []int
 
 // CheckAll returns an error that lists the node's daemons that do not limit their clients.
 func CheckAll(ctx context.Context, dir string) error {
-	return each(dir, func(c *Client) error {
+	return forEachClient(dir, func(c *Client) error {
 		_, err := c.Check(ctx)
 		return err
 	})
@@ -83,7 +83,7 @@ func CheckAll(ctx context.Context, dir string) error {
 // that did not answer; their servers are missing from the result.
 func Servers(ctx context.Context, dir string) (map[int]bool, error) {
 	out := make(map[int]bool)
-	err := each(dir, func(c *Client) error {
+	err := forEachClient(dir, func(c *Client) error {
 		s, err := c.Status(ctx)
 		if errors.Is(err, errNoSupervisor) || errors.Is(err, errSupervisorEnded) {
 			return nil
@@ -96,9 +96,9 @@ func Servers(ctx context.Context, dir string) (map[int]bool, error) {
 	return out, err
 }
 
-// each calls f with a client for each supervisor socket of the node, and joins the errors. If the node has no
+// forEachClient calls f with a client for each supervisor socket of the node, and joins the errors. If the node has no
 // socket, each uses a client for the supervisor of whole GPUs.
-func each(dir string, f func(*Client) error) error {
+func forEachClient(dir string, f func(*Client) error) error {
 	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well-formed
 	whole := filepath.Join(dir, statusSocket)
 	if _, err := os.Stat(whole); err == nil || len(sockets) == 0 {

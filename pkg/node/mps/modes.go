@@ -39,7 +39,7 @@ func (e exclusive) set() error {
 	if err != nil {
 		return fmt.Errorf("read the compute modes: %w", err)
 	}
-	found, err := e.found()
+	found, err := e.readFound()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the compute modes: %w", err)
 	}
@@ -59,7 +59,7 @@ func (e exclusive) set() error {
 // restore resets the GPUs to their original modes, if set changed them. It skips GPUs that are gone or now in
 // MIG mode, because they have no compute mode.
 func (e exclusive) restore() error {
-	found, err := e.found()
+	found, err := e.readFound()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (e exclusive) restore() error {
 	return os.Remove(e.file)
 }
 
-func (e exclusive) found() (found map[string]int, err error) {
+func (e exclusive) readFound() (found map[string]int, err error) {
 	data, err := os.ReadFile(e.file)
 	if err != nil {
 		return nil, err

@@ -68,8 +68,8 @@ const maxBackoff = time.Minute
 // backoff is the pause between two daemons. It doubles while they end early.
 type backoff struct{ first, next time.Duration }
 
-// after returns the pause after a daemon that ran for the given time.
-func (b *backoff) after(lived time.Duration) time.Duration {
+// nextDelay returns the pause after a daemon that ran for the given time.
+func (b *backoff) nextDelay(lived time.Duration) time.Duration {
 	if b.next == 0 || lived >= maxBackoff {
 		b.next = b.first
 	}

@@ -144,7 +144,7 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause.after(time.Since(begin))):
+		case <-time.After(pause.nextDelay(time.Since(begin))):
 			s.update(func(st *Status) { st.Restarts++ })
 		}
 	}
@@ -248,7 +248,7 @@ func (s *Supervisor) daemon(ctx context.Context) error {
 	if ctx.Err() != nil {
 		s.drain(life, exited)
 	}
-	s.end(life, cmd, exited)
+	s.stopDaemon(life, cmd, exited)
 	return err
 }
 
@@ -290,7 +290,7 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	var proof proof
 	var swept time.Time
 	for {
-		err := s.ask(ctx, set)
+		err := s.checkDaemon(ctx, set)
 		if err == nil && !set {
 			err = s.apply(ctx, c)
 			set = err == nil
@@ -360,11 +360,11 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 
 var errUnreachable = errors.New("the daemon answers, but not through the read-only pipe directory that clients have")
 
-// ask returns an error if the daemon does not work for clients. Clients cannot write to the pipe directory, but
+// checkDaemon returns an error if the daemon does not work for clients. Clients cannot write to the pipe directory, but
 // NVIDIA's tool may need to. If the tool has never worked through the clients' directory with this daemon, the
 // supervisor uses its own directory from then on, and the limit probe shows whether clients can connect
 // (prove). Known reports whether the daemon has answered before.
-func (s *Supervisor) ask(ctx context.Context, known bool) error {
+func (s *Supervisor) checkDaemon(ctx context.Context, known bool) error {
 	if s.direct {
 		return s.control().check(ctx)
 	}
@@ -507,8 +507,8 @@ func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	}
 }
 
-// end asks the daemon to quit, and kills it after Config.Quit.
-func (s *Supervisor) end(ctx context.Context, cmd *exec.Cmd, exited <-chan error) {
+// stopDaemon asks the daemon to quit, and kills it after Config.Quit.
+func (s *Supervisor) stopDaemon(ctx context.Context, cmd *exec.Cmd, exited <-chan error) {
 	if err := s.control().quit(ctx); err != nil {
 		s.log.Warn("MPS daemon does not quit", zap.Error(err))
 	}

@@ -635,7 +635,7 @@ func TestBackoff(t *testing.T) {
 		{0, time.Second}, {0, 2 * time.Second}, {30 * time.Second, 4 * time.Second}, {0, 8 * time.Second}, {0, 16 * time.Second}, {0, 32 * time.Second},
 		{0, time.Minute}, {0, time.Minute}, {time.Hour, time.Second}, {0, 2 * time.Second},
 	} {
-		if got := b.after(tc.lived); got != tc.want {
+		if got := b.nextDelay(tc.lived); got != tc.want {
 			t.Errorf("pause %d is %s, want %s", i, got, tc.want)
 		}
 	}

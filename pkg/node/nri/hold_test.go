@@ -15,20 +15,20 @@ import (
 func TestHoldReportsWhetherContainersWait(t *testing.T) {
 	c := &fakeContainers{fail: errors.New("busy")}
 	p := New("", c, zap.NewNop())
-	if p.hold(t.Context(), nil) {
+	if p.setWaitingLimits(t.Context(), nil) {
 		t.Error("a container waits, and none runs")
 	}
 	p.waiting = []waiting{{pod: sandbox, container: container()}}
-	if !p.hold(t.Context(), nil) {
+	if !p.setWaitingLimits(t.Context(), nil) {
 		t.Error("no container waits, although its limit could not be set")
 	}
 	closed := make(chan struct{})
 	close(closed)
-	if asked := len(c.asked); !p.hold(t.Context(), closed) || len(c.asked) != asked {
+	if asked := len(c.asked); !p.setWaitingLimits(t.Context(), closed) || len(c.asked) != asked {
 		t.Errorf("after the connection was lost: calls %v", c.asked[asked:])
 	}
 	c.fail = nil
-	if p.hold(t.Context(), nil) || len(p.waiting) != 0 {
+	if p.setWaitingLimits(t.Context(), nil) || len(p.waiting) != 0 {
 		t.Error("a container waits that has its limit")
 	}
 }

@@ -26,18 +26,18 @@ const (
 
 	minRetry = time.Second
 	maxRetry = 30 * time.Second
-	// holdRetry is the pause before another attempt to set a running container's limit.
-	holdRetry = 10 * time.Second
+	// limitRetryInterval is the pause before another attempt to set a running container's limit.
+	limitRetryInterval = 10 * time.Second
 )
 
-// given is a variable in the environment of each container with a grant.
-const given = "GPUMEM_GPU_UUID"
+// uuidVariable is a variable in the environment of each container with a grant.
+const uuidVariable = "GPUMEM_GPU_UUID"
 
-// visible is the variable that selects a container's GPUs in NVIDIA's runtime. The value noGPU hides all of
+// visible is the variable that selects a container's GPUs in NVIDIA's runtime. The value noGPUValue hides all of
 // them.
 const (
-	visible = "NVIDIA_VISIBLE_DEVICES"
-	noGPU   = "void"
+	visible    = "NVIDIA_VISIBLE_DEVICES"
+	noGPUValue = "void"
 )
 
 // Containers provides the grants of containers. Given is a container's environment, with the first value of
@@ -46,10 +46,10 @@ type Containers interface {
 	// Environment returns the variables of a container. They are empty for a container without a grant in a pod
 	// with GPU memory. It returns ok == false if the grant is unknown.
 	Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error)
-	// Holds reports whether any container of a pod has a grant of GPU memory.
-	Holds(ctx context.Context, namespace, pod string) bool
-	// Hold ensures the limit of a container, which runs in the given control group.
-	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error
+	// HoldsMemory reports whether any container of a pod has a grant of GPU memory.
+	HoldsMemory(ctx context.Context, namespace, pod string) bool
+	// SetLimit ensures the limit of a container, which runs in the given control group.
+	SetLimit(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error
 	// Release releases the reservations of a container that has ended.
 	Release(ctx context.Context, cgroupsPath string, given map[string]string) error
 }
@@ -86,9 +86,9 @@ func (p *Plugin) Connected() error {
 	return p.missing
 }
 
-// Late returns an error that names a running container that started while the plugin was disconnected, and has
+// UnlimitedContainer returns an error that names a running container that started while the plugin was disconnected, and has
 // no confirmed limit yet. It returns nil if there is none.
-func (p *Plugin) Late() error {
+func (p *Plugin) UnlimitedContainer() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.waiting) == 0 {
@@ -101,8 +101,8 @@ func (p *Plugin) Late() error {
 	return fmt.Errorf("container %s runs, and it is not known yet whether it has its limit", nameOf(w.pod, w.container))
 }
 
-// settle stores the reason why the runtime does not call the plugin, and logs a change.
-func (p *Plugin) settle(missing error) {
+// recordOutcome stores the reason why the runtime does not call the plugin, and logs a change.
+func (p *Plugin) recordOutcome(missing error) {
 	p.mu.Lock()
 	was := p.missing
 	p.missing = missing
@@ -126,7 +126,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 			stop()
 			err = errors.New("the connection was lost")
 		}
-		p.settle(fmt.Errorf("NRI at %s: %w", p.socket, err))
+		p.recordOutcome(fmt.Errorf("NRI at %s: %w", p.socket, err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(retry):
@@ -140,9 +140,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 // context is done.
 func (p *Plugin) catchUp(ctx context.Context, closed <-chan struct{}) {
 	for {
-		var again <-chan time.Time
-		if p.hold(ctx, closed) {
-			again = time.After(holdRetry)
+		var retry <-chan time.Time
+		if p.setWaitingLimits(ctx, closed) {
+			retry = time.After(limitRetryInterval)
 		}
 		select {
 		case <-ctx.Done():
@@ -150,13 +150,13 @@ func (p *Plugin) catchUp(ctx context.Context, closed <-chan struct{}) {
 		case <-closed:
 			return
 		case <-p.behind:
-		case <-again:
+		case <-retry:
 		}
 	}
 }
 
-// hold sets the limits of waiting containers, and reports whether some still wait.
-func (p *Plugin) hold(ctx context.Context, closed <-chan struct{}) bool {
+// setWaitingLimits sets the limits of waiting containers, and reports whether some still wait.
+func (p *Plugin) setWaitingLimits(ctx context.Context, closed <-chan struct{}) bool {
 	p.mu.Lock()
 	now := slices.Clone(p.waiting)
 	p.mu.Unlock()
@@ -166,15 +166,15 @@ func (p *Plugin) hold(ctx context.Context, closed <-chan struct{}) bool {
 			return true
 		default:
 		}
-		p.answered(w, p.limit(ctx, w.pod, w.container))
+		p.recordLimit(w, p.limit(ctx, w.pod, w.container))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.waiting) > 0
 }
 
-// answered records the outcome of an attempt for a waiting container, unless it has ended meanwhile.
-func (p *Plugin) answered(w waiting, err error) {
+// recordLimit records the outcome of an attempt for a waiting container, unless it has ended meanwhile.
+func (p *Plugin) recordLimit(w waiting, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.waiting, func(one waiting) bool { return one.container == w.container })
@@ -192,11 +192,11 @@ func (p *Plugin) answered(w waiting, err error) {
 
 // connect registers the plugin with the runtime. The channel is closed with the connection.
 func (p *Plugin) connect(ctx context.Context) (closed <-chan struct{}, stop func(), err error) {
-	gone := make(chan struct{})
+	disconnected := make(chan struct{})
 	var once sync.Once
 	s, err := stub.New(p,
 		stub.WithPluginName(pluginName), stub.WithPluginIdx(index), stub.WithSocketPath(p.socket),
-		stub.WithOnClose(func() { once.Do(func() { close(gone) }) }),
+		stub.WithOnClose(func() { once.Do(func() { close(disconnected) }) }),
 		stub.WithLogger(logger{p.log.Sugar()}),
 	)
 	if err != nil {
@@ -205,7 +205,7 @@ func (p *Plugin) connect(ctx context.Context) (closed <-chan struct{}, stop func
 	if err := s.Start(ctx); err != nil {
 		return nil, nil, err
 	}
-	return gone, s.Stop, nil
+	return disconnected, s.Stop, nil
 }
 
 // CreateContainer implements stub.CreateContainerInterface.
@@ -214,12 +214,12 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 	defer cancel()
 	name := nameOf(pod, container)
 	if !ours(container) {
-		if !seesGPUs(container.GetEnv()) || !p.containers.Holds(ctx, pod.GetNamespace(), pod.GetName()) {
+		if !seesGPUs(container.GetEnv()) || !p.containers.HoldsMemory(ctx, pod.GetNamespace(), pod.GetName()) {
 			return nil, nil, nil
 		}
-		return p.adjusted(name, only(container.GetEnv(), visible), map[string]string{visible: noGPU})
+		return p.adjusted(name, settingsOf(container.GetEnv(), visible), map[string]string{visible: noGPUValue})
 	}
-	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), givenTo(container))
+	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), environmentOf(container))
 	if err != nil {
 		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
 		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
@@ -235,8 +235,8 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 }
 
 // adjusted returns the answer to CreateContainer: the adjustment from adjust, or its error.
-func (p *Plugin) adjusted(name string, has []string, env map[string]string) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	adjustment, err := adjust(has, env)
+func (p *Plugin) adjusted(name string, current []string, env map[string]string) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	adjustment, err := adjust(current, env)
 	if err != nil {
 		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
 		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
@@ -246,14 +246,14 @@ func (p *Plugin) adjusted(name string, has []string, env map[string]string) (*ap
 
 // adjust returns the changes to the reserved variables of a container, or an error that names the variables
 // that the runtime cannot change.
-func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, error) {
-	is := valuesOf(has)
+func adjust(current []string, env map[string]string) (*api.ContainerAdjustment, error) {
+	values := valuesOf(current)
 	var own []string
 	adjustment := &api.ContainerAdjustment{}
-	for _, name := range slices.Sorted(maps.Keys(is)) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		want, wanted := env[name]
-		differs := slices.ContainsFunc(is[name], func(value string) bool { return value != want })
-		if Reserved(name) && (!wanted || differs && len(is[name]) > 1) {
+		differs := slices.ContainsFunc(values[name], func(value string) bool { return value != want })
+		if Reserved(name) && (!wanted || differs && len(values[name]) > 1) {
 			own = append(own, name)
 		}
 	}
@@ -261,29 +261,29 @@ func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, erro
 		return nil, fmt.Errorf("sets %s, which gpumem sets: remove it from the pod, and from the ConfigMaps and Secrets in its envFrom", strings.Join(own, ", "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if values := is[name]; Reserved(name) && (len(values) == 0 || values[0] != env[name]) {
+		if values := values[name]; Reserved(name) && (len(values) == 0 || values[0] != env[name]) {
 			adjustment.AddEnv(name, env[name])
 		}
 	}
-	resolveNames(adjustment, is, env)
+	resolveNames(adjustment, values, env)
 	return adjustment, nil
 }
 
 // valuesOf returns the values of each variable, in order.
 func valuesOf(env []string) map[string][]string {
-	is := make(map[string][]string)
+	values := make(map[string][]string)
 	for _, variable := range env {
 		name, value, _ := strings.Cut(variable, "=")
-		is[name] = append(is[name], value)
+		values[name] = append(values[name], value)
 	}
-	return is
+	return values
 }
 
 // resolveNames handles settings that the pod or the image sets by a second name. Env has gpumem's values; nil
 // means that they are unknown.
-func resolveNames(adjustment *api.ContainerAdjustment, is map[string][]string, env map[string]string) {
+func resolveNames(adjustment *api.ContainerAdjustment, values map[string][]string, env map[string]string) {
 	ours, first := make(map[string]string), make(map[string]string)
-	for name, values := range is {
+	for name, values := range values {
 		first[name] = values[0]
 		if len(values) == 1 && (env == nil || values[0] == env[name]) { // otherwise the container also sets it
 			ours[name] = values[0]
@@ -315,7 +315,7 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, contai
 func (p *Plugin) limit(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	return p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), givenTo(container))
+	return p.containers.SetLimit(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), environmentOf(container))
 }
 
 // StopContainer implements stub.StopContainerInterface. The container's program has ended, and the runtime is
@@ -329,7 +329,7 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, contain
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	if err := p.containers.Release(ctx, container.GetLinux().GetCgroupsPath(), givenTo(container)); err != nil {
+	if err := p.containers.Release(ctx, container.GetLinux().GetCgroupsPath(), environmentOf(container)); err != nil {
 		p.log.Warn("memory reserved for a container was not released", zap.String("container", nameOf(pod, container)), zap.Error(err))
 	}
 	return nil, nil
@@ -348,7 +348,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 	p.mu.Lock()
 	p.waiting = found
 	p.mu.Unlock()
-	p.settle(nil) // only now are the waiting containers known
+	p.recordOutcome(nil) // only now are the waiting containers known
 	select {
 	case p.behind <- struct{}{}:
 	default:
@@ -369,18 +369,18 @@ func serviceLink(name string) bool {
 }
 
 func ours(container *api.Container) bool {
-	return slices.ContainsFunc(container.GetEnv(), func(s string) bool { return strings.HasPrefix(s, given+"=") })
+	return slices.ContainsFunc(container.GetEnv(), func(s string) bool { return strings.HasPrefix(s, uuidVariable+"=") })
 }
 
 // seesGPUs reports whether NVIDIA's runtime would show any GPU to a container.
 func seesGPUs(env []string) bool {
-	return slices.ContainsFunc(only(env, visible), func(s string) bool {
-		return !slices.Contains([]string{visible + "=", visible + "=" + noGPU, visible + "=none"}, s)
+	return slices.ContainsFunc(settingsOf(env, visible), func(s string) bool {
+		return !slices.Contains([]string{visible + "=", visible + "=" + noGPUValue, visible + "=none"}, s)
 	})
 }
 
-// only returns the settings of one variable, as NAME=VALUE.
-func only(env []string, name string) (values []string) {
+// settingsOf returns the settings of one variable, as NAME=VALUE.
+func settingsOf(env []string, name string) (values []string) {
 	for _, s := range env {
 		if strings.HasPrefix(s, name+"=") {
 			values = append(values, s)
@@ -389,9 +389,9 @@ func only(env []string, name string) (values []string) {
 	return values
 }
 
-// givenTo returns the environment of a container, with the first value of each variable, which is the
+// environmentOf returns the environment of a container, with the first value of each variable, which is the
 // kubelet's.
-func givenTo(container *api.Container) map[string]string {
+func environmentOf(container *api.Container) map[string]string {
 	env := container.GetEnv()
 	given := make(map[string]string, len(env))
 	for _, variable := range slices.Backward(env) {

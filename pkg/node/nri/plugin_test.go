@@ -23,7 +23,7 @@ type fakeContainers struct {
 	asked []string
 }
 
-func (c *fakeContainers) Holds(_ context.Context, namespace, pod string) bool {
+func (c *fakeContainers) HoldsMemory(_ context.Context, namespace, pod string) bool {
 	c.asked = append(c.asked, "grants of "+namespace+"/"+pod)
 	return c.holds
 }
@@ -33,7 +33,7 @@ func (c *fakeContainers) Environment(_ context.Context, namespace, pod, containe
 	return c.env, c.env != nil, c.fail
 }
 
-func (c *fakeContainers) Hold(_ context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
+func (c *fakeContainers) SetLimit(_ context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
 	c.asked = append(c.asked, strings.TrimSpace("limit of "+namespace+"/"+pod+"/"+container+" in "+cgroupsPath+" "+given["GPUMEM_ENFORCEMENT"]))
 	return c.fail
 }
@@ -255,7 +255,7 @@ type slow struct {
 	held  map[string]int
 }
 
-func (s *slow) Hold(ctx context.Context, _, _, _, cgroupsPath string, _ map[string]string) error {
+func (s *slow) SetLimit(ctx context.Context, _, _, _, cgroupsPath string, _ map[string]string) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -277,7 +277,7 @@ func (s *slow) change(f func()) {
 }
 
 // TestContainersThatRanBefore verifies that all containers that started while the plugin was disconnected get
-// their limits, however long that takes. Until then, Late returns one without a limit.
+// their limits, however long that takes. Until then, UnlimitedContainer returns one without a limit.
 func TestContainersThatRanBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := &slow{fails: map[string]bool{"/kubepods/podp/c2": true, "/kubepods/podp/c3": true}, held: make(map[string]int)}
@@ -289,7 +289,7 @@ func TestContainersThatRanBefore(t *testing.T) {
 			p.catchUp(ctx, make(chan struct{}))
 		}()
 		synctest.Wait()
-		if err := p.Late(); err != nil {
+		if err := p.UnlimitedContainer(); err != nil {
 			t.Errorf("no container runs: %v", err)
 		}
 		begin := time.Now()
@@ -303,7 +303,7 @@ func TestContainersThatRanBefore(t *testing.T) {
 		}
 		wantLate := func(says string) {
 			t.Helper()
-			if err := p.Late(); err == nil || !strings.Contains(err.Error(), says) {
+			if err := p.UnlimitedContainer(); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("%v, want %q", err, says)
 			}
 		}
@@ -315,9 +315,9 @@ func TestContainersThatRanBefore(t *testing.T) {
 		if _, err := p.StopContainer(t.Context(), sandbox, stopping); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(holdRetry + time.Second)
+		time.Sleep(limitRetryInterval + time.Second)
 		synctest.Wait()
-		if err := p.Late(); err != nil {
+		if err := p.UnlimitedContainer(); err != nil {
 			t.Errorf("all have their limits: %v", err)
 		}
 		cancel()

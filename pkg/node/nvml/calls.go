@@ -41,14 +41,14 @@ func (c calls) anyHanging(names ...string) bool {
 	return false
 }
 
-// late reports whether the named call has returned, but only after its caller had stopped waiting.
-func (c calls) late(name string) bool {
+// isOverdue reports whether the named call has returned, but only after its caller had stopped waiting.
+func (c calls) isOverdue(name string) bool {
 	p := c.pending[name]
 	return p != nil && p.returned()
 }
 
-// begin starts a call. If the last call of the same name is still pending, it returns that one instead.
-func begin[T any](c calls, name string, f func() T) *pending {
+// startCall starts a call. If the last call of the same name is still pending, it returns that one instead.
+func startCall[T any](c calls, name string, f func() T) *pending {
 	if p := c.pending[name]; p != nil {
 		return p
 	}
@@ -61,8 +61,8 @@ func begin[T any](c calls, name string, f func() T) *pending {
 	return p
 }
 
-// take returns and removes the answer of a call that has returned. The next call of the same name starts anew.
-func take[T any](c calls, name string) (answer T, ok bool) {
+// takeAnswer returns and removes the answer of a call that has returned. The next call of the same name starts anew.
+func takeAnswer[T any](c calls, name string) (answer T, ok bool) {
 	p := c.pending[name]
 	if p == nil || !p.returned() {
 		return answer, false
@@ -74,7 +74,7 @@ func take[T any](c calls, name string) (answer T, ok bool) {
 
 // renew makes a call. If the call does not return in time, renew returns the late answer of the previous one.
 func renew[T any](ctx context.Context, c calls, name string, f func() T) (answer T, ok bool) {
-	late, ok := take[T](c, name)
+	late, ok := takeAnswer[T](c, name)
 	if now, ok := call(ctx, c, name, f); ok {
 		return now, true
 	}
@@ -83,7 +83,7 @@ func renew[T any](ctx context.Context, c calls, name string, f func() T) (answer
 
 // call makes a call, or continues to wait for a pending one, until the timeout or until the context is done.
 func call[T any](ctx context.Context, c calls, name string, f func() T) (answer T, ok bool) {
-	p := begin(c, name, f)
+	p := startCall(c, name, f)
 	timer := time.NewTimer(c.timeout)
 	defer timer.Stop()
 	select {
@@ -91,7 +91,7 @@ func call[T any](ctx context.Context, c calls, name string, f func() T) (answer 
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return take[T](c, name)
+	return takeAnswer[T](c, name)
 }
 
 // ErrSlow reports that NVML did not answer in time. It may still answer.
@@ -112,8 +112,8 @@ func NewBounded(timeout time.Duration) *Bounded {
 // Ask returns the late answer of the previous call, or ErrSlow. It returns ErrSlow early if the context is done.
 func Ask[T any](ctx context.Context, b *Bounded, name string, f func() T) (T, error) {
 	b.mu.Lock()
-	late, isLate := take[T](b.calls, name)
-	p := begin(b.calls, name, f)
+	late, isLate := takeAnswer[T](b.calls, name)
+	p := startCall(b.calls, name, f)
 	b.mu.Unlock()
 	if answer, ok := await[T](ctx, b, name, p); ok {
 		return answer, nil
@@ -131,7 +131,7 @@ func Do(ctx context.Context, b *Bounded, name string, f func() error) error {
 	for {
 		b.mu.Lock()
 		earlier := b.calls.pending[name]
-		p := begin(b.calls, name, func() outcome { return outcome{f()} })
+		p := startCall(b.calls, name, func() outcome { return outcome{f()} })
 		b.mu.Unlock()
 		done, ok := await[outcome](ctx, b, name, p)
 		if !ok {

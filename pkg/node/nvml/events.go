@@ -67,10 +67,10 @@ func xidEvent(xid uint64) (reason string, reset bool) {
 
 // watcher waits for NVML's events in a separate goroutine, because the wait blocks in C.
 type watcher struct {
-	events chan event // closed when the watcher ends
-	done   chan struct{}
-	quit   chan struct{}
-	of     map[nvml.Device][]source
+	events  chan event // closed when the watcher ends
+	done    chan struct{}
+	quit    chan struct{}
+	sources map[nvml.Device][]source
 }
 
 // source is a possible origin of an event on a GPU's handle: the GPU, or one of its MIG instances.
@@ -82,7 +82,7 @@ type source struct {
 // wholeGPU is the instance ID in events that concern the whole GPU (NVML, nvmlEventData_t).
 const wholeGPU = 0xFFFFFFFF
 
-func (w *watcher) ended() bool {
+func (w *watcher) hasEnded() bool {
 	select {
 	case <-w.done:
 		return true
@@ -93,25 +93,25 @@ func (w *watcher) ended() bool {
 
 // watch ensures that a watcher runs for all GPUs that answered.
 func (p *Prober) watch(s *session, readings []reading) {
-	of := make(map[nvml.Device][]source)
+	sources := make(map[nvml.Device][]source)
 	for _, r := range readings {
 		if r.failed == "" && r.instance == nil && !r.mig {
-			of[r.handle] = []source{{r.device.UUID, wholeGPU}}
+			sources[r.handle] = []source{{r.device.UUID, wholeGPU}}
 		}
 		for _, i := range r.instances {
 			if i.failed == "" {
-				of[r.handle] = append(of[r.handle], source{i.device.UUID, i.instance.id})
+				sources[r.handle] = append(sources[r.handle], source{i.device.UUID, i.instance.id})
 			}
 		}
 	}
-	if p.watcher != nil && !p.watcher.ended() && maps.EqualFunc(p.watcher.of, of, slices.Equal) {
+	if p.watcher != nil && !p.watcher.hasEnded() && maps.EqualFunc(p.watcher.sources, sources, slices.Equal) {
 		return
 	}
 	p.unwatch()
-	if len(of) == 0 || p.calls.anyHanging("events") {
+	if len(sources) == 0 || p.calls.anyHanging("events") {
 		return
 	}
-	w := &watcher{events: make(chan event), done: make(chan struct{}), quit: make(chan struct{}), of: of}
+	w := &watcher{events: make(chan event), done: make(chan struct{}), quit: make(chan struct{}), sources: sources}
 	p.watcher = w
 	go func() {
 		defer close(w.done)
@@ -143,9 +143,9 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 		return
 	}
 	defer func() { _ = set.Free() }() // the session ends in any case
-	for handle, of := range w.of {
+	for handle, sources := range w.sources {
 		if ret := handle.RegisterEvents(supported(handle), set); ret != nvml.SUCCESS {
-			log.Debug("no events from GPU", zap.Any("devices", devices(of, wholeGPU)), zap.String("reason", ret.Error()))
+			log.Debug("no events from GPU", zap.Any("devices", devices(sources, wholeGPU)), zap.String("reason", ret.Error()))
 		}
 	}
 	for {
@@ -161,15 +161,15 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 			w.send(event{probe: true})
 			return
 		case e.EventType == nvml.EventTypeDoubleBitEccError:
-			w.tell(e, "double-bit ECC error", false)
+			w.sendEvent(e, "double-bit ECC error", false)
 		case e.EventType != nvml.EventTypeXidCriticalError:
 		case e.EventData == recoveryActionChanged:
 			w.send(event{probe: true})
 		case slices.Contains(ignore, e.EventData), slices.Contains(applicationXIDs(), e.EventData):
-			log.Info("XID of a program", zap.Any("devices", devices(w.of[e.Device], e.GpuInstanceId)), zap.Uint64("xid", e.EventData))
+			log.Info("XID of a program", zap.Any("devices", devices(w.sources[e.Device], e.GpuInstanceId)), zap.Uint64("xid", e.EventData))
 		default:
 			reason, reset := xidEvent(e.EventData)
-			w.tell(e, reason, reset)
+			w.sendEvent(e, reason, reset)
 		}
 	}
 }
@@ -182,13 +182,13 @@ func supported(handle nvml.Device) uint64 {
 	return nvml.EventTypeXidCriticalError
 }
 
-// tell sends an event for the devices of e. For an unknown GPU or instance it requests a probe instead.
-func (w *watcher) tell(e nvml.EventData, reason string, reset bool) {
+// sendEvent sends an event for the devices of e. For an unknown GPU or instance it requests a probe instead.
+func (w *watcher) sendEvent(e nvml.EventData, reason string, reset bool) {
 	instance := e.GpuInstanceId
 	if reset {
 		instance = wholeGPU // a reset ends all instances
 	}
-	if ids := devices(w.of[e.Device], instance); len(ids) > 0 {
+	if ids := devices(w.sources[e.Device], instance); len(ids) > 0 {
 		w.send(event{uuids: ids, reason: reason, reset: reset})
 		return
 	}
@@ -196,8 +196,8 @@ func (w *watcher) tell(e nvml.EventData, reason string, reset bool) {
 }
 
 // devices returns the UUIDs that an event concerns: all sources of its GPU, or the MIG instance that it names.
-func devices(of []source, id uint32) (out []gpu.UUID) {
-	for _, s := range of {
+func devices(sources []source, id uint32) (out []gpu.UUID) {
+	for _, s := range sources {
 		if id == wholeGPU || s.id == wholeGPU || s.id == id {
 			out = append(out, s.uuid)
 		}

@@ -21,12 +21,12 @@ var errOld = errors.New("the driver's NVML has no limits of memory")
 // returns. An abandoned call may still take effect; package enforcement reverts it.
 type Limits struct {
 	open func() (nvml.Interface, string)
-	turn chan struct{} // held during a call; only one runs at a time
+	lock chan struct{} // held during a call; only one runs at a time
 }
 
 // NewLimits returns a Limits that opens the library for each call.
 func NewLimits(open func() (nvml.Interface, string)) *Limits {
-	return &Limits{open: open, turn: make(chan struct{}, 1)}
+	return &Limits{open: open, lock: make(chan struct{}, 1)}
 }
 
 // Set sets a control group's soft and hard limits on one GPU, in bytes. Dir is the full path of the group's
@@ -57,7 +57,7 @@ func (l *Limits) call(ctx context.Context, symbol string, id gpu.UUID, dir strin
 	}
 	answered := make(chan answer, 1)
 	select {
-	case l.turn <- struct{}{}:
+	case l.lock <- struct{}{}:
 		go func() {
 			var a answer
 			a.err = inSession(l.open, func(s *session) (err error) {
@@ -65,7 +65,7 @@ func (l *Limits) call(ctx context.Context, symbol string, id gpu.UUID, dir strin
 				return err
 			})
 			answered <- a
-			<-l.turn
+			<-l.lock
 		}()
 	case <-ctx.Done():
 	}

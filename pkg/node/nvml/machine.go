@@ -25,9 +25,9 @@ func NewMachine(open func() (nvml.Interface, string), timeout time.Duration) *Ma
 	return &Machine{open: open, calls: NewBounded(timeout)}
 }
 
-// each calls f for every GPU, and collects errors of single GPUs in failed. A failing GPU does not stop the
+// forEachGPU calls f for every GPU, and collects errors of single GPUs in failed. A failing GPU does not stop the
 // others.
-func (m *Machine) each(f func(s *session, index int, handle nvml.Device) error) (failed []error, err error) {
+func (m *Machine) forEachGPU(f func(s *session, index int, handle nvml.Device) error) (failed []error, err error) {
 	err = inSession(m.open, func(s *session) error {
 		n, ret := s.lib.DeviceGetCount()
 		if ret != nvml.SUCCESS || n < 0 || n > maxGPUs {
@@ -88,7 +88,7 @@ func (m *Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UU
 // readings reads all GPUs, each followed by its MIG instances, and counts the GPUs that do not answer.
 func (m *Machine) readings() (driver string, flat []reading, lost int, err error) {
 	var answers []reading
-	failed, err := m.each(func(s *session, index int, _ nvml.Device) error {
+	failed, err := m.forEachGPU(func(s *session, index int, _ nvml.Device) error {
 		driver = s.driver
 		r := s.read(index, nil, true)
 		if r.failed != "" {
@@ -126,7 +126,7 @@ func (m *Machine) Modes() (map[string]int, error) {
 
 func (m *Machine) modes() (map[string]int, error) {
 	modes := make(map[string]int)
-	failed, err := m.each(func(s *session, _ int, handle nvml.Device) error {
+	failed, err := m.forEachGPU(func(s *session, _ int, handle nvml.Device) error {
 		if s.has("nvmlDeviceGetMigMode") {
 			if now, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS && now == nvml.DEVICE_MIG_ENABLE {
 				return nil // GPUs in MIG mode have no compute mode
@@ -157,7 +157,7 @@ func (m *Machine) SetMode(uuid string, mode int) error {
 
 func (m *Machine) setMode(uuid string, mode int) error {
 	done := errors.New("NVML lists no such GPU")
-	_, err := m.each(func(_ *session, _ int, handle nvml.Device) error {
+	_, err := m.forEachGPU(func(_ *session, _ int, handle nvml.Device) error {
 		if own, ret := handle.GetUUID(); ret != nvml.SUCCESS || own != uuid {
 			return nil
 		}

@@ -57,16 +57,16 @@ type Prober struct {
 	foreign   map[gpu.UUID]uint64 // bytes by GPU that programs without a grant use, from SetForeign
 
 	// Only Run uses the following fields.
-	offered gpu.Inventory // from Config.Offered
-	session *session
-	devices map[gpu.UUID]*tracked
-	sampled map[gpu.UUID]uint64 // newest sample by GPU (reading.sampled); replaced, never modified, because an abandoned read may still use it
-	calls   calls
-	said    map[string]string // last message that sayOnce logged, by key
-	watcher *watcher
-	woken   backoff // between probes that NVML's events request
-	reopen  reopen
-	resets  resets
+	offered    gpu.Inventory // from Config.Offered
+	session    *session
+	devices    map[gpu.UUID]*tracked
+	sampled    map[gpu.UUID]uint64 // newest sample by GPU (reading.sampled); replaced, never modified, because an abandoned read may still use it
+	calls      calls
+	lastLogged map[string]string // last message that logOnce logged, by key
+	watcher    *watcher
+	woken      backoff // between probes that NVML's events request
+	reopen     reopen
+	resets     resets
 }
 
 // backoff doubles its pause from first to most, until reset.
@@ -102,13 +102,13 @@ type tracked struct {
 func New(cfg Config, log *zap.Logger) *Prober {
 	return &Prober{
 		cfg: cfg, log: log,
-		Latest:   inventory.NewLatest(gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}, "the GPUs have not been probed yet"),
-		measured: make(chan struct{}),
-		devices:  make(map[gpu.UUID]*tracked),
-		calls:    calls{timeout: cfg.Timeout, pending: make(map[string]*pending)},
-		said:     make(map[string]string),
-		woken:    backoff{first: min(time.Second, cfg.Interval), most: cfg.Interval},
-		resets:   newResets(cfg.Resets),
+		Latest:     inventory.NewLatest(gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}, "the GPUs have not been probed yet"),
+		measured:   make(chan struct{}),
+		devices:    make(map[gpu.UUID]*tracked),
+		calls:      calls{timeout: cfg.Timeout, pending: make(map[string]*pending)},
+		lastLogged: make(map[string]string),
+		woken:      backoff{first: min(time.Second, cfg.Interval), most: cfg.Interval},
+		resets:     newResets(cfg.Resets),
 	}
 }
 
@@ -161,15 +161,15 @@ func (p *Prober) Run(ctx context.Context) error {
 			return nil // canceled calls prove nothing about the GPUs
 		}
 		p.publish(reason)
-		if !p.rest(ctx) {
+		if !p.waitForProbe(ctx) {
 			return nil
 		}
 	}
 }
 
-// rest waits until the next probe is due, and applies NVML's events meanwhile. It returns false when the
+// waitForProbe waits until the next probe is due, and applies NVML's events meanwhile. It returns false when the
 // context is done.
-func (p *Prober) rest(ctx context.Context) bool {
+func (p *Prober) waitForProbe(ctx context.Context) bool {
 	interval := p.cfg.Interval
 	if p.session == nil || len(p.devices) == 0 {
 		interval = min(interval, p.cfg.Retry)
@@ -285,11 +285,11 @@ func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 	pending := make([]*pending, n)
 	sampled := p.sampled
 	for i := range n {
-		late, ok := take[reading](p.calls, strconv.Itoa(i))
+		late, ok := takeAnswer[reading](p.calls, strconv.Itoa(i))
 		if readings[i] = late; !ok {
 			readings[i] = reading{index: i, failed: "does not answer"}
 		}
-		pending[i] = begin(p.calls, strconv.Itoa(i), func() reading { return s.read(i, sampled, p.cfg.MIG) })
+		pending[i] = startCall(p.calls, strconv.Itoa(i), func() reading { return s.read(i, sampled, p.cfg.MIG) })
 	}
 	deadline := time.NewTimer(p.cfg.Timeout)
 	defer deadline.Stop()
@@ -304,7 +304,7 @@ func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 				late = true
 			}
 		}
-		if r, ok := take[reading](p.calls, strconv.Itoa(i)); ok {
+		if r, ok := takeAnswer[reading](p.calls, strconv.Itoa(i)); ok {
 			readings[i] = r
 		}
 	}
@@ -334,23 +334,23 @@ func (p *Prober) merge(readings []reading) {
 		key := strconv.Itoa(r.index)
 		switch {
 		case r.failed != "":
-			if of := p.at(r, seen); len(of) > 0 {
+			if of := p.devicesAt(r, seen); len(of) > 0 {
 				for _, d := range of {
 					failed[d.UUID] = r.failed
 				}
-				delete(p.said, key)
+				delete(p.lastLogged, key)
 			} else {
-				p.sayOnce(key, "GPU is not offered", zap.Int("index", r.index), zap.String("reason", r.failed))
+				p.logOnce(key, "GPU is not offered", zap.Int("index", r.index), zap.String("reason", r.failed))
 			}
 		case r.mig && p.devices[r.device.UUID] != nil:
 			failed[r.device.UUID] = "it is in MIG mode"
 		case r.mig && p.cfg.MIG:
-			p.sayOnce(key, "GPU is in MIG mode: its instances are offered", zap.Int("index", r.index), zap.String("device", string(r.device.UUID)))
+			p.logOnce(key, "GPU is in MIG mode: its instances are offered", zap.Int("index", r.index), zap.String("device", string(r.device.UUID)))
 		case r.mig:
-			p.sayOnce(key, "GPU is not offered", zap.Int("index", r.index), zap.String("device", string(r.device.UUID)), zap.String("reason", "MIG mode"))
+			p.logOnce(key, "GPU is not offered", zap.Int("index", r.index), zap.String("device", string(r.device.UUID)), zap.String("reason", "MIG mode"))
 		default:
-			delete(p.said, key)
-			p.found(r)
+			delete(p.lastLogged, key)
+			p.applyReading(r)
 		}
 	}
 	for uuid, d := range p.devices {
@@ -393,9 +393,9 @@ func (p *Prober) measure(readings []reading) {
 	p.measured = make(chan struct{})
 }
 
-// at returns the device that last had the reading's index, unless its UUID now appears at another index, and the
+// devicesAt returns the device that last had the reading's index, unless its UUID now appears at another index, and the
 // MIG instances of that GPU.
-func (p *Prober) at(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
+func (p *Prober) devicesAt(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	for uuid, d := range p.devices {
 		inside := r.instance == nil && d.instance != nil && d.instance.of == r.index
 		if (d.Index == r.index || inside) && !seen[uuid] {
@@ -405,8 +405,8 @@ func (p *Prober) at(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	return out
 }
 
-// found adds or updates the device of a good reading.
-func (p *Prober) found(r reading) {
+// applyReading adds or updates the device of a good reading.
+func (p *Prober) applyReading(r reading) {
 	d := p.devices[r.device.UUID]
 	if d == nil {
 		d = &tracked{Device: r.device, instance: r.instance, nvlinks: r.nvlinks}
@@ -445,17 +445,17 @@ const variation = 32
 // capacity. Size keeps it if the driver's own memory has changed by at most variation. If the change costs
 // exactly one unit, that unit stays in the capacity and counts as foreign use: without its slot, the kubelet
 // would not restart a container that holds it.
-func (d *tracked) size(cfg Config, r reading, offered gpu.Device, heed bool) {
+func (d *tracked) size(cfg Config, r reading, offered gpu.Device, keepOffer bool) {
 	total := r.device.MemoryMiB
 	of := func(reserved int64) gpu.Device { return inventory.Size(total, reserved, cfg.ReserveMiB, cfg.UnitMiB) }
 	mib := func(d gpu.Device) int64 { return d.MiB(d.Allocatable, cfg.UnitMiB) }
 	now := of(r.reservedMiB)
-	if heed && mib(of(r.reservedMiB+variation)) <= mib(offered) && mib(offered) <= mib(of(r.reservedMiB-variation)) {
+	if keepOffer && mib(of(r.reservedMiB+variation)) <= mib(offered) && mib(offered) <= mib(of(r.reservedMiB-variation)) {
 		now = offered
 	}
 	d.MemoryMiB, d.Allocatable, d.ShareMiB = total, now.Allocatable, now.ShareMiB
 	d.reservedMiB = min(r.reservedMiB, total-cfg.ReserveMiB-mib(now))
-	if heed && now.ShareMiB == offered.ShareMiB && now.Allocatable == offered.Allocatable-1 && mib(offered) <= total {
+	if keepOffer && now.ShareMiB == offered.ShareMiB && now.Allocatable == offered.Allocatable-1 && mib(offered) <= total {
 		d.Allocatable, d.reservedMiB = offered.Allocatable, r.reservedMiB
 	}
 }
@@ -484,7 +484,7 @@ func (p *Prober) needsReset(d *tracked) string {
 
 func (p *Prober) logResets(err error) {
 	if err != nil {
-		p.sayOnce("resets", "the file of GPUs that need a reset cannot be read or written", zap.String("error", err.Error()))
+		p.logOnce("resets", "the file of GPUs that need a reset cannot be read or written", zap.String("error", err.Error()))
 	}
 }
 
@@ -543,7 +543,7 @@ func (p *Prober) reopens(load, bound string) bool {
 
 // allWell reports whether no failure remains that reopening the library could repair.
 func (p *Prober) allWell() bool {
-	if len(p.devices) == 0 || p.watcher == nil || p.watcher.ended() {
+	if len(p.devices) == 0 || p.watcher == nil || p.watcher.hasEnded() {
 		return false
 	}
 	for _, d := range p.devices {
@@ -551,7 +551,7 @@ func (p *Prober) allWell() bool {
 		if d.instance != nil {
 			of = d.instance.of
 		}
-		late := p.calls.late(strconv.Itoa(of)) // reopening the library would discard the late answer
+		late := p.calls.isOverdue(strconv.Itoa(of)) // reopening the library would discard the late answer
 		if d.Status.Unhealthy && d.good == 0 && p.needsReset(d) == "" && !late {
 			return false
 		}
@@ -576,27 +576,27 @@ func (p *Prober) publish(reason string) {
 	if len(inv.Devices) > 0 {
 		reason = ""
 	}
-	was, said, _ := p.Inventory()
+	was, text, _ := p.Inventory()
 	if len(inv.Devices) > 0 && inv.DriverVersion == "" {
 		inv.DriverVersion = was.DriverVersion
 	}
-	if reason != "" && reason != said {
+	if reason != "" && reason != text {
 		p.log.Info("the node has no GPU to offer", zap.String("reason", reason))
 	}
 	p.Set(inv, reason)
 }
 
-// sayOnce logs a message unless it repeats the last one of the same key.
-func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
+// logOnce logs a message unless it repeats the last one of the same key.
+func (p *Prober) logOnce(key, message string, fields ...zap.Field) {
 	words := []string{message}
 	for _, f := range fields {
 		words = append(words, f.String)
 	}
-	said := strings.Join(words, " ")
-	if p.said[key] == said {
+	text := strings.Join(words, " ")
+	if p.lastLogged[key] == text {
 		return
 	}
-	p.said[key] = said
+	p.lastLogged[key] = text
 	p.log.Info(message, fields...)
 }
 

@@ -101,7 +101,7 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	if ret != nvml.SUCCESS {
 		return reading{index: index, failed: failure(ret)}
 	}
-	r := s.ask(handle, index, sampled)
+	r := s.readDevice(handle, index, sampled)
 	if r.failed != "" {
 		return r
 	}
@@ -136,8 +136,8 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	return r
 }
 
-// ask reads the facts that GPUs and MIG instances have in common.
-func (s *session) ask(handle nvml.Device, index int, sampled map[gpu.UUID]uint64) reading {
+// readDevice reads the facts that GPUs and MIG instances have in common.
+func (s *session) readDevice(handle nvml.Device, index int, sampled map[gpu.UUID]uint64) reading {
 	uuid, ret := handle.GetUUID()
 	switch {
 	case ret != nvml.SUCCESS:
@@ -400,7 +400,7 @@ func (s *session) instances(parent nvml.Device, of reading, sampled map[gpu.UUID
 		}
 		r := reading{failed: failure(ret)}
 		if ret == nvml.SUCCESS {
-			r = s.ask(handle, of.index, sampled)
+			r = s.readDevice(handle, of.index, sampled)
 		}
 		r.instance = &instance{of: of.index, place: place, id: wholeGPU, most: most}
 		if r.failed == "" {
@@ -440,7 +440,7 @@ func flatten(gpus []reading) []reading {
 
 // speed returns the relative speed of a device. An instance's speed is proportional to its slices.
 func (r reading) speed(of speeds.Tables) int {
-	speed := of.Of(r.device.Model)
+	speed := of.Speed(r.device.Model)
 	if r.instance == nil || r.instance.slices == 0 || r.instance.most == 0 || speed == 0 {
 		return speed
 	}

@@ -54,23 +54,23 @@ func (c *Client) List(ctx context.Context) ([]allocation.Allocated, map[string]b
 	if err != nil {
 		return nil, nil, err
 	}
-	held, known := read(answer, c.resources)
-	return held, known, nil
+	allocated, known := read(answer, c.resources)
+	return allocated, known, nil
 }
 
-func read(answer *podresources.ListPodResourcesResponse, resources []string) (held []allocation.Allocated, known map[string]bool) {
+func read(answer *podresources.ListPodResourcesResponse, resources []string) (allocated []allocation.Allocated, known map[string]bool) {
 	known = make(map[string]bool, len(answer.GetPodResources()))
 	for _, pod := range answer.GetPodResources() {
 		known[pod.GetNamespace()+"/"+pod.GetName()] = true
 		for _, container := range pod.GetContainers() {
 			if slots := slotsOf(container, resources); len(slots) > 0 {
-				held = append(held, allocation.Allocated{
+				allocated = append(allocated, allocation.Allocated{
 					Namespace: pod.GetNamespace(), Name: pod.GetName(), Container: container.GetName(), Slots: slots,
 				})
 			}
 		}
 	}
-	return held, known
+	return allocated, known
 }
 
 // slotsOf collects a container's slots. The kubelet uses a separate entry for each.

@@ -17,8 +17,8 @@ import (
 // matching glob.
 type Tables []map[string]int
 
-// most bounds a speed, so that comparisons cannot overflow.
-const most = 1 << 30
+// maxSpeed bounds a speed, so that comparisons cannot overflow.
+const maxSpeed = 1 << 30
 
 // Default returns the built-in table, in per cent of an A100. The numbers are half-precision throughput from
 // NVIDIA's data sheets, with tensor cores if present and without sparsity, for one GPU of a board with several.
@@ -54,15 +54,15 @@ func Read(file string) (Tables, error) {
 		if _, err := path.Match(glob, ""); err != nil || glob == "" || strings.HasPrefix(glob, "!") {
 			return nil, fmt.Errorf("%s: %q is not a glob of a model's name", file, glob)
 		}
-		if speed < 1 || speed > most {
-			return nil, fmt.Errorf("%s: the speed of %q is %d, want 1 to %d", file, glob, speed, most)
+		if speed < 1 || speed > maxSpeed {
+			return nil, fmt.Errorf("%s: the speed of %q is %d, want 1 to %d", file, glob, speed, maxSpeed)
 		}
 	}
 	return append(Tables{table}, Default()...), nil
 }
 
-// Of returns the speed of a model, or 0 if no table matches it.
-func (s Tables) Of(model string) int {
+// Speed returns the speed of a model, or 0 if no table matches it.
+func (s Tables) Speed(model string) int {
 	for _, table := range s {
 		var globs []string
 		for glob := range table {

@@ -20,7 +20,7 @@ func TestDefault(t *testing.T) {
 	}
 	last := 0
 	for _, m := range models {
-		got := speeds.Of(m)
+		got := speeds.Speed(m)
 		if got <= last {
 			t.Errorf("%s has speed %d, want more than %d", m, got, last)
 		}
@@ -30,7 +30,7 @@ func TestDefault(t *testing.T) {
 		"NVIDIA A100-PCIE-40GB": 100, "NVIDIA A10": 40, "NVIDIA A2": 6, "NVIDIA L40": 58, "Quadro RTX 4000": 42,
 		"NVIDIA GeForce RTX 4090": 53, "NVIDIA RTX 6000 Ada Generation": 117, "NVIDIA A1000": 0, "some other": 0, "": 0,
 	} {
-		if got := speeds.Of(model); got != want {
+		if got := speeds.Speed(model); got != want {
 			t.Errorf("%q has speed %d, want %d", model, got, want)
 		}
 	}
@@ -79,7 +79,7 @@ func TestRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			for model, want := range tc.want {
-				if got := speeds.Of(model); got != want {
+				if got := speeds.Speed(model); got != want {
 					t.Errorf("%q has speed %d, want %d", model, got, want)
 				}
 			}

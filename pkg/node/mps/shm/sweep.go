@@ -27,7 +27,7 @@ func Sweep(proc, dir string) error {
 	if err != nil {
 		return err
 	}
-	seen, err := look(proc, device)
+	seen, err := readUsers(proc, device)
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func Sweep(proc, dir string) error {
 		return err
 	}
 	defer root.Close()
-	var left []string
+	var remaining []string
 	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == "." {
 			return nil //nolint:nilerr // removed meanwhile
@@ -47,11 +47,11 @@ func Sweep(proc, dir string) error {
 		}
 		file, ok := info.Sys().(*syscall.Stat_t)
 		if ok && file.Dev == device && !seen.used[file.Ino] && time.Unix(file.Ctim.Unix()).Before(seen.oldest) {
-			left = append(left, path)
+			remaining = append(remaining, path)
 		}
 		return nil
 	})
-	for _, path := range slices.Backward(left) { // directories after their contents
+	for _, path := range slices.Backward(remaining) { // directories after their contents
 		if bad := root.Remove(path); bad != nil && !errors.Is(bad, fs.ErrNotExist) && !errors.Is(bad, syscall.ENOTEMPTY) {
 			err = errors.Join(err, bad)
 		}
@@ -65,9 +65,9 @@ type users struct {
 	used   map[uint64]bool // inodes that any process has open or mapped
 }
 
-// look finds the processes that have a file system at /dev/shm. Processes in this process's mount namespace are
+// readUsers finds the processes that have a file system at /dev/shm. Processes in this process's mount namespace are
 // the daemon and its servers, not containers.
-func look(proc string, device uint64) (users, error) {
+func readUsers(proc string, device uint64) (users, error) {
 	out := users{oldest: time.Now(), used: make(map[uint64]bool)}
 	booted, err := bootTime(proc)
 	if err != nil {

@@ -55,7 +55,7 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 					tc.then(p)
 				}
 				began := time.Now()
-				plugin.Announcer.Leave(t.Context(), tc.withdraw)
+				plugin.Announcer.Shutdown(t.Context(), tc.withdraw)
 				if took := time.Since(began); took != tc.want {
 					t.Errorf("left after %s, want %s", took, tc.want)
 				}
@@ -74,7 +74,7 @@ func TestAPluginThatLeavesServesOn(t *testing.T) {
 		withdrawn, left := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(left)
-			n.Announcer.Leave(t.Context(), func(context.Context) error { close(withdrawn); return nil })
+			n.Announcer.Shutdown(t.Context(), func(context.Context) error { close(withdrawn); return nil })
 		}()
 		<-withdrawn
 		select {
@@ -94,7 +94,7 @@ func TestAPluginThatLeavesServesOn(t *testing.T) {
 
 func TestAPluginWithNothingToOfferLeavesAtOnce(t *testing.T) {
 	plugin := New(DefaultConfig("n1"), plugintest.NewSource(gpu.Inventory{UnitMiB: 1024}), plugintest.NewPods(pod("waits", 1, "", app(3))), nil, &plugintest.Notes{}, &plugintest.Counts{}, zap.NewNop())
-	plugin.Announcer.Leave(t.Context(), func(context.Context) error {
+	plugin.Announcer.Shutdown(t.Context(), func(context.Context) error {
 		t.Error("an inventory of nothing is withdrawn")
 		return errors.New("not to be called")
 	})
