@@ -67,7 +67,7 @@ func follow(log *zap.Logger, pods, others informers.SharedInformerFactory, names
 	feeder := &Feeder{Log: log, Names: names, Cache: c}
 	var err error
 	ctl.progress.listed = podInformer.Informer().LastSyncResourceVersion
-	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(ctl.progress.follow(feeder.PodHandler())); err != nil {
+	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(ctl.progress.wrapHandler(feeder.PodHandler())); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	if ctl.nodesDone, err = nodeInformer.Informer().AddEventHandler(feeder.NodeHandler()); err != nil {
@@ -107,7 +107,7 @@ func (c *Controller) Missing() string {
 }
 
 // Shown reports whether the cache has all changes of pods up to a resource version.
-func (c *Controller) Shown(revision string) bool { return c.progress.past(revision) }
+func (c *Controller) Shown(revision string) bool { return c.progress.hasPassed(revision) }
 
 // Pod returns a pod as the watch last showed it, or nil. The pod is trimmed.
 func (c *Controller) Pod(namespace, name string) *v1.Pod {

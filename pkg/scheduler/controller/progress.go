@@ -11,63 +11,63 @@ import (
 // progress tracks the resource version up to which the handler has processed the pod watch.
 //
 // Events of a watch arrive in order: an event with a later version than v proves that all changes up to v
-// were handled. A list, which starts or resumes a watch, arrives in any order. So past waits until one
+// were handled. A list, which starts or resumes a watch, arrives in any order. So hasPassed waits until one
 // handled event has at least the version v, takes as a fence the version that the watch has reached by then,
 // and then waits for an event later than the fence: by then, the list has been handled.
 type progress struct {
 	listed func() string // the version that the watch has received, handled or not
 
-	mu    sync.Mutex
-	seen  string // latest version of a handled pod
-	asked string // argument of the last call of past
-	fence string // the version that seen must exceed; empty: seen has not reached asked yet
+	mu      sync.Mutex
+	handled string // latest version of a handled pod
+	target  string // argument of the last call of hasPassed
+	fence   string // the version that handled must exceed; empty: handled has not reached target yet
 }
 
-// follow returns a handler that calls h and then records the object's version.
-func (p *progress) follow(h toolscache.ResourceEventHandler) toolscache.ResourceEventHandler {
+// wrapHandler returns a handler that calls h and then records the object's version.
+func (p *progress) wrapHandler(h toolscache.ResourceEventHandler) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, first bool) { h.OnAdd(obj, first); p.tell(obj) },
-		UpdateFunc: func(before, after any) { h.OnUpdate(before, after); p.tell(after) },
-		DeleteFunc: func(obj any) { h.OnDelete(obj); p.tell(obj) },
+		AddFunc:    func(obj any, first bool) { h.OnAdd(obj, first); p.recordVersion(obj) },
+		UpdateFunc: func(before, after any) { h.OnUpdate(before, after); p.recordVersion(after) },
+		DeleteFunc: func(obj any) { h.OnDelete(obj); p.recordVersion(obj) },
 	}
 }
 
-func (p *progress) tell(obj any) {
+func (p *progress) recordVersion(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
 		return // a missed deletion has only an older version
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.seen == "" || later(pod.ResourceVersion, p.seen) {
-		p.seen = pod.ResourceVersion
+	if p.handled == "" || isNewer(pod.ResourceVersion, p.handled) {
+		p.handled = pod.ResourceVersion
 	}
 }
 
-// past reports whether all changes up to a version were handled.
-func (p *progress) past(version string) bool {
+// hasPassed reports whether all changes up to a version were handled.
+func (p *progress) hasPassed(version string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.asked != version {
-		p.asked, p.fence = version, ""
+	if p.target != version {
+		p.target, p.fence = version, ""
 	}
 	switch {
-	case p.seen == "" || later(version, p.seen):
+	case p.handled == "" || isNewer(version, p.handled):
 		return false
-	case p.fence == "" && later(p.seen, p.listed()):
+	case p.fence == "" && isNewer(p.handled, p.listed()):
 		return false // a list is being handled, and the watch does not report its version yet
 	case p.fence == "":
-		p.fence = p.seen
-		if listed := p.listed(); later(listed, p.fence) {
+		p.fence = p.handled
+		if listed := p.listed(); isNewer(listed, p.fence) {
 			p.fence = listed
 		}
 		return false
 	}
-	return later(p.seen, p.fence)
+	return isNewer(p.handled, p.fence)
 }
 
-// later reports whether a is a later version than b. It returns false if either is unreadable.
-func later(a, b string) bool {
+// isNewer reports whether a is a later version than b. It returns false if either is unreadable.
+func isNewer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0
 }

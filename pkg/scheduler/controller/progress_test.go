@@ -31,12 +31,12 @@ func TestProgress(t *testing.T) {
 			listed := ""
 			p := &progress{listed: func() string { return listed }}
 			var heard []string
-			follow := p.follow(toolscache.ResourceEventHandlerFuncs{
+			follow := p.wrapHandler(toolscache.ResourceEventHandlerFuncs{
 				AddFunc:    func(any) { heard = append(heard, "add") },
 				UpdateFunc: func(any, any) { heard = append(heard, "update") },
 				DeleteFunc: func(any) { heard = append(heard, "delete") },
 			})
-			if p.past("100") {
+			if p.hasPassed("100") {
 				t.Error("before anything was told")
 			}
 			for i, step := range steps {
@@ -52,7 +52,7 @@ func TestProgress(t *testing.T) {
 				case 2:
 					follow.OnDelete(pod)
 				}
-				if got := p.past("100"); got != step.want {
+				if got := p.hasPassed("100"); got != step.want {
 					t.Errorf("step %d: told up to 100: %t, want %t", i, got, step.want)
 				}
 			}
@@ -60,7 +60,7 @@ func TestProgress(t *testing.T) {
 			if len(heard) != len(steps)+1 {
 				t.Errorf("%d steps were passed on as %v", len(steps), heard)
 			}
-			if p.past("18446744073709551699") {
+			if p.hasPassed("18446744073709551699") {
 				t.Error("a version that is not reached counts as told")
 			}
 		})
@@ -70,18 +70,18 @@ func TestProgress(t *testing.T) {
 // TestProgressDuringEvents reads the progress while events arrive. The race detector checks the lock.
 func TestProgressDuringEvents(t *testing.T) {
 	p := &progress{listed: func() string { return "1" }}
-	follow := p.follow(toolscache.ResourceEventHandlerFuncs{})
+	follow := p.wrapHandler(toolscache.ResourceEventHandlerFuncs{})
 	var readers sync.WaitGroup
 	for range 4 {
 		readers.Go(func() {
 			for version := range 100 {
-				p.past("1000")
+				p.hasPassed("1000")
 				follow.OnAdd(&v1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version + 1)}}, false)
 			}
 		})
 	}
 	readers.Wait()
-	if p.seen != "100" {
-		t.Errorf("seen up to %q, want 100", p.seen)
+	if p.handled != "100" {
+		t.Errorf("seen up to %q, want 100", p.handled)
 	}
 }

@@ -48,8 +48,8 @@ func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
 		}
 	}
 	d.waiters.add(&waiting{
-		Question: c.Question, at: d.Now(), seen: c.changes, count: len(names), sampled: c.Sampled, elsewhere: c.elsewhere != nil,
-		asked: d.Cache.Set(slices.Values(names)), temporary: temporary,
+		Question: c.Question, decided: d.Now(), seen: c.changes, count: len(names), sampled: c.Sampled, elsewhere: c.elsewhere != nil,
+		refusing: d.Cache.Set(slices.Values(names)), temporary: temporary,
 	})
 	return decision.Nodes
 }

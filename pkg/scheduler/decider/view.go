@@ -22,54 +22,54 @@ type agreements struct {
 // agreement identifies a node's state on both sides.
 type agreement struct {
 	generation int64
-	known      *placement.Node
+	cached     *placement.Node
 }
 
-// on reports whether both sides have the same pods on a node.
-func (a *agreements) on(name string, generation int64, known *placement.Node) bool {
+// agree reports whether both sides have the same pods on a node.
+func (a *agreements) agree(name string, generation int64, cached *placement.Node) bool {
 	last, ok := a.nodes.Load(name)
-	return ok && generation != 0 && last == agreement{generation, known}
+	return ok && generation != 0 && last == agreement{generation, cached}
 }
 
 // add records that both sides have the same pods on a node. It clears the map when the map has more than
 // twice as many entries as the cluster has nodes: some of these nodes no longer exist.
-func (a *agreements) add(name string, generation int64, known *placement.Node, nodes int) {
-	if _, there := a.nodes.Swap(name, agreement{generation, known}); !there && a.count.Add(1) > int64(2*nodes) {
+func (a *agreements) add(name string, generation int64, cached *placement.Node, nodes int) {
+	if _, listed := a.nodes.Swap(name, agreement{generation, cached}); !listed && a.count.Add(1) > int64(2*nodes) {
 		a.nodes.Clear()
 		a.count.Store(0)
 	}
 }
 
 // differing reports whether kube-scheduler's pods of a node differ from the cached pods, and returns the node
-// with kube-scheduler's pods if they do. known is the cached node. The pods differ in preemption, which asks
+// with kube-scheduler's pods if they do. Cached is the node in the cache. The pods differ in preemption, which asks
 // about a node without some pods, and when one of the two event handlers is behind the other. While neither
 // side changes, differing compares them once.
-func (d *Decider) differing(node Node, known *placement.Node) (placement.Node, bool) {
-	if known == nil || d.agreed.on(node.Name, node.Generation, known) {
+func (d *Decider) differing(node Node, cached *placement.Node) (placement.Node, bool) {
+	if cached == nil || d.agreed.agree(node.Name, node.Generation, cached) {
 		return placement.Node{}, false
 	}
-	diff := d.compare(node, known)
-	if diff.none() {
+	diff := d.compare(node, cached)
+	if diff.isEmpty() {
 		_, nodes := d.Binder.Cache.Changes()
-		d.agreed.add(node.Name, node.Generation, known, nodes)
+		d.agreed.add(node.Name, node.Generation, cached, nodes)
 		return placement.Node{}, false
 	}
-	return diff.applied(*known), true
+	return diff.applyTo(*cached), true
 }
 
 // difference lists the pods of a node on which kube-scheduler and the cache disagree.
 type difference struct {
-	gone      []placement.Holding // pods that only the cache has
-	come      []placement.Holding // bound pods that the cache lacks
+	removed   []placement.Holding // pods that only the cache has
+	added     []placement.Holding // bound pods that the cache lacks
 	nominated []placement.Holding // nominated pods that the cache lacks
 }
 
-func (d difference) none() bool { return len(d.gone)+len(d.come)+len(d.nominated) == 0 }
+func (d difference) isEmpty() bool { return len(d.removed)+len(d.added)+len(d.nominated) == 0 }
 
-func (d difference) applied(node placement.Node) placement.Node {
+func (d difference) applyTo(node placement.Node) placement.Node {
 	line := node.Nominated
-	node = node.Without(d.gone)
-	for _, h := range d.come {
+	node = node.Without(d.removed)
+	for _, h := range d.added {
 		if h.Assignment.None() {
 			node.Unattributed = append(node.Unattributed, h)
 		} else {
@@ -82,16 +82,16 @@ func (d difference) applied(node placement.Node) placement.Node {
 // compare returns how kube-scheduler's pods of a node differ from the cached pods. A pod whose binding the
 // watch has not confirmed counts as present even if kube-scheduler lacks it, because its outcome is unknown.
 // A pod that only kube-scheduler has and that is not bound does not count: its reservation was released.
-func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
+func (d *Decider) compare(node Node, cached *placement.Node) (diff difference) {
 	names := d.Binder.Names
-	there := make(map[string]bool)
+	listed := make(map[string]bool)
 	for pod := range node.Pods {
 		if !names.Holds(pod) {
 			continue
 		}
 		uid := string(pod.UID)
-		there[uid] = true
-		if has(known, uid) {
+		listed[uid] = true
+		if hasPod(cached, uid) {
 			continue
 		}
 		h, _ := names.Holding(pod) // the unreadable part counts as unattributed
@@ -100,19 +100,19 @@ func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
 		case pod.Spec.NodeName == "":
 			diff.nominated = append(diff.nominated, h)
 		case d.boundTo(pod, node.Name):
-			diff.come = append(diff.come, h)
+			diff.added = append(diff.added, h)
 		}
 	}
-	for _, h := range known.Holdings() {
-		if !there[h.Pod.UID] && d.Binder.Cache.IsConfirmed(h.Pod.UID) && !h.Request.Empty() {
-			diff.gone = append(diff.gone, h)
+	for _, h := range cached.Holdings() {
+		if !listed[h.Pod.UID] && d.Binder.Cache.IsConfirmed(h.Pod.UID) && !h.Request.Empty() {
+			diff.removed = append(diff.removed, h)
 		}
 	}
 	return diff
 }
 
-// has reports whether a pod is on the cached node or nominated to it.
-func has(node *placement.Node, uid string) bool {
+// hasPod reports whether a pod is on the cached node or nominated to it.
+func hasPod(node *placement.Node, uid string) bool {
 	h := placement.Holding{Pod: placement.PodRef{UID: uid}}
 	for i := range node.Devices {
 		if slices.ContainsFunc(node.Devices[i].Pods, func(on *placement.Holding) bool { return on.Pod.UID == uid }) {
@@ -132,16 +132,16 @@ func (d *Decider) boundTo(pod *v1.Pod, node string) bool {
 // the cache does. It returns an error while the node has a bound pod that the cache lacks: this pod may have
 // memory of any GPU.
 func (d *Decider) catchUp(node Node) error {
-	known := d.Binder.Cache.Look(node.Name)
-	if known == nil || d.agreed.on(node.Name, node.Generation, known) {
+	cached := d.Binder.Cache.Look(node.Name)
+	if cached == nil || d.agreed.agree(node.Name, node.Generation, cached) {
 		return nil
 	}
-	diff := d.compare(node, known)
-	for _, h := range diff.gone {
+	diff := d.compare(node, cached)
+	for _, h := range diff.removed {
 		d.forget(h.Pod)
 	}
-	if len(diff.come) > 0 {
-		return fmt.Errorf("pod %s is on node %s, and was not heard of in full yet", diff.come[0].Pod, node.Name)
+	if len(diff.added) > 0 {
+		return fmt.Errorf("pod %s is on node %s, and was not heard of in full yet", diff.added[0].Pod, node.Name)
 	}
 	return nil
 }

@@ -19,19 +19,19 @@ const (
 	// WakeAfter is how long a pod must have fitted some node before Wake requeues it. Until then,
 	// kube-scheduler may retry the pod itself.
 	WakeAfter = time.Second
-	// Remembered is the time after which Wake forgets a refused pod. It is twice the interval of five minutes
+	// RefusalTTL is the time after which Wake forgets a refused pod. It is twice the interval of five minutes
 	// at which the leading kube-scheduler retries each waiting pod.
-	Remembered = 10 * time.Minute
-	// unheard is the maximum lag of this process's watch behind kube-scheduler's watch.
-	unheard = time.Minute
-	// longestPause bounds the pause after an attempt to wake a pod that did not help.
-	longestPause = time.Minute
-	// queueAfter is how long temporary refusals must have kept a pod waiting before Wake queues the pod on a
+	RefusalTTL = 10 * time.Minute
+	// maxWatchLag is the maximum lag of this process's watch behind kube-scheduler's watch.
+	maxWatchLag = time.Minute
+	// maxWakePause bounds the pause after an attempt to wake a pod that did not help.
+	maxWakePause = time.Minute
+	// queueDelay is how long temporary refusals must have kept a pod waiting before Wake queues the pod on a
 	// node. Most temporary refusals end earlier, and each queued pod delays other pods.
-	queueAfter = 2 * time.Second
-	// temporary is the time after which a refusal no longer counts as temporary, because a refusal that lasts
+	queueDelay = 2 * time.Second
+	// maxTemporary is the time after which a refusal no longer counts as temporary, because a refusal that lasts
 	// this long has another cause.
-	temporary = time.Minute
+	maxTemporary = time.Minute
 )
 
 // Queue gives access to the pods that wait in kube-scheduler's queue.
@@ -45,8 +45,8 @@ type Queue interface {
 // waiting is a pod that fitted no node at its last decision. A value is immutable: waiters.update replaces it.
 type waiting struct {
 	cache.Question
-	at        time.Time     // time of the decision
-	asked     cache.NodeSet // the nodes that refused the pod
+	decided   time.Time     // time of the decision
+	refusing  cache.NodeSet // the nodes that refused the pod
 	count     int           // number of these nodes
 	sampled   bool          // kube-scheduler asked about a sample of the nodes
 	elsewhere bool          // the nodes refused the pod only because it may be bound to another node
@@ -54,8 +54,8 @@ type waiting struct {
 	temporary []string  // the nodes that refuse the pod only temporarily
 	since     time.Time // since when some nodes have refused the pod only temporarily
 
-	seen      uint64    // number of the last cache change that look has evaluated
-	fits      string    // a node that the pod fits now; empty: none
+	seen      uint64    // number of the last cache change that updateFit has evaluated
+	fitNode   string    // a node that the pod fits now; empty: none
 	fitsSince time.Time // since when the pod has fitted some node
 	woken     bool      // the pod was woken since the decision
 	tries     int       // number of attempts to wake the pod
@@ -64,12 +64,12 @@ type waiting struct {
 
 // isTemporary reports whether the pod is likely to fit a node soon, without an eviction.
 func (p *waiting) isTemporary(now time.Time) bool {
-	return p != nil && len(p.temporary) > 0 && now.Sub(p.since) < temporary
+	return p != nil && len(p.temporary) > 0 && now.Sub(p.since) < maxTemporary
 }
 
 // queuesOn returns the node on which the pod precedes other pods, or an empty string if there is none.
 func (p *waiting) queuesOn(now time.Time) string {
-	if !p.isTemporary(now) || now.Sub(p.since) < queueAfter {
+	if !p.isTemporary(now) || now.Sub(p.since) < queueDelay {
 		return ""
 	}
 	return p.temporary[0]
@@ -92,8 +92,8 @@ func (w *waiters) get(uid string) *waiting {
 	return w.pods[uid]
 }
 
-// all returns a copy of the waiting pods by UID.
-func (w *waiters) all() map[string]*waiting {
+// clone returns a copy of the waiting pods by UID.
+func (w *waiters) clone() map[string]*waiting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.pods)
@@ -104,7 +104,7 @@ func (w *waiters) all() map[string]*waiting {
 func (w *waiters) add(p *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p.since = p.at
+	p.since = p.decided
 	if last := w.pods[p.Pod.UID]; last != nil {
 		p.tries, p.next = last.tries, last.next
 		if len(last.temporary) > 0 && len(p.temporary) > 0 {
@@ -114,11 +114,11 @@ func (w *waiters) add(p *waiting) {
 			}
 		}
 	}
-	w.put(p)
+	w.store(p)
 }
 
-// put stores a pod. The caller must hold the lock.
-func (w *waiters) put(p *waiting) {
+// store stores a pod. The caller must hold the lock.
+func (w *waiters) store(p *waiting) {
 	if w.pods == nil {
 		w.pods = make(map[string]*waiting)
 	}
@@ -140,19 +140,19 @@ func (w *waiters) update(was, is *waiting) {
 	defer w.mu.Unlock()
 	switch current := w.pods[is.Pod.UID]; current {
 	case was:
-		w.put(is)
+		w.store(is)
 	case nil: // the pod was removed meanwhile
 	default:
 		again := *current
 		again.tries, again.next = is.tries, is.next
-		w.put(&again)
+		w.store(&again)
 	}
 }
 
 // Wake requeues waiting pods that now fit a node that refused them. kube-scheduler requeues most pods itself
 // when an event may help. But kube-scheduler may receive the event before the cache does, and then the extender
 // refuses the pod again. It may also ignore the event, for example if it evaluates only a sample of the nodes.
-// Wake also queues pods on a node if temporary refusals have kept them waiting for queueAfter. Call it about
+// Wake also queues pods on a node if temporary refusals have kept them waiting for queueDelay. Call it about
 // once a second, and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	d.Cache.Expire(d.Now())
@@ -166,29 +166,29 @@ func (d *Decider) Wake(ctx context.Context, queue Queue) {
 		w.begun = true
 	}
 	changed, seen := d.Cache.ChangedSince(w.seen)
-	pods := w.all()
+	pods := w.clone()
 	for _, uid := range slices.Sorted(maps.Keys(pods)) {
 		last := pods[uid]
 		pod := d.Cluster.Pod(last.Pod.Namespace, last.Pod.Name)
 		switch known := pod != nil && string(pod.UID) == uid; {
-		case !known && d.Now().Sub(last.at) < unheard:
+		case !known && d.Now().Sub(last.decided) < maxWatchLag:
 			continue // the watch may not have shown the pod yet
-		case !known || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || d.Now().Sub(last.at) > Remembered:
+		case !known || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || d.Now().Sub(last.decided) > RefusalTTL:
 			w.remove(uid)
 			continue
 		}
 		if _, _, known := d.Cache.PodNode(uid); known {
 			continue // the pod may be bound, and can go to no other node until the outcome is known
 		}
-		d.Cache.QueuePod(last.queuesOn(d.Now()), last.Pod, last.Request, last.since, last.since.Add(temporary))
+		d.Cache.QueuePod(last.queuesOn(d.Now()), last.Pod, last.Request, last.since, last.since.Add(maxTemporary))
 		nodes := changed
 		if last.seen != w.seen {
 			nodes, _ = d.Cache.ChangedSince(last.seen)
 		}
 		p := *last
 		p.seen = seen
-		p.look(d.Cache, nodes, d.Now())
-		if p.due(d.Now()) {
+		p.updateFit(d.Cache, nodes, d.Now())
+		if p.isDue(d.Now()) {
 			d.wake(ctx, &p, queue)
 		}
 		w.update(last, &p)
@@ -204,7 +204,7 @@ func (d *Decider) takeOver(queue Queue) {
 	for _, pod := range queue.Waiting() {
 		ref := api.Ref(pod)
 		if req, err := d.Names.Request(pod); err == nil && api.FitsNowhere(pod) {
-			d.waiters.update(nil, &waiting{Question: cache.NewQuestion(ref, req, d.Policies.GPU), at: d.Now(), asked: all, count: len(names)})
+			d.waiters.update(nil, &waiting{Question: cache.NewQuestion(ref, req, d.Policies.GPU), decided: d.Now(), refusing: all, count: len(names)})
 		}
 	}
 }
@@ -212,47 +212,47 @@ func (d *Decider) takeOver(queue Queue) {
 // wake requeues a pod. The pause before the next attempt grows with the number of attempts: from the first one
 // if they fail, or after several if nodes refuse the requeued pod again.
 func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
-	log := d.Log.With(zap.Stringer("pod", p.Pod), zap.String("uid", p.Pod.UID), zap.String("node", p.fits))
+	log := d.Log.With(zap.Stringer("pod", p.Pod), zap.String("uid", p.Pod.UID), zap.String("node", p.fitNode))
 	now := d.Now()
 	p.tries++
 	if err := queue.Wake(ctx, p.Pod); err != nil {
-		p.next = now.Add(min(WakeAfter<<min(p.tries, 10), longestPause))
+		p.next = now.Add(min(WakeAfter<<min(p.tries, 10), maxWakePause))
 		log.Warn("the pod fits by now, and kube-scheduler cannot be made to try it again", zap.Error(err))
 		return
 	}
 	_, all := d.Cache.Changes()
 	if extra := p.tries - 4*(all/max(1, p.count)+1); extra > 0 {
-		p.next = now.Add(min(WakeAfter<<min(extra, 10), longestPause))
+		p.next = now.Add(min(WakeAfter<<min(extra, 10), maxWakePause))
 	}
 	p.woken = true
 	log.Info("the pod fits by now: kube-scheduler is made to try it again")
 }
 
-// look updates fits and fitsSince. It considers the nodes that refused the pod, or all nodes if kube-scheduler
-// asked about a sample. If possible, look evaluates only changed nodes.
-func (p *waiting) look(c *cache.Cache, changed []string, now time.Time) {
+// updateFit updates fitNode and fitsSince. It considers the nodes that refused the pod, or all nodes if kube-scheduler
+// asked about a sample. If possible, updateFit evaluates only changed nodes.
+func (p *waiting) updateFit(c *cache.Cache, changed []string, now time.Time) {
 	fits := func(name string) bool {
-		return (p.sampled || c.Has(p.asked, name)) && c.Refused(name, p.Question) == nil
+		return (p.sampled || c.Has(p.refusing, name)) && c.Refused(name, p.Question) == nil
 	}
-	if p.fits != "" && fits(p.fits) {
+	if p.fitNode != "" && fits(p.fitNode) {
 		return
 	}
-	if p.fits != "" || p.sampled || p.elsewhere {
+	if p.fitNode != "" || p.sampled || p.elsewhere {
 		changed, _ = c.ChangedSince(0) // any other node may fit now
 	}
-	p.fits = ""
+	p.fitNode = ""
 	if i := slices.IndexFunc(changed, fits); i >= 0 {
-		p.fits = changed[i]
+		p.fitNode = changed[i]
 	}
 	switch {
-	case p.fits == "":
+	case p.fitNode == "":
 		p.fitsSince = time.Time{}
 	case p.fitsSince.IsZero():
 		p.fitsSince = now
 	}
 }
 
-// due reports whether Wake must requeue the pod now.
-func (p *waiting) due(now time.Time) bool {
-	return p.fits != "" && !p.woken && now.Sub(p.fitsSince) >= WakeAfter && !now.Before(p.next)
+// isDue reports whether Wake must requeue the pod now.
+func (p *waiting) isDue(now time.Time) bool {
+	return p.fitNode != "" && !p.woken && now.Sub(p.fitsSince) >= WakeAfter && !now.Before(p.next)
 }

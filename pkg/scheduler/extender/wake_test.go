@@ -51,7 +51,7 @@ func TestWhichPodsAreWoken(t *testing.T) {
 			w.cluster.bindErr = errRefused
 			w.bind(w.cluster.pods["team/waits"], "n1")
 		}, false}, {second, nil, false}},
-		"no question about it comes any more": {{second, nil, false}, {decider.Remembered, gone, false}, {second, nil, false}},
+		"no question about it comes any more": {{second, nil, false}, {decider.RefusalTTL, gone, false}, {second, nil, false}},
 		"another leads":                       {{second, gone, false}, {0, func(w *world) { w.Missing = func() string { return "another leads" } }, false}, {second, nil, false}},
 		"the API server refuses once": {
 			{second, gone, false},

@@ -19,11 +19,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
-// Freshness is the time for which measured values remain valid.
-const Freshness = 15 * time.Second
+// MaxAge is the time for which measured values remain valid.
+const MaxAge = 15 * time.Second
 
-// patience bounds the time for reading all plugins: the viewer of the page waits for it.
-const patience = 2 * time.Second
+// readTimeout bounds the time for reading all plugins: the viewer of the page waits for it.
+const readTimeout = 2 * time.Second
 
 // Pods lists pods of the process's namespace.
 type Pods interface {
@@ -46,15 +46,15 @@ type Reader struct {
 func (r *Reader) Used() map[gpu.UUID]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := r.Now(); r.at.IsZero() || now.Sub(r.at) >= Freshness {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+	if now := r.Now(); r.at.IsZero() || now.Sub(r.at) >= MaxAge {
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
-		r.at, r.used = now, r.ask(ctx)
+		r.at, r.used = now, r.readPlugin(ctx)
 	}
 	return r.used
 }
 
-func (r *Reader) ask(ctx context.Context) map[gpu.UUID]int64 {
+func (r *Reader) readPlugin(ctx context.Context) map[gpu.UUID]int64 {
 	plugins, err := r.Pods.PodsBy(ctx, r.Namespace, answers.Plugins)
 	if err != nil {
 		r.Log.Warn("cannot list the device plugins, so the page does not show what is used", zap.Error(err))

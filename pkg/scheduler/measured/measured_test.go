@@ -80,7 +80,7 @@ func TestUsed(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
-	now = now.Add(Freshness)
+	now = now.Add(MaxAge)
 	all.err = errors.New("the API server is away")
 	if got := r.Used(); len(got) > 0 {
 		t.Errorf("without plugins: %v", got)

@@ -64,7 +64,7 @@ func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache,
 	s.Measured = metrics.NewExtender(registry)
 	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Source: client.Controller, Drift: s.Measured}
 	checks = append([]serve.Check{{Name: "cache", Missing: s.Watch.Missing}}, checks...)
-	s.probes = serve.Probes(version, metrics.Handler(registry, s.fleet().Series), s.alive, checks...)
+	s.probes = serve.Probes(version, metrics.Handler(registry, s.fleet().Series), s.checkLocks, checks...)
 	s.reads = page.Handler(s.source(client), map[string]http.Handler{decisions.Path: s.decided}, time.Now)
 	return s
 }
@@ -82,8 +82,8 @@ func (s *Service) decide(pod placement.PodRef, d decisions.Decision) {
 	s.Measured.Decided(d)
 }
 
-// alive returns only if the lock of the cache is available.
-func (s *Service) alive() { s.Cache.PodNode("") }
+// checkLocks returns only if the lock of the cache is available.
+func (s *Service) checkLocks() { s.Cache.PodNode("") }
 
 // fleet returns the sources of the metrics about nodes and pods.
 func (s *Service) fleet() metrics.Fleet {
