@@ -256,7 +256,7 @@ func (w *World) readAgain(s *spec, annotations map[string]string) {
 	}
 	s.policy = annotations[names.Policy()]
 	_, s.closed = annotations[names.Policy()]
-	if bad(names.Policy(), placement.Policy(s.policy).Known()) {
+	if bad(names.Policy(), placement.Policy(s.policy).IsKnown()) {
 		s.closed = false
 	} else {
 		s.policy = ""

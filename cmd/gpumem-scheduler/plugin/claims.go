@@ -135,7 +135,7 @@ func unitsOf(bytes, unitMiB int64) gpu.Units {
 // nodeByClaims returns a node with only those GPUs that are allocated by claims, and with the allocated
 // amounts. The cache has only the amounts of prepared claims, which may be lower.
 func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState) *placement.Node {
-	known := p.decider.Binder.Cache.Look(name)
+	known := p.decider.Binder.Cache.GetNode(name)
 	if known == nil {
 		return &placement.Node{Name: name}
 	}

@@ -90,7 +90,7 @@ func (o *Options) Validate() error {
 // Run prints the plan and, with --apply, carries it out.
 func (o *Options) Run(ctx context.Context) error {
 	c := &evictionPlanner{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: o.force, exclude: o.exclude}
-	goal := defrag.Goal{Most: o.maxEvictions, May: c.isEvictable, Suits: c.nodeAccepts}
+	goal := defrag.Goal{MaxEvictions: o.maxEvictions, IsEvictable: c.isEvictable, NodeAccepts: c.nodeAccepts}
 	var err error
 	if goal.Request, err = o.request(ctx, c); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (o *Options) carryOut(ctx context.Context, c *evictionPlanner, plan defrag.
 // noPlanError returns an error that explains why no plan exists.
 func (o *Options) noPlanError(c *evictionPlanner, goal defrag.Goal, nodes []placement.Node) error {
 	outcome := fmt.Sprintf("%d evictions (--max-evictions) are too few", o.maxEvictions)
-	if goal.Hopeless(nodes) || o.maxEvictions >= maxPodsPerNode(nodes) {
+	if goal.IsHopeless(nodes) || o.maxEvictions >= maxPodsPerNode(nodes) {
 		outcome = "no evictions are enough"
 	}
 	overdrawn := ""

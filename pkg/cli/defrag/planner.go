@@ -31,7 +31,7 @@ func (c *evictionPlanner) needsForce(goal defrag.Goal, nodes []placement.Node) b
 	}
 	everybody := *c
 	everybody.force = true
-	goal.May = everybody.isEvictable
+	goal.IsEvictable = everybody.isEvictable
 	_, ok := everybody.plan(goal, nodes)
 	return ok
 }
@@ -144,7 +144,7 @@ func (c *evictionPlanner) withReservations(n placement.Node, req placement.Reque
 
 // countUnevictable counts the pods that may not be evicted by reason. If force is true, it suggests --force.
 func (c *evictionPlanner) countUnevictable(goal defrag.Goal, force bool) string {
-	guarded := preemption.Guarded(goal.Budgets)
+	guarded := preemption.ProtectedPods(goal.Budgets)
 	counts := make(map[string]int)
 	for uid, pod := range c.pods {
 		reason := c.unevictableReason(pod)

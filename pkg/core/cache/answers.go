@@ -17,32 +17,32 @@ type Question struct {
 	// Expecting makes expected pods count: see Expect.
 	Expecting bool
 
-	key unique.Handle[asked]
+	key unique.Handle[questionKey]
 }
 
-// asked identifies questions with equal decisions.
-type asked struct {
+// questionKey identifies questions with equal decisions.
+type questionKey struct {
 	key      placement.Key
 	fallback placement.Policy
 }
 
 // NewQuestion returns a question about a pod.
 func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement.Policy) Question {
-	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(asked{req.Key(), fallback})}
+	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(questionKey{req.Key(), fallback})}
 }
 
-// Refused returns the reason why the pod cannot go to a node, from decide.Decide, or nil if it can. The
+// Refusal returns the reason why the pod cannot go to a node, from decide.Decide, or nil if it can. The
 // refusal is shared and must not be modified: it is stored for equal requests until the node changes.
-func (s *nodes) Refused(nodeName string, q Question) *decide.Refusal {
-	_, refusal := s.Answer(nodeName, q)
+func (s *nodes) Refusal(nodeName string, q Question) *decide.Refusal {
+	_, refusal := s.EvaluateNode(nodeName, q)
 	return refusal
 }
 
-// Answer is Refused with the evaluated state of the node. The state is nil if the node is unknown.
-func (s *nodes) Answer(nodeName string, q Question) (*placement.Node, *decide.Refusal) {
-	if n, ok := s.readable()[nodeName]; ok {
+// EvaluateNode is Refusal with the evaluated state of the node. The state is nil if the node is unknown.
+func (s *nodes) EvaluateNode(nodeName string, q Question) (*placement.Node, *decide.Refusal) {
+	if n, ok := s.readMap()[nodeName]; ok {
 		if state := n.state.Load(); state != nil {
-			return state, n.refused(state, q)
+			return state, n.cachedRefusal(state, q)
 		}
 	}
 	return nil, q.Evaluate(placement.Node{Name: nodeName})
@@ -60,40 +60,40 @@ func (q Question) Evaluate(n placement.Node) *decide.Refusal {
 // View returns a node minus the memory that expected pods will get and minus the memory reserved for
 // nominated pods that precede the pod.
 func (q Question) View(n *placement.Node) *placement.Node {
-	left := decide.Reserved(n.WithExpected(q.Pod), q.Pod, q.Request, q.Fallback)
-	return &left
+	remaining := decide.Reserved(n.WithExpected(q.Pod), q.Pod, q.Request, q.Fallback)
+	return &remaining
 }
 
-// answers are the latest decisions for one state of a node, newest first. They are immutable. If more kinds
+// decisions are the latest decisions for one state of a node, newest first. They are immutable. If more kinds
 // of requests are evaluated at the same time than fit, they evict each other's decisions.
-type answers struct {
-	of      *placement.Node
+type decisions struct {
+	state   *placement.Node
 	expects bool // the node has expected pods
-	kept    [8]answer
+	latest  [8]decision
 }
 
-// answer is one decision. A nil refusal means that the pod fits.
-type answer struct {
-	key       unique.Handle[asked] // zero value: no decision
-	expecting bool                 // the decision counts expected pods
+// decision is one decision. A nil refusal means that the pod fits.
+type decision struct {
+	key       unique.Handle[questionKey] // zero value: no decision
+	expecting bool                       // the decision counts expected pods
 	refusal   *decide.Refusal
 }
 
-// refused returns the stored decision for a state, or makes one. If two goroutines make decisions at the same
+// cachedRefusal returns the stored decision for a state, or makes one. If two goroutines make decisions at the same
 // time, one of them may not be stored. A stored decision is returned without reading the node's state, to
 // avoid cache misses of the processor.
-func (n *node) refused(state *placement.Node, q Question) *decide.Refusal {
+func (n *node) cachedRefusal(state *placement.Node, q Question) *decide.Refusal {
 	last := n.answers.Load()
-	if last == nil || last.of != state {
-		last = &answers{of: state, expects: len(state.Expected) > 0}
+	if last == nil || last.state != state {
+		last = &decisions{state: state, expects: len(state.Expected) > 0}
 	}
 	expecting := q.Expecting && last.expects
 	own := func(h placement.Holding) bool { return h.Pod.UID == q.Pod.UID }
 	if expecting && slices.ContainsFunc(state.Expected, own) {
 		return q.Evaluate(*state)
 	}
-	for i := range last.kept {
-		if kept := &last.kept[i]; kept.key == q.key && kept.expecting == expecting {
+	for i := range last.latest {
+		if kept := &last.latest[i]; kept.key == q.key && kept.expecting == expecting {
 			return kept.refusal
 		}
 	}
@@ -101,9 +101,9 @@ func (n *node) refused(state *placement.Node, q Question) *decide.Refusal {
 	if len(state.Nominated) > 0 {
 		return refusal // the decision depends on the pod, because of the reservations
 	}
-	now := &answers{of: state, expects: last.expects}
-	now.kept[0] = answer{q.key, expecting, refusal}
-	copy(now.kept[1:], last.kept[:])
+	now := &decisions{state: state, expects: last.expects}
+	now.latest[0] = decision{q.key, expecting, refusal}
+	copy(now.latest[1:], last.latest[:])
 	n.answers.Store(now)
 	return refusal
 }

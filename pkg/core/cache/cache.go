@@ -31,17 +31,17 @@ func New() *Cache {
 func (c *Cache) SetNode(name string, inv gpu.Inventory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hear(key{node: name}, false)
+	c.recordEvent(key{node: name}, false)
 	inv.Devices = slices.Clone(inv.Devices)
-	c.offer(name, &inv)
+	c.setInventory(name, &inv)
 }
 
 // RemoveNode removes a node. Its pods remain until RemovePod removes them.
 func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hear(key{node: name}, false)
-	c.offer(name, nil)
+	c.recordEvent(key{node: name}, false)
+	c.setInventory(name, nil)
 }
 
 // AddPod records a bound pod that the watch has shown. It overrides an assumption. A pod without an
@@ -49,12 +49,12 @@ func (c *Cache) RemoveNode(name string) {
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hear(key{pod: h.Pod.UID}, false)
-	if old, ok := c.pods[on][h.Pod.UID]; ok && old.Node == nodeName && old.Request.Empty() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
+	c.recordEvent(key{pod: h.Pod.UID}, false)
+	if old, ok := c.pods[placed][h.Pod.UID]; ok && old.Node == nodeName && old.Request.Empty() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
 		return // most updates are for such pods
 	}
-	c.set(coming, h.Pod.UID, nil)
-	c.set(on, h.Pod.UID, &Pod{Holding: h, Node: nodeName})
+	c.set(nominated, h.Pod.UID, nil)
+	c.set(placed, h.Pod.UID, &Pod{Holding: h, Node: nodeName})
 }
 
 // NominatePod records that a pod without a node waits until other pods leave a node. The nomination is
@@ -63,8 +63,8 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hear(key{pod: ref.UID}, false)
-	if p, ok := c.pods[coming][ref.UID]; ok && nodeName == "" && p.own() {
+	c.recordEvent(key{pod: ref.UID}, false)
+	if p, ok := c.pods[nominated][ref.UID]; ok && nodeName == "" && p.own() {
 		return // only the cache has this nomination
 	}
 	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Assignment: at}, until)
@@ -76,7 +76,7 @@ func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement
 func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Request, since, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, ok := c.pods[coming][ref.UID]
+	p, ok := c.pods[nominated][ref.UID]
 	if !ok && nodeName == "" || ok && (p.Waits.IsZero() || p.Node == nodeName && p.Waits.Equal(since)) {
 		return
 	}
@@ -88,28 +88,28 @@ func (p *Pod) own() bool { return !p.Waits.IsZero() }
 
 func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) {
 	var to *Pod
-	if p, ok := c.pods[on][h.Pod.UID]; nodeName != "" && (!ok || p.Assumed) {
+	if p, ok := c.pods[placed][h.Pod.UID]; nodeName != "" && (!ok || p.Assumed) {
 		to = &Pod{Holding: h, Node: nodeName, until: until}
 	}
-	c.set(coming, h.Pod.UID, to)
+	c.set(nominated, h.Pod.UID, to)
 }
 
 // Expire removes the nominations and expectations that have ended.
 func (c *Cache) Expire(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ends.IsZero() || c.ends.After(now) {
+	if c.firstExpiry.IsZero() || c.firstExpiry.After(now) {
 		return
 	}
-	c.ends = time.Time{}
-	for _, as := range []role{coming, expected} {
+	c.firstExpiry = time.Time{}
+	for _, as := range []role{nominated, expected} {
 		for uid, p := range c.pods[as] {
 			switch {
 			case p.until.IsZero():
 			case !p.until.After(now):
 				c.set(as, uid, nil)
-			case c.ends.IsZero() || p.until.Before(c.ends):
-				c.ends = p.until
+			case c.firstExpiry.IsZero() || p.until.Before(c.firstExpiry):
+				c.firstExpiry = p.until
 			}
 		}
 	}
@@ -119,9 +119,9 @@ func (c *Cache) Expire(now time.Time) {
 func (c *Cache) RemovePod(uid string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hear(key{pod: uid}, true)
-	c.set(coming, uid, nil)
-	c.set(on, uid, nil)
+	c.recordEvent(key{pod: uid}, true)
+	c.set(nominated, uid, nil)
+	c.set(placed, uid, nil)
 }
 
 // RefusePod records that the API server definitely refused a binding of an assumed pod. The time of its
@@ -152,11 +152,11 @@ func (c *Cache) ExpirePod(uid string, before time.Time) {
 func (c *Cache) forget(uid string, over func(*Pod) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, ok := c.pods[on][uid]
+	p, ok := c.pods[placed][uid]
 	if !ok || !p.Assumed || !over(p) {
 		return false
 	}
-	c.set(on, uid, nil)
+	c.set(placed, uid, nil)
 	return true
 }
 
@@ -170,8 +170,8 @@ func (c *Cache) forget(uid string, over func(*Pod) bool) bool {
 func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) (placement.Assignment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[on][ref.UID]; ok {
-		if p.Node == nodeName && !p.Assignment.None() && !c.overtaken(p) {
+	if p, ok := c.pods[placed][ref.UID]; ok {
+		if p.Node == nodeName && !p.Assignment.None() && !c.isOvertaken(p) {
 			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
 		}
@@ -186,7 +186,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	if refusal != nil {
 		return placement.Assignment{}, refusal
 	}
-	c.set(on, ref.UID, &Pod{
+	c.set(placed, ref.UID, &Pod{
 		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},
 		Node:    nodeName, Assumed: true, bindings: []time.Time{now},
 	})
@@ -205,20 +205,20 @@ type Assumed struct {
 func (c *Cache) HoldPod(uid string, held bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[on][uid]; ok && p.Assumed {
-		p.held = held
+	if p, ok := c.pods[placed][uid]; ok && p.Assumed {
+		p.unsent = held
 	}
 }
 
 // AssumedBefore returns the assumed pods with no binding decided and no read finished at the given time or
 // later, oldest first. It omits held pods. For each, the caller must read the pod from the API server
-// (BeginRead) and call Read.Enter or ExpirePod.
+// (BeginRead) and call Read.AddPod or ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []Assumed
-	for _, p := range c.pods[on] {
-		if p.Assumed && !p.held && p.since().Before(before) {
+	for _, p := range c.pods[placed] {
+		if p.Assumed && !p.unsent && p.since().Before(before) {
 			out = append(out, Assumed{Pod: p.Pod, Node: p.Node, Since: p.since()})
 		}
 	}
@@ -232,7 +232,7 @@ func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 func (c *Cache) PodNode(uid string) (nodeName string, assumed, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[on][uid]; ok {
+	if p, ok := c.pods[placed][uid]; ok {
 		return p.Node, p.Assumed && !p.read, true
 	}
 	return "", false, false
@@ -243,7 +243,7 @@ func (c *Cache) PodNode(uid string) (nodeName string, assumed, ok bool) {
 func (c *Cache) IsConfirmed(uid string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, ok := c.pods[on][uid]
+	p, ok := c.pods[placed][uid]
 	return ok && !p.Assumed
 }
 

@@ -69,7 +69,7 @@ func assume(c *Cache, uid, node string, r placement.Request) (placement.Assignme
 func enter(c *Cache, h placement.Holding, now time.Time) {
 	read := c.BeginRead()
 	defer read.End()
-	read.Enter("n", h, now)
+	read.AddPod("n", h, now)
 }
 
 func mustAssume(t *testing.T, c *Cache, uid, node string, r placement.Request) placement.Assignment {
@@ -282,7 +282,7 @@ func TestTransitions(t *testing.T) {
 				mustAssume(t, c, "p", "n", ask(3))
 				read := c.BeginRead()
 				c.RemovePod("p")
-				if read.Enter("n", bound("p", ask(3), 0), start) {
+				if read.AddPod("n", bound("p", ask(3), 0), start) {
 					t.Error("Enter says that it is news")
 				}
 			},
@@ -292,7 +292,7 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				read := c.BeginRead()
 				defer read.End()
-				if !read.Enter("n", bound("p", ask(3), 1), start) || read.Enter("n", bound("p", ask(3), 1), start) {
+				if !read.AddPod("n", bound("p", ask(3), 1), start) || read.AddPod("n", bound("p", ask(3), 1), start) {
 					t.Error("want it to be news once")
 				}
 				if got := c.AssumedBefore(start.Add(time.Minute)); len(got) != 1 {
@@ -510,7 +510,7 @@ func TestAnswersBesideANominatedPodAreNotKept(t *testing.T) {
 	nominate(c, "n")
 	for range 2 {
 		for _, uid := range []string{"p", "vip"} {
-			refusal := c.Refused("n", NewQuestion(ref(uid), important(ask(8)), placement.Binpack))
+			refusal := c.Refusal("n", NewQuestion(ref(uid), important(ask(8)), placement.Binpack))
 			if fits := refusal == nil; fits != (uid == "vip") {
 				t.Errorf("%s fits: %t (%v)", uid, fits, refusal)
 			}
@@ -523,12 +523,12 @@ func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
 	q := NewQuestion(ref("p"), ask(8), placement.Binpack)
-	was := c.Look("n")
+	was := c.GetNode("n")
 	c.AddPod("n", bound("other", ask(8), 0))
-	if refusal := c.readable()["n"].refused(was, q); refusal != nil {
+	if refusal := c.readMap()["n"].cachedRefusal(was, q); refusal != nil {
 		t.Fatalf("refused: %v, want that it fitted", refusal)
 	}
-	if c.Refused("n", q) == nil {
+	if c.Refusal("n", q) == nil {
 		t.Error("the pod fits a GPU that is full by now")
 	}
 }
@@ -559,7 +559,7 @@ func TestGhosts(t *testing.T) {
 		t.Errorf("AssumePod on a deleted node: %v, want that it can never fit", err)
 	}
 	c.RemovePod("p")
-	if _, ok := c.readable()["n"]; ok {
+	if _, ok := c.readMap()["n"]; ok {
 		t.Error("a ghost is kept when its last pod is gone")
 	}
 }
@@ -835,8 +835,8 @@ func TestAllMayBeCalledAtOnce(*testing.T) {
 		func() { c.Changes() },
 		func() { c.ChangedSince(0) },
 		func() { c.Has(c.Set(slices.Values([]string{"m", "n"})), "n") },
-		func() { _ = c.Refused("m", NewQuestion(ref("p"), ask(1), placement.Binpack)) },
-		func() { _ = c.Refused("m", NewQuestion(ref("p"), ask(2), placement.Binpack)) },
+		func() { _ = c.Refusal("m", NewQuestion(ref("p"), ask(1), placement.Binpack)) },
+		func() { _ = c.Refusal("m", NewQuestion(ref("p"), ask(2), placement.Binpack)) },
 		func() { c.Nodes() },
 		func() { c.Learn(ask(1)) },
 		func() { c.Reprice() },
@@ -1066,10 +1066,10 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		if random.IntN(3) == 0 { // the watch is ahead of the read
 			c.RemovePod(uid)
 			w.remove(uid)
-			read.Enter(node, holding, start.Add(time.Minute))
+			read.AddPod(node, holding, start.Add(time.Minute))
 			break
 		}
-		read.Enter(node, holding, start.Add(time.Minute))
+		read.AddPod(node, holding, start.Add(time.Minute))
 		if !slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid }) {
 			w.drop(&w.assumed, uid)
 			w.drop(&w.expected, uid)
@@ -1136,7 +1136,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 // compareAnswers asks more kinds of questions than the cache stores answers.
 func compareAnswers(t *testing.T, c *Cache, w *twin) {
 	t.Helper()
-	for i := range len(answers{}.kept) + 2 {
+	for i := range len(decisions{}.latest) + 2 {
 		req := ask(gpu.Units(1+i), gpu.Units(i%2))
 		if i%3 == 0 {
 			req.Policy = placement.Exclusive
@@ -1151,7 +1151,7 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 			if _, refusal := decide.Decide(n, q.Pod, req, placement.Binpack); refusal != nil {
 				want = reasons.Refusal(refusal)
 			}
-			if refusal := c.Refused(name, q); refusal != nil {
+			if refusal := c.Refusal(name, q); refusal != nil {
 				got = reasons.Refusal(refusal)
 			}
 			if got != want {
@@ -1164,7 +1164,7 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 			expecting.Expecting = true
 			likely, _ := w.likely(name)
 			_, refusal := decide.Decide(likely, q.Pod, req, placement.Binpack)
-			if got := c.Refused(name, expecting); (got == nil) != (refusal == nil) || got != nil && reasons.Refusal(got) != reasons.Refusal(refusal) {
+			if got := c.Refusal(name, expecting); (got == nil) != (refusal == nil) || got != nil && reasons.Refusal(got) != reasons.Refusal(refusal) {
 				t.Errorf("Refused(%s) for %d units, expecting others: %v, want %v", name, 1+i, got, refusal)
 			}
 		}
@@ -1235,8 +1235,8 @@ func TestChanges(t *testing.T) {
 		before, _ := c.Changes()
 		step.do()
 		changed, now := c.ChangedSince(before)
-		// Look returns nil for a removed node.
-		changed = slices.DeleteFunc(slices.Sorted(slices.Values(changed)), func(name string) bool { return c.Look(name) == nil })
+		// GetNode returns nil for a removed node.
+		changed = slices.DeleteFunc(slices.Sorted(slices.Values(changed)), func(name string) bool { return c.GetNode(name) == nil })
 		if after, nodes := c.Changes(); after != now || nodes != step.nodes || !slices.Equal(changed, step.changed) {
 			t.Errorf("%s: %d nodes, %v of them changed, want %d and %v", step.name, nodes, changed, step.nodes, step.changed)
 		}
@@ -1250,13 +1250,13 @@ func TestChanges(t *testing.T) {
 func TestAnAnswerIsKept(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
-	ask := func(uid string) any { return c.Refused("n", NewQuestion(ref(uid), ask(11), placement.Binpack)) }
+	ask := func(uid string) any { return c.Refusal("n", NewQuestion(ref(uid), ask(11), placement.Binpack)) }
 	first := ask("a")
 	if ask("b") != first {
 		t.Error("the second pod that asks for the same gets another answer")
 	}
 	for i := range 7 {
-		_ = c.Refused("n", NewQuestion(ref("c"), placement.Request{CPU: int64(i + 1)}, placement.Binpack))
+		_ = c.Refusal("n", NewQuestion(ref("c"), placement.Request{CPU: int64(i + 1)}, placement.Binpack))
 	}
 	if ask("d") != first {
 		t.Error("seven other questions drive the answer out")
@@ -1276,7 +1276,7 @@ func TestAnswersBesideAnExpectedPodAreKept(t *testing.T) {
 	ask := func(uid string, expecting bool) *decide.Refusal {
 		q := NewQuestion(ref(uid), ask(6), placement.Binpack)
 		q.Expecting = expecting
-		return c.Refused("n", q)
+		return c.Refusal("n", q)
 	}
 	first := ask("a", true)
 	if first == nil || ask("b", true) != first {
@@ -1345,7 +1345,7 @@ func TestReadersWhileNodesComeAndGo(t *testing.T) {
 				if len(c.Nodes()) == 0 {
 					t.Error("there is no node")
 				}
-				if refusal := c.Refused("n", NewQuestion(ref("p"), ask(gpu.Units(1+(i+k)%16)), placement.Binpack)); (refusal == nil) != ((i+k)%16 < 10) {
+				if refusal := c.Refusal("n", NewQuestion(ref("p"), ask(gpu.Units(1+(i+k)%16)), placement.Binpack)); (refusal == nil) != ((i+k)%16 < 10) {
 					t.Errorf("%d units: refused with %v", 1+(i+k)%16, refusal)
 				}
 			}

@@ -31,7 +31,7 @@ func (c *Cache) Since(changes uint64) (names []string, now uint64, ok bool) {
 func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
 	names, now, ok := c.Since(changes)
 	if !ok || changes == 0 {
-		return slices.Collect(maps.Keys(c.readable())), now
+		return slices.Collect(maps.Keys(c.readMap())), now
 	}
 	slices.Sort(names)
 	return slices.Compact(names), now
@@ -39,7 +39,7 @@ func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
 
 // All yields all nodes in no particular order.
 func (s *nodes) All(yield func(*placement.Node) bool) {
-	for _, n := range s.readable() {
+	for _, n := range s.readMap() {
 		if state := n.state.Load(); state != nil && !yield(state) {
 			return
 		}
@@ -64,7 +64,7 @@ func (s *nodes) Set(names iter.Seq[string]) NodeSet {
 	s.lock.Lock()
 	set := NodeSet{made: s.made, bits: make([]uint64, (s.made+63)/64)}
 	s.lock.Unlock()
-	known := s.readable()
+	known := s.readMap()
 	for name := range names {
 		if n, ok := known[name]; ok {
 			if id := int(n.id.Load()); 0 <= id && id < set.made {
@@ -77,7 +77,7 @@ func (s *nodes) Set(names iter.Seq[string]) NodeSet {
 
 // Has reports whether a node is in the set, or was added after the set was made.
 func (s *nodes) Has(set NodeSet, name string) bool {
-	n, ok := s.readable()[name]
+	n, ok := s.readMap()[name]
 	if !ok {
 		return false
 	}

@@ -87,18 +87,18 @@ func (r *Read) Heal(d Difference, real *Cache) (was, is Entry, healed bool) {
 	c := r.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, heard := r.heard[d.key]
+	_, heard := r.events[d.key]
 	if heard || c.find(d.key) != was || !was.differs(is) {
 		return was, is, false
 	}
 	if d.OfNode() {
-		c.offer(d.Node, is.Offered)
+		c.setInventory(d.Node, is.Offered)
 	}
 	if podDiffers(was.On, is.On) {
-		c.set(on, d.Pod.UID, is.On)
+		c.set(placed, d.Pod.UID, is.On)
 	}
 	if podDiffers(was.Coming, is.Coming) {
-		c.set(coming, d.Pod.UID, is.Coming)
+		c.set(nominated, d.Pod.UID, is.Coming)
 	}
 	return was, is, true
 }
@@ -114,7 +114,7 @@ func (c *Cache) entry(k key) Entry {
 func (c *Cache) snapshot() map[key]Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make(map[key]Entry, len(c.all)+len(c.pods[on]))
+	out := make(map[key]Entry, len(c.all)+len(c.pods[placed]))
 	for name, n := range c.all {
 		if n.inventory != nil {
 			out[key{node: name}] = Entry{Offered: n.inventory}
@@ -129,8 +129,8 @@ func (c *Cache) snapshot() map[key]Entry {
 }
 
 func (s *state) find(k key) Entry {
-	e := Entry{On: s.pods[on][k.pod]}
-	if p, ok := s.pods[coming][k.pod]; ok && !p.own() {
+	e := Entry{On: s.pods[placed][k.pod]}
+	if p, ok := s.pods[nominated][k.pod]; ok && !p.own() {
 		e.Coming = p
 	}
 	if n, ok := s.all[k.node]; ok {

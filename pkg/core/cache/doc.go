@@ -3,10 +3,10 @@
 //
 // A pod that has memory of a node, or waits for it, is in one of three states:
 //
-//	          NominatePod, QueuePod, Expect          AssumePod, Read.Enter
+//	          NominatePod, QueuePod, Expect          AssumePod, Read.AddPod
 //	unknown ───────────────────────▶ nominated ───────────────────────▶ reserved
 //	   ▲ │                               │ ▲                               │  │
-//	   │ │ AssumePod, Read.Enter         │ └── RefusePod, ForgetPod, ──────┘  │
+//	   │ │ AssumePod, Read.AddPod         │ └── RefusePod, ForgetPod, ──────┘  │
 //	   │ └─────────────▶ reserved        │     ExpirePod                      │
 //	   │                                 │ AddPod (the watch)                 │ AddPod
 //	   │                                 ▼                                    ▼
@@ -28,7 +28,7 @@
 // A reserved pod (Pod.Assumed) has its GPUs. Its binding is yet to be sent (HoldPod), in progress, or of
 // unknown outcome, or a read has shown the pod before the watch. RefusePod ends the reservation of one
 // binding. AssumedBefore returns old reservations to the caller, which reads the pods and calls
-// Read.Enter or ExpirePod. A pod is bound once the watch has shown it on its node: AddPod then replaces its
+// Read.AddPod or ExpirePod. A pod is bound once the watch has shown it on its node: AddPod then replaces its
 // record. RemovePod ends every state.
 //
 // The cache does not contain kube-scheduler's own assumed pods: package decider compares them with the

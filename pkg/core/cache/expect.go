@@ -20,7 +20,7 @@ func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Requ
 	defer c.mu.Unlock()
 	c.set(expected, ref.UID, nil)
 	n, ok := c.all[nodeName]
-	if !ok || n.inventory == nil || c.pods[on][ref.UID] != nil {
+	if !ok || n.inventory == nil || c.pods[placed][ref.UID] != nil {
 		return
 	}
 	if chosen, refusal := n.decide(ref, req, fallback); refusal == nil {

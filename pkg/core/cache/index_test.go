@@ -152,7 +152,7 @@ func BenchmarkRefused(b *testing.B) {
 	names := addFleet(c, 5_000)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		n := c.Look(names[i%len(names)])
+		n := c.GetNode(names[i%len(names)])
 		if NewQuestion(ref("p"), ask(90), placement.Binpack).Evaluate(*n) == nil {
 			b.Fatal("a pod of 90 units fits")
 		}

@@ -37,22 +37,22 @@ func (s *nodes) node(name string) *node {
 
 // Node returns a copy of one node.
 func (s *nodes) Node(name string) (placement.Node, bool) {
-	if n := s.Look(name); n != nil {
+	if n := s.GetNode(name); n != nil {
 		return *n, true
 	}
 	return placement.Node{}, false
 }
 
-// Look returns one node without a copy, or nil if it is unknown.
-func (s *nodes) Look(name string) *placement.Node {
-	if n, ok := s.readable()[name]; ok {
+// GetNode returns one node without a copy, or nil if it is unknown.
+func (s *nodes) GetNode(name string) *placement.Node {
+	if n, ok := s.readMap()[name]; ok {
 		return n.state.Load()
 	}
 	return nil
 }
 
-// readable returns the readers' map.
-func (s *nodes) readable() map[string]*node {
+// readMap returns the readers' map.
+func (s *nodes) readMap() map[string]*node {
 	if known := s.known.Load(); known != nil {
 		return *known
 	}
@@ -65,7 +65,7 @@ func (s *nodes) readable() map[string]*node {
 
 // Nodes returns all nodes, sorted by name.
 func (s *nodes) Nodes() []placement.Node {
-	known := s.readable()
+	known := s.readMap()
 	out := make([]placement.Node, 0, len(known))
 	for _, n := range known {
 		if state := n.state.Load(); state != nil {

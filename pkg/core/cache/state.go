@@ -12,12 +12,12 @@ import (
 // state is the cache's data. Its methods require that Cache.mu is locked.
 type state struct {
 	nodes
-	pods    pods
-	reads   map[*Read]bool // in progress
-	changes uint64         // number of changes of nodes
-	offered int            // number of nodes that are not ghosts
-	changed chan struct{}  // closed at the next change
-	ends    time.Time      // earliest end of a nomination; zero: no nomination ends
+	pods        pods
+	reads       map[*Read]bool // in progress
+	changes     uint64         // number of changes of nodes
+	offered     int            // number of nodes that are not ghosts
+	changed     chan struct{}  // closed at the next change
+	firstExpiry time.Time      // earliest end of a nomination; zero: no nomination ends
 
 	recent [maxRecent]string // names of changed nodes: change i is at i%maxRecent
 }
@@ -29,9 +29,9 @@ type pods [roles]map[string]*Pod
 type role uint8
 
 const (
-	on       role = iota // reserved or bound: the pod has memory of the node
-	coming               // nominated: the pod has none yet
-	expected             // nominated by Expect: other pods get the memory only if they fit nowhere else
+	placed    role = iota // reserved or bound: the pod has memory of the node
+	nominated             // nominated: the pod has none yet
+	expected              // nominated by Expect: other pods get the memory only if they fit nowhere else
 	roles
 )
 
@@ -45,7 +45,7 @@ func newPods() (p pods) {
 // node is the record of one node name. Cache.mu guards the fields after id.
 type node struct {
 	state   atomic.Pointer[placement.Node] // the readers' state; nil: a ghost
-	answers atomic.Pointer[answers]        // decisions for that state
+	answers atomic.Pointer[decisions]      // decisions for that state
 	id      atomic.Int64                   // number of nodes added before this one; -1: a ghost, which is a deleted node, or a name that only pods have
 
 	name      string
@@ -59,8 +59,8 @@ type Pod struct {
 	Node              string
 	Assumed           bool // the watch has not shown the pod on the node yet
 
-	read bool // for an assumed pod: a read has shown the pod on the node
-	held bool // for an assumed pod: kube-scheduler has not sent the binding yet
+	read   bool // for an assumed pod: a read has shown the pod on the node
+	unsent bool // for an assumed pod: kube-scheduler has not sent the binding yet
 
 	bindings []time.Time // for an assumed pod: decision times of bindings that may still succeed, or the time of the read
 	until    time.Time   // for a nominated pod: end of the nomination; zero: none
@@ -69,8 +69,8 @@ type Pod struct {
 // since returns the latest decision time of an assumed pod's bindings, or the time of its read.
 func (p *Pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
 
-// overtaken reports whether an assumed pod no longer fits its GPUs.
-func (s *state) overtaken(p *Pod) bool {
+// isOvertaken reports whether an assumed pod no longer fits its GPUs.
+func (s *state) isOvertaken(p *Pod) bool {
 	if !p.Assumed || p.read {
 		return false
 	}
@@ -78,8 +78,8 @@ func (s *state) overtaken(p *Pod) bool {
 	return !ok || n.inventory == nil || !n.state.Load().StillFits(p.Holding)
 }
 
-// offer records the inventory of a node; nil: the node is deleted.
-func (s *state) offer(name string, inv *gpu.Inventory) {
+// setInventory records the inventory of a node; nil: the node is deleted.
+func (s *state) setInventory(name string, inv *gpu.Inventory) {
 	n := s.node(name)
 	switch {
 	case n.inventory == nil && inv != nil:
@@ -99,7 +99,7 @@ func (s *state) offer(name string, inv *gpu.Inventory) {
 
 // dropIfEmpty removes a ghost without pods.
 func (s *state) dropIfEmpty(n *node) {
-	if n.inventory != nil || len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) > 0 {
+	if n.inventory != nil || len(n.pods[placed])+len(n.pods[nominated])+len(n.pods[expected]) > 0 {
 		return
 	}
 	s.lock.Lock()
@@ -110,7 +110,7 @@ func (s *state) dropIfEmpty(n *node) {
 
 // set replaces the record of a pod in a role; nil removes it.
 func (s *state) set(as role, uid string, p *Pod) {
-	if as == on {
+	if as == placed {
 		s.set(expected, uid, nil)
 	}
 	if old, ok := s.pods[as][uid]; ok && (p == nil || p.Node != old.Node) {
@@ -127,18 +127,18 @@ func (s *state) set(as role, uid string, p *Pod) {
 		}
 		s.pods[as][uid], n.pods[as][uid] = p, p
 		s.publish(n)
-		if !p.until.IsZero() && (s.ends.IsZero() || p.until.Before(s.ends)) {
-			s.ends = p.until
+		if !p.until.IsZero() && (s.firstExpiry.IsZero() || p.until.Before(s.firstExpiry)) {
+			s.firstExpiry = p.until
 		}
 	}
-	if c, ok := s.pods[coming][uid]; ok && as == on && (p == nil || p.Node != c.Node) {
+	if c, ok := s.pods[nominated][uid]; ok && as == placed && (p == nil || p.Node != c.Node) {
 		s.publish(s.node(c.Node)) // a nomination counts only while its pod is on no node
 	}
 }
 
 // publish rebuilds the readers' state after a change of the node's pods or inventory.
 func (s *state) publish(n *node) {
-	defer s.tell()
+	defer s.signal()
 	s.changes++
 	s.recent[s.changes%maxRecent] = n.name
 	n.state.Store(s.view(n))
@@ -150,29 +150,29 @@ func (s *state) view(n *node) *placement.Node {
 	if n.inventory == nil {
 		return nil
 	}
-	holdings := make([]*placement.Holding, 0, len(n.pods[on]))
-	for _, p := range n.pods[on] {
+	holdings := make([]*placement.Holding, 0, len(n.pods[placed]))
+	for _, p := range n.pods[placed] {
 		holdings = append(holdings, &p.Holding)
 	}
-	var line, soon []placement.Holding
-	for uid, p := range n.pods[coming] {
-		if s.pods[on][uid] == nil { // on no node
-			line = append(line, p.Holding)
+	var nominatedPods, expectedPods []placement.Holding
+	for uid, p := range n.pods[nominated] {
+		if s.pods[placed][uid] == nil { // on no node
+			nominatedPods = append(nominatedPods, p.Holding)
 		}
 	}
 	for uid, p := range n.pods[expected] {
-		if n.pods[coming][uid] == nil {
-			soon = append(soon, p.Holding)
+		if n.pods[nominated][uid] == nil {
+			expectedPods = append(expectedPods, p.Holding)
 		}
 	}
-	slices.SortFunc(soon, func(a, b placement.Holding) int { return a.Pod.Compare(b.Pod) })
-	state := placement.NewSharedNode(n.name, *n.inventory, holdings).WithNominated(line)
-	state.Expected = soon
+	slices.SortFunc(expectedPods, func(a, b placement.Holding) int { return a.Pod.Compare(b.Pod) })
+	state := placement.NewSharedNode(n.name, *n.inventory, holdings).WithNominated(nominatedPods)
+	state.Expected = expectedPods
 	return &state
 }
 
-// tell wakes the goroutines that wait for a change.
-func (s *state) tell() {
+// signal wakes the goroutines that wait for a change.
+func (s *state) signal() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

@@ -16,8 +16,8 @@ type Gap struct {
 	free   int64 // MiB on the GPU with the most free memory; if all GPUs are too small, the size of the largest
 }
 
-// Of returns the gap of a verdict.
-func Of(v placement.Verdict) Gap {
+// GapOf returns the gap of a verdict.
+func GapOf(v placement.Verdict) Gap {
 	unit := max(1, v.Node.UnitMiB) // nodes with shares have no unit and compare shares
 	g := Gap{reason: v.Reason, free: int64(LargestFree(v.Node)) * unit}
 	if v.Reason == placement.TooLarge {

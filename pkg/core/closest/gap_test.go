@@ -33,7 +33,7 @@ func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 			continue // the GPU of an unattributed pod is unknown
 		}
 		tried++
-		gap := closest.Of(placement.Fit(req, n))
+		gap := closest.GapOf(placement.Fit(req, n))
 		for set := range 1 << len(holdings) {
 			var leave []placement.Holding
 			held := gpu.Units(0)
@@ -45,7 +45,7 @@ func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 			// A full GPU that is a MiB larger than the leaving pods lacks more.
 			most := held*gpu.Units(n.UnitMiB) + 1
 			more := placement.NewNode("more", gpu.Inventory{UnitMiB: 1, Devices: []gpu.Device{device(0, most)}}, []placement.Holding{hold("x", ask(most), 0)})
-			if placement.Fit(req, n.Without(leave)).Fits() && held > 0 && gap.Compare(closest.Of(placement.Fit(ask(most), more))) >= 0 {
+			if placement.Fit(req, n.Without(leave)).Fits() && held > 0 && gap.Compare(closest.GapOf(placement.Fit(ask(most), more))) >= 0 {
 				t.Errorf("seed %d: pods of %d units are enough, and the gap is %+v", seed, held, gap)
 			}
 		}
@@ -89,7 +89,7 @@ func TestGap(t *testing.T) {
 			node(inventory(device(0, 80)), hold("a", ask(73), 0)), node(inventory(device(0, 80)), hold("b", ask(40, cores(100)), 0))},
 		"it fits": {ask(8), node(two), node(inventory(device(0, 8)), hold("a", ask(1), 0))},
 	} {
-		closer, others := closest.Of(placement.Fit(tc.req, tc.closer)), closest.Of(placement.Fit(tc.req, tc.others))
+		closer, others := closest.GapOf(placement.Fit(tc.req, tc.closer)), closest.GapOf(placement.Fit(tc.req, tc.others))
 		if closer.Compare(others) >= 0 || others.Compare(closer) <= 0 {
 			t.Errorf("%s: %+v does not come before %+v", name, closer, others)
 		}

@@ -7,11 +7,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Meant returns the known name that is most similar to a misspelt name, or "". A name qualifies if it is at
+// SimilarName returns the known name that is most similar to a misspelt name, or "". A name qualifies if it is at
 // most two characters longer and four characters shorter than the known name, and if at most a sixth of
 // its characters are missing in the known name. The most similar name has the fewest characters that
 // occur in only one of the two. The chart's admission policy "names" implements the same rule in CEL.
-func Meant(name string, known []string) (meant string) {
+func SimilarName(name string, known []string) (meant string) {
 	least := -1
 	for _, k := range known {
 		foreign := missingIn(k, name)
@@ -56,7 +56,7 @@ func MeantModel(v placement.Verdict) string {
 			}
 		}
 	}
-	at := slices.Index(known, Meant(glob, known))
+	at := slices.Index(known, SimilarName(glob, known))
 	if at < 0 || known[at] == glob {
 		return ""
 	}

@@ -13,11 +13,11 @@ func TestMeant(t *testing.T) {
 		"policy": "policy", "polcy": "policy", "policies": "", "plicy": "policy", "gpu-modle": "gpu-model", "models": "gpu-model", "model": "gpu-model", "mode": "",
 		"": "", "po": "policy", "p": "", "policyxy": "policy", "policyxyz": "", "priority-clas": "priority-class", "priority-classes": "priority-class", "priority-classesx": "",
 	} {
-		if got := closest.Meant(name, known); got != want {
+		if got := closest.SimilarName(name, known); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
 	}
-	if got := closest.Meant("abd", []string{"abcd", "abdc", "abde"}); got != "abcd" {
+	if got := closest.SimilarName("abd", []string{"abcd", "abdc", "abde"}); got != "abcd" {
 		t.Errorf("of equally similar names %q is meant, want the first", got)
 	}
 }

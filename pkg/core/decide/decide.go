@@ -16,7 +16,7 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 	if !verdict.Fits() {
 		why := verdict // a copy, so that a pod that fits allocates nothing
 		return placement.Assignment{}, &Refusal{
-			Reason: why.Reason.String(), Verdict: &why, Gap: closest.Of(why),
+			Reason: why.Reason.String(), Verdict: &why, Gap: closest.GapOf(why),
 			Unresolvable: why.Unresolvable(), Temporary: why.Reason >= placement.Occupied && fitsOnceSettled(n, req, policy),
 		}
 	}

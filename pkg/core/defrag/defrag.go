@@ -15,14 +15,14 @@ type Goal struct {
 	Request  placement.Request
 	Fallback placement.Policy // cluster's policy, for pods that name none
 
-	// May reports whether a pod may be evicted. In any case, pods of higher priority than the request
+	// IsEvictable reports whether a pod may be evicted. In any case, pods of higher priority than the request
 	// stay, and no eviction exceeds a budget.
-	May     func(placement.Holding) bool
-	Budgets []preemption.Budget
+	IsEvictable func(placement.Holding) bool
+	Budgets     []preemption.Budget
 
-	// Suits reports whether a node accepts a pod, apart from GPUs and CPU. The pod without a UID is the
+	// NodeAccepts reports whether a node accepts a pod, apart from GPUs and CPU. The pod without a UID is the
 	// pod of the request.
-	Suits func(pod placement.PodRef, node string) bool
+	NodeAccepts func(pod placement.PodRef, node string) bool
 
 	// Displace permits evictions of pods with lower priority that fit no other node.
 	Displace bool
@@ -30,7 +30,7 @@ type Goal struct {
 	// Empty requests free GPUs for no particular pod. The node's sum is not checked then.
 	Empty bool
 
-	Most int // maximum number of evictions
+	MaxEvictions int // maximum number of evictions
 }
 
 // inSum reports whether the request passes kube-scheduler's check of the node's sums.
@@ -68,7 +68,7 @@ func (p Plan) displaced() (n int) {
 // request has them. kube-scheduler may choose other places.
 func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	s := newSearch(g, nodes)
-	for size := range g.Most + 1 {
+	for size := range g.MaxEvictions + 1 {
 		var best Plan
 		found := false
 		for _, c := range s.candidates(size) {
@@ -87,10 +87,10 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	return Plan{}, false
 }
 
-// Hopeless reports whether no number of evictions is enough. Either the request would not fit even
+// IsHopeless reports whether no number of evictions is enough. Either the request would not fit even
 // without all pods that may be evicted and fit elsewhere, or those pods need more memory than is free
 // elsewhere.
-func (g Goal) Hopeless(nodes []placement.Node) bool {
+func (g Goal) IsHopeless(nodes []placement.Node) bool {
 	s := newSearch(g, nodes)
 	total := free(nodes...)
 	for i, n := range nodes {
@@ -117,7 +117,7 @@ func (g Goal) Hopeless(nodes []placement.Node) bool {
 func (g Goal) Overdrawn(nodes []placement.Node) (placement.Node, bool) {
 	s := newSearch(g, nodes)
 	for _, n := range nodes {
-		if !s.Suits(placement.PodRef{}, n.Name) {
+		if !s.NodeAccepts(placement.PodRef{}, n.Name) {
 			continue
 		}
 		if n = n.Without(s.evictable(n)); placement.Fit(g.Request, n).Fits() && !g.inSum(n) {
@@ -190,7 +190,7 @@ type search struct {
 }
 
 func newSearch(g Goal, nodes []placement.Node) *search {
-	return &search{Goal: g, nodes: nodes, roomy: make(map[placement.Key][]bool), guarded: preemption.Guarded(g.Budgets)}
+	return &search{Goal: g, nodes: nodes, roomy: make(map[placement.Key][]bool), guarded: preemption.ProtectedPods(g.Budgets)}
 }
 
 // candidate is a set of pods without which the request fits their node.
@@ -219,7 +219,7 @@ func (s *search) candidates(size int) (out []candidate) {
 // clearable returns the pods of a node that may be evicted, and whether the request fits the node
 // without them.
 func (s *search) clearable(n placement.Node) (pods []placement.Holding, ok bool) {
-	if !s.Suits(placement.PodRef{}, n.Name) {
+	if !s.NodeAccepts(placement.PodRef{}, n.Name) {
 		return nil, false
 	}
 	pods = s.evictable(n)
@@ -229,7 +229,7 @@ func (s *search) clearable(n placement.Node) (pods []placement.Holding, ok bool)
 
 func (s *search) evictable(n placement.Node) []placement.Holding {
 	return slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
-		return h.Terminating || h.Request.Priority > s.Request.Priority || s.guarded[h.Pod.UID] || !s.May(h)
+		return h.Terminating || h.Request.Priority > s.Request.Priority || s.guarded[h.Pod.UID] || !s.IsEvictable(h)
 	})
 }
 
@@ -368,7 +368,7 @@ func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) 
 	roomy := s.withRoom(h.Request)
 	var open []*placement.Node
 	for i := range nodes {
-		if n := &nodes[i]; (roomy[i] || i == left) && n.FreeCPU() >= h.Request.CPU && n.InSum(h.Request) && s.Suits(h.Pod, n.Name) {
+		if n := &nodes[i]; (roomy[i] || i == left) && n.FreeCPU() >= h.Request.CPU && n.InSum(h.Request) && s.NodeAccepts(h.Pod, n.Name) {
 			open = append(open, n)
 		}
 	}

@@ -78,7 +78,7 @@ func TestDefrag(t *testing.T) {
 			want: "a[GPU-0], y a>b, x a>b",
 		},
 		"more than is allowed": {
-			defrag: Goal{Request: ask(9), Most: 1},
+			defrag: Goal{Request: ask(9), MaxEvictions: 1},
 			nodes: []placement.Node{
 				machine("a", 0, 1, 10, hold("x", ask(2), 0), hold("y", ask(3), 0)),
 				machine("b", 0, 1, 10, hold("z", ask(5, priority(1)), 0)),
@@ -111,7 +111,7 @@ func TestDefrag(t *testing.T) {
 			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(5, priority(1)), 0), hold("y", ask(4, priority(1)), 1))},
 		},
 		"one that may not be evicted stays": {
-			defrag: Goal{Request: ask(8), May: func(h placement.Holding) bool { return h.Pod.Name != "x" }},
+			defrag: Goal{Request: ask(8), IsEvictable: func(h placement.Holding) bool { return h.Pod.Name != "x" }},
 			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(4), 0), hold("y", ask(5), 1))},
 			want:   "a[GPU-1], y a>a",
 		},
@@ -126,12 +126,12 @@ func TestDefrag(t *testing.T) {
 			want:   "a[GPU-1], y a>a",
 		},
 		"a node that does not suit the pod": {
-			defrag: Goal{Request: ask(8), Suits: func(pod placement.PodRef, node string) bool { return pod.UID != "" || node != "a" }},
+			defrag: Goal{Request: ask(8), NodeAccepts: func(pod placement.PodRef, node string) bool { return pod.UID != "" || node != "a" }},
 			nodes:  []placement.Node{machine("a", 0, 1, 10), machine("b", 0, 1, 10, hold("x", ask(4), 0))},
 			want:   "b[GPU-0], x b>a",
 		},
 		"a node that does not suit an evicted pod": {
-			defrag: Goal{Request: ask(8), Suits: func(pod placement.PodRef, node string) bool { return pod.Name != "x" || node != "b" }},
+			defrag: Goal{Request: ask(8), NodeAccepts: func(pod placement.PodRef, node string) bool { return pod.Name != "x" || node != "b" }},
 			nodes:  []placement.Node{machine("a", 0, 1, 10, hold("x", ask(4), 0)), machine("b", 0, 1, 6), machine("c", 0, 1, 7)},
 			want:   "a[GPU-0], x a>c",
 		},
@@ -168,12 +168,12 @@ func TestDefrag(t *testing.T) {
 			want: "a[GPU-0 GPU-1], x a>b, z a>b",
 		},
 		"a pod of a GPU that is over-committed, for the sum": {
-			defrag: Goal{Request: ask(8), May: func(h placement.Holding) bool { return h.Pod.Name != "stays" }},
+			defrag: Goal{Request: ask(8), IsEvictable: func(h placement.Holding) bool { return h.Pod.Name != "stays" }},
 			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("stays", ask(8), 0), hold("x", ask(6), 0)), machine("b", 0, 1, 7)},
 			want:   "a[GPU-1], x a>b",
 		},
 		"a pod of a third GPU, for the sum": {
-			defrag: Goal{Request: ask(12), May: func(h placement.Holding) bool { return h.Pod.Name == "x" }},
+			defrag: Goal{Request: ask(12), IsEvictable: func(h placement.Holding) bool { return h.Pod.Name == "x" }},
 			nodes: []placement.Node{
 				machine("a", 0, 3, 16, hold("o", ask(20), 0), hold("p", ask(4), 1), hold("q", ask(10), 2), hold("x", ask(6), 2)),
 				machine("b", 0, 1, 7),
@@ -197,14 +197,14 @@ func TestDefrag(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			d := tc.defrag
-			if d.May == nil {
-				d.May = anyone
+			if d.IsEvictable == nil {
+				d.IsEvictable = anyone
 			}
-			if d.Suits == nil {
-				d.Suits = anywhere
+			if d.NodeAccepts == nil {
+				d.NodeAccepts = anywhere
 			}
-			if d.Most == 0 {
-				d.Most = 4
+			if d.MaxEvictions == 0 {
+				d.MaxEvictions = 4
 			}
 			plan, ok := d.Plan(tc.nodes)
 			if ok != (tc.want != "") || ok && tell(plan) != tc.want {
@@ -231,8 +231,8 @@ func TestHopeless(t *testing.T) {
 		"as much is free elsewhere as the pods of one GPU hold":    {Goal{Request: alone}, []placement.Node{full, machine("b", 0, 1, 20, hold("z", ask(9), 0))}, false},
 		"what is free beside the pods that are to leave is no use": {Goal{Request: alone}, []placement.Node{machine("c", 0, 1, 20, hold("z", ask(9), 0))}, true},
 	} {
-		tc.goal.May, tc.goal.Suits = anyone, anywhere
-		if got := tc.goal.Hopeless(tc.nodes); got != tc.want {
+		tc.goal.IsEvictable, tc.goal.NodeAccepts = anyone, anywhere
+		if got := tc.goal.IsHopeless(tc.nodes); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
 		}
 	}
@@ -250,10 +250,10 @@ func FuzzDefrag(f *testing.F) {
 		if ok {
 			checkPlan(t, d, nodes, plan)
 		}
-		if ok && d.Hopeless(nodes) {
+		if ok && d.IsHopeless(nodes) {
 			t.Errorf("there is a plan, %s, and it is said to be hopeless", tell(plan))
 		}
-		fewest := d.Most + 1
+		fewest := d.MaxEvictions + 1
 		if ok {
 			fewest = len(plan.Moves)
 		}
@@ -269,10 +269,10 @@ func FuzzDefrag(f *testing.F) {
 				for k, h := range pods {
 					if set&(1<<k) != 0 {
 						victims = append(victims, h)
-						allowed = allowed && d.May(h) && !h.Terminating && h.Request.Priority <= d.Request.Priority
+						allowed = allowed && d.IsEvictable(h) && !h.Terminating && h.Request.Priority <= d.Request.Priority
 					}
 				}
-				if !allowed || preemption.Violations(victims, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, n.Name) || !d.inSum(n.Without(victims)) {
+				if !allowed || preemption.Violations(victims, d.Budgets) > 0 || !d.NodeAccepts(placement.PodRef{}, n.Name) || !d.inSum(n.Without(victims)) {
 					continue
 				}
 				if better, found := s.relocate(candidate{node: i, victims: victims}); found {
@@ -321,9 +321,9 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 	never, unsuited := fmt.Sprint("p", random.IntN(9)), fmt.Sprint("n", random.IntN(6))
 	d := Goal{
 		Request:  ask(gpu.Units(3+random.IntN(8)), priority(random.Int32N(4)), cpu(random.Int64N(2)*3000)),
-		Fallback: placement.Binpack, Displace: random.IntN(2) == 0, Most: random.IntN(5),
-		May:   func(h placement.Holding) bool { return h.Pod.Name != never },
-		Suits: func(pod placement.PodRef, node string) bool { return pod.UID != "" || node != unsuited },
+		Fallback: placement.Binpack, Displace: random.IntN(2) == 0, MaxEvictions: random.IntN(5),
+		IsEvictable: func(h placement.Holding) bool { return h.Pod.Name != never },
+		NodeAccepts: func(pod placement.PodRef, node string) bool { return pod.UID != "" || node != unsuited },
 	}
 	d.Request.Policy = placementtest.Pick(random, "", "", placement.Exclusive)
 	if random.IntN(4) == 0 {
@@ -348,13 +348,13 @@ func checkPlan(t *testing.T, d Goal, nodes []placement.Node, p Plan) {
 	now := slices.Clone(nodes)
 	var gone []placement.Holding
 	for _, m := range p.Moves {
-		if m.From != p.Node || !d.May(m.Pod) || m.Pod.Terminating || m.Pod.Request.Priority > d.Request.Priority || !slices.ContainsFunc(now[at(m.From)].Holdings(), func(h placement.Holding) bool { return h.Pod == m.Pod.Pod }) {
+		if m.From != p.Node || !d.IsEvictable(m.Pod) || m.Pod.Terminating || m.Pod.Request.Priority > d.Request.Priority || !slices.ContainsFunc(now[at(m.From)].Holdings(), func(h placement.Holding) bool { return h.Pod == m.Pod.Pod }) {
 			t.Fatalf("plan %q evicts %s, which may not be", tell(p), m.Pod.Pod)
 		}
 		gone = append(gone, m.Pod)
 		now[at(m.From)] = now[at(m.From)].Without([]placement.Holding{m.Pod})
 	}
-	if len(p.Moves) > d.Most || preemption.Violations(gone, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, p.Node) {
+	if len(p.Moves) > d.MaxEvictions || preemption.Violations(gone, d.Budgets) > 0 || !d.NodeAccepts(placement.PodRef{}, p.Node) {
 		t.Fatalf("plan %q is more than what may be done", tell(p))
 	}
 	enter := func(h placement.Holding, node string) {

@@ -68,8 +68,8 @@ func (p Policy) row() *policy {
 	return &unknown
 }
 
-// Known reports whether the policy is in the table. Parsers reject unknown policies.
-func (p Policy) Known() bool { return p.row() != &unknown }
+// IsKnown reports whether the policy is in the table. Parsers reject unknown policies.
+func (p Policy) IsKnown() bool { return p.row() != &unknown }
 
 // OfCluster reports whether administrators can choose the policy for pods that name none.
 func (p Policy) OfCluster() bool { return p.row().cluster }

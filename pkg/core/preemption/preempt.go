@@ -15,8 +15,8 @@ type Budget struct {
 	Allowed int
 }
 
-// Guarded returns the UIDs of pods for which a budget allows no eviction.
-func Guarded(budgets []Budget) map[string]bool {
+// ProtectedPods returns the UIDs of pods for which a budget allows no eviction.
+func ProtectedPods(budgets []Budget) map[string]bool {
 	guarded := make(map[string]bool)
 	for _, b := range budgets {
 		if b.Allowed > 0 {

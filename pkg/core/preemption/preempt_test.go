@@ -393,7 +393,7 @@ func bestBySearch(req placement.Request, inv gpu.Inventory, pods []placement.Hol
 }
 
 func TestGuarded(t *testing.T) {
-	got := Guarded([]Budget{{Pods: []string{"a", "b"}, Allowed: 0}, {Pods: []string{"c"}, Allowed: 1}, {Pods: []string{"d"}, Allowed: -1}})
+	got := ProtectedPods([]Budget{{Pods: []string{"a", "b"}, Allowed: 0}, {Pods: []string{"c"}, Allowed: 1}, {Pods: []string{"d"}, Allowed: -1}})
 	if diff := cmp.Diff(map[string]bool{"a": true, "b": true, "d": true}, got); diff != "" {
 		t.Errorf("guarded (-want +got):\n%s", diff)
 	}

@@ -13,8 +13,8 @@ type Source interface {
 	// Since returns the nodes that changed after the given number of changes, and the current number
 	// of changes. It returns false if it has no record that far back.
 	Since(changes uint64) (names []string, now uint64, ok bool)
-	// Look returns the current state of a node, or nil if there is none.
-	Look(name string) *placement.Node
+	// GetNode returns the current state of a node, or nil if there is none.
+	GetNode(name string) *placement.Node
 	// All yields all nodes.
 	All(yield func(*placement.Node) bool)
 	Prices() *Prices
@@ -106,7 +106,7 @@ func (x *Index) walk(source Source, q Question) (by criteria, walk iter.Seq[*ran
 // others ranks the nodes with nominated pods on which the request fits, the best first.
 func (o *sequence) others(source Source, q Question) (others []*ranked) {
 	for name := range o.apart {
-		if n := source.Look(name); n != nil {
+		if n := source.GetNode(name); n != nil {
 			if r := o.rank(q.View(n)); r != nil {
 				others = append(others, r)
 			}
@@ -186,7 +186,7 @@ func (o *sequence) catchUp(source Source, prices *Prices) {
 		o.build(source)
 	} else {
 		for _, name := range names {
-			o.update(name, source.Look(name))
+			o.update(name, source.GetNode(name))
 		}
 		if o.prices != prices {
 			o.prices = prices

@@ -171,7 +171,7 @@ func (f *fleet) Since(changes uint64) (names []string, now uint64, ok bool) {
 	return f.changed[changes-f.seen:], now, true
 }
 
-func (f *fleet) Look(name string) *placement.Node {
+func (f *fleet) GetNode(name string) *placement.Node {
 	if i := slices.IndexFunc(f.nodes, func(n placement.Node) bool { return n.Name == name }); i >= 0 {
 		n := f.nodes[i]
 		return &n

@@ -267,7 +267,7 @@ func ParseFallback(s string) (placement.Policy, error) {
 	switch p := placement.Policy(s); {
 	case p.OfCluster():
 		return p, nil
-	case p.Known():
+	case p.IsKnown():
 		return "", fmt.Errorf("only a pod itself can ask for %s; want %s", s, want)
 	}
 	return "", fmt.Errorf("%q: want %s", s, want)

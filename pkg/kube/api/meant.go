@@ -14,7 +14,7 @@ func (n Names) MeantAnnotation(key string) string {
 			known = append(known, a.name)
 		}
 	}
-	if name := closest.Meant(strings.TrimPrefix(key, n.domain+"/"), known); name != "" {
+	if name := closest.SimilarName(strings.TrimPrefix(key, n.domain+"/"), known); name != "" {
 		return n.key(name)
 	}
 	return ""

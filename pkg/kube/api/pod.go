@@ -334,7 +334,7 @@ func wasteful(containers []placement.Container, amount func(placement.Container)
 
 // readPolicy parses the name of a policy.
 func readPolicy(s string) (placement.Policy, error) {
-	if p := placement.Policy(s); p.Known() {
+	if p := placement.Policy(s); p.IsKnown() {
 		return p, nil
 	}
 	return "", fmt.Errorf("policy %q: want %s", s, placement.JoinPolicies(placement.Policies()))

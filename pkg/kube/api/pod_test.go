@@ -647,7 +647,7 @@ func FuzzRequest(f *testing.F) {
 				t.Fatalf("%d GPUs with %d units each are not %d", r.GPUs(), units, r.Units())
 			}
 			verdict := placement.Fit(r, placement.NewNode("n", gpu.Inventory{UnitMiB: math.MaxInt64, Devices: []gpu.Device{{UUID: "GPU-1"}}}, []placement.Holding{h}))
-			_, _ = closest.Of(verdict), reasons.Verdict(verdict)
+			_, _ = closest.GapOf(verdict), reasons.Verdict(verdict)
 		}
 	})
 }

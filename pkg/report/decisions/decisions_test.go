@@ -132,8 +132,8 @@ func TestClosestIsASort(t *testing.T) {
 			capacity, unit := gpu.Units(random.IntN(4)), int64(256<<random.IntN(3))
 			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: capacity}}}, nil)
 			v := placement.Verdict{Reason: placement.Reason(random.IntN(int(placement.Fragmented) + 1)), Node: node}
-			nearest.Add(&v, closest.Of(v))
-			all = append(all, candidate{&v, closest.Of(v)})
+			nearest.Add(&v, closest.GapOf(v))
+			all = append(all, candidate{&v, closest.GapOf(v)})
 		}
 		slices.SortFunc(all, compare)
 		all = all[:min(len(all), MaxNodes)]

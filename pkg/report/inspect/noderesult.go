@@ -37,7 +37,7 @@ func (f Facts) EvaluateNode(pod WaitFacts, n placement.Node) NodeResult {
 	if refused != nil && refused.Verdict != nil {
 		c.Verdict, c.gap = *refused.Verdict, refused.Gap
 	} else {
-		c.gap = closest.Of(c.Verdict)
+		c.gap = closest.GapOf(c.Verdict)
 	}
 	c.OutOfUse = findOutOfUse(c.Verdict)
 	nodeRefusal := c.node.Refusal(pod.Request) // the node's refusal, independent of the pod's spec

@@ -273,7 +273,7 @@ func (f WaitFacts) Unserved(schedulers []string) string {
 	if len(known) == 0 {
 		known = []string{DefaultScheduler}
 	}
-	similarName := closest.Meant(f.Scheduler, known)
+	similarName := closest.SimilarName(f.Scheduler, known)
 	isMisspelt := similarName != "" && similarName != f.Scheduler
 	switch served := strings.Join(schedulers, " or "); {
 	case f.Gated:

@@ -251,7 +251,7 @@ func (b *Binder) storePod(read *cache.Read, pod *v1.Pod) {
 		return
 	}
 	holding, err := b.Names.Holding(pod)
-	if !holding.Request.Empty() && read.Enter(pod.Spec.NodeName, holding, b.Now()) {
+	if !holding.Request.Empty() && read.AddPod(pod.Spec.NodeName, holding, b.Now()) {
 		log.Info("a read has shown a pod before the watch has", zap.NamedError("unreadable", err))
 	}
 }

@@ -247,7 +247,7 @@ func TestWhatIsNoDrift(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c.books.Cache.BeginRead().Enter("node", holding, metav1.Now().Time)
+				c.books.Cache.BeginRead().AddPod("node", holding, metav1.Now().Time)
 			},
 			held: []gpu.Units{3, 0},
 		},

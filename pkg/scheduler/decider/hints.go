@@ -22,7 +22,7 @@ func (d *Decider) GoneHelps(waiting, gone *v1.Pod) bool {
 	if gone.Spec.NodeName == "" {
 		return true // the cache may not have seen yet that the nomination has ended
 	}
-	return d.fits(waiting, func(q cache.Question) bool { return d.Binder.Cache.Refused(gone.Spec.NodeName, q) == nil })
+	return d.fits(waiting, func(q cache.Question) bool { return d.Binder.Cache.Refusal(gone.Spec.NodeName, q) == nil })
 }
 
 // ChangeHelps reports whether a waiting pod may fit after a pod was updated. It returns true if the waiting
@@ -58,7 +58,7 @@ func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 		return false // the node counts as having no GPUs
 	}
 	var holdings, nominated []placement.Holding
-	if known := d.Binder.Cache.Look(node.Name); known != nil {
+	if known := d.Binder.Cache.GetNode(node.Name); known != nil {
 		holdings, nominated = onlyHeard(known), known.Nominated
 	}
 	state := placement.NewNode(node.Name, inv, holdings).WithNominated(nominated)

@@ -123,7 +123,7 @@ func (d *Decider) refuse(c *Cycle, node Node) *decide.Refusal {
 		}
 		return c.elsewhere
 	}
-	known, refusal := d.Cache.Answer(node.Name, c.Question)
+	known, refusal := d.Cache.EvaluateNode(node.Name, c.Question)
 	if object := c.Templates[node.Name]; known == nil && object != nil {
 		state, err := d.template(object)
 		if err != nil {
@@ -188,7 +188,7 @@ func (d *Decider) rank(c *Cycle, names []string, most int) ranking.Ranking {
 	}
 	nodes := make([]*placement.Node, 0, len(names))
 	for _, name := range names {
-		if node := d.Cache.Look(name); node != nil {
+		if node := d.Cache.GetNode(name); node != nil {
 			nodes = append(nodes, c.View(node))
 		} else if node, err := d.template(c.Templates[name]); err == nil {
 			nodes = append(nodes, node)

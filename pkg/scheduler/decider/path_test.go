@@ -157,7 +157,7 @@ func (w *world) fits(c *Cycle) bool {
 // The pods of a node are compared once, until kube-scheduler's or the cache's pods change.
 func TestComparesWhileSomethingHasChanged(t *testing.T) {
 	w := newWorld(t)
-	agrees := func() bool { return w.agreed.agree("pair", w.changes, w.Cache.Look("pair")) }
+	agrees := func() bool { return w.agreed.agree("pair", w.changes, w.Cache.GetNode("pair")) }
 	a, c := w.pod("a", "8", first), w.begin("pod", "10")
 	w.heard(a)
 	w.sees(a)

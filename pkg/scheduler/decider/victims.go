@@ -37,7 +37,7 @@ func (d *Decider) Victims(c *Cycle, name string, proposed []*v1.Pod, budgetsIn f
 // less than the eviction of victims. violations is the number of these pods whose budgets allow no eviction.
 // Cheaper returns false if there are no such pods.
 func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policyv1.PodDisruptionBudget) (pods []*v1.Pod, violations int, ok bool) {
-	known := d.Cache.Look(node.Name)
+	known := d.Cache.GetNode(node.Name)
 	if known == nil {
 		return nil, 0, false
 	}

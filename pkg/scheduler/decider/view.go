@@ -132,7 +132,7 @@ func (d *Decider) boundTo(pod *v1.Pod, node string) bool {
 // the cache does. It returns an error while the node has a bound pod that the cache lacks: this pod may have
 // memory of any GPU.
 func (d *Decider) catchUp(node Node) error {
-	cached := d.Binder.Cache.Look(node.Name)
+	cached := d.Binder.Cache.GetNode(node.Name)
 	if cached == nil || d.agreed.agree(node.Name, node.Generation, cached) {
 		return nil
 	}

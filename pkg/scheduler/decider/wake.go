@@ -232,7 +232,7 @@ func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 // asked about a sample. If possible, updateFit evaluates only changed nodes.
 func (p *waiting) updateFit(c *cache.Cache, changed []string, now time.Time) {
 	fits := func(name string) bool {
-		return (p.sampled || c.Has(p.refusing, name)) && c.Refused(name, p.Question) == nil
+		return (p.sampled || c.Has(p.refusing, name)) && c.Refusal(name, p.Question) == nil
 	}
 	if p.fitNode != "" && fits(p.fitNode) {
 		return
