@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -316,8 +317,7 @@ func (s *scheduler) bindPlain(pod *v1.Pod) {
 	delete(s.queue, p.uid)
 }
 
-// evictInside is kube-scheduler's own preemption: on each node all less important pods leave, and
-// come back one after the other, the more important first, where the pod still fits.
+// evictInside is kube-scheduler's own preemption. The plugin may name cheaper victims.
 func (s *scheduler) evictInside(c *decider.Cycle, p *spec, pod *v1.Pod, no refusal) {
 	w := s.w
 	may := false
@@ -339,33 +339,23 @@ func (s *scheduler) evictInside(c *decider.Cycle, p *spec, pod *v1.Pod, no refus
 		s.checkEviction(p, pod, nominated, chosen[nominated])
 	}
 	w.free(func() { s.own.decider.Evicts(c, len(no.nodes), len(chosen), nominated, "no pod is less important") })
+	var victims []types.UID
 	for _, victim := range chosen[nominated] {
-		w.logf("  %s: %s is to make room for %s on %s", s.name, victim.Name, pod.Name, nominated)
-		_ = w.api.deletePod(victim.Name, victim.UID, true) // it may be gone
+		victims = append(victims, victim.UID)
 	}
-	if nominated != pod.Status.NominatedNodeName {
-		_ = w.api.changePod(pod.Name, pod.UID, func(p *v1.Pod) { p.Status.NominatedNodeName = nominated }) // or it is gone
-	}
+	s.evict(pod, nominated, victims)
 }
 
 // victimsInside returns whom to evict from a node; nil where that does not help.
 func (s *scheduler) victimsInside(c *decider.Cycle, p *spec, pod *v1.Pod, node *v1.Node) []*v1.Pod {
 	whole := s.infoOf(node.Name)
-	gone := slices.DeleteFunc(slices.Clone(whole.pods), func(o *v1.Pod) bool {
-		return s.w.pods[string(o.UID)].priority || s.pods.store[o.Name] != o
-	})
 	fit := func(gone []*v1.Pod) bool {
 		left := slices.DeleteFunc(slices.Clone(whole.pods), func(o *v1.Pod) bool { return slices.Contains(gone, o) })
 		return s.fits(p, pod, node, gone...) && s.passes(c, p, node.Name, s.infoWith(left)) == nil
 	}
-	if len(gone) == 0 || !fit(gone) {
+	gone := s.victims(node, fit)
+	if len(gone) == 0 {
 		return nil
-	}
-	slices.SortStableFunc(gone, func(a, b *v1.Pod) int { return started(a).Compare(started(b)) })
-	for _, o := range slices.Clone(gone) {
-		if kept := slices.DeleteFunc(slices.Clone(gone), func(g *v1.Pod) bool { return g == o }); fit(kept) {
-			gone = kept
-		}
 	}
 	var cheaper []*v1.Pod
 	ok := false
@@ -384,15 +374,9 @@ func started(pod *v1.Pod) time.Time {
 	return pod.Status.StartTime.Time
 }
 
-// checkEviction looks whether all victims are less important, and whether the pod would fit some
-// node without an eviction, now or in a moment.
+// checkEviction looks whether the pod would fit some node without an eviction, now or in a moment.
 func (s *scheduler) checkEviction(p *spec, pod *v1.Pod, from string, victims []*v1.Pod) {
 	w := s.w
-	for _, o := range victims {
-		if w.pods[string(o.UID)].priority {
-			w.violate("preempt", "%s would be evicted for %s, which is not more important", o.Name, p.name)
-		}
-	}
 	for _, node := range sorted(s.nodes.store) {
 		if s.fits(p, pod, node) && s.fitsUntouched(p, node) {
 			w.violate("preempt", "%v would be evicted from %s for %s, which fits %s without", victimNames(victims), from, p.name, node.Name)

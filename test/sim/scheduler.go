@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
@@ -334,7 +335,8 @@ func (s *scheduler) preempt(pod *v1.Pod, no refusal) {
 		if node == nil {
 			continue // it is gone
 		}
-		if victims := s.victims(pod, node); len(victims) > 0 {
+		fit := func(gone []*v1.Pod) bool { return s.fits(w.pods[string(pod.UID)], pod, node, gone...) }
+		if victims := s.victims(node, fit); len(victims) > 0 {
 			proposed[name] = &extenderv1.MetaVictims{}
 			for _, v := range victims {
 				proposed[name].Pods = append(proposed[name].Pods, &extenderv1.MetaPod{UID: string(v.UID)})
@@ -342,6 +344,7 @@ func (s *scheduler) preempt(pod *v1.Pod, no refusal) {
 		}
 	}
 	nominated := ""
+	var victims []types.UID
 	if len(proposed) > 0 {
 		result, err := ext.preempt(s, pod, proposed)
 		if err != nil || w.api.down {
@@ -359,18 +362,11 @@ func (s *scheduler) preempt(pod *v1.Pod, no refusal) {
 		if names := slices.Sorted(maps.Keys(answer)); len(names) > 0 {
 			nominated = pick(w.rng, names)
 			for _, v := range answer[nominated].Pods {
-				victim := w.pods[v.UID]
-				if victim.priority {
-					w.violate("preempt", "%s would have %s evicted for %s, which is not more important", ext.name, victim.name, pod.Name)
-				}
-				w.logf("  %s: %s is to make room for %s on %s", s.name, victim.name, pod.Name, nominated)
-				_ = w.api.deletePod(victim.name, podUID(v.UID), true) // it may be gone
+				victims = append(victims, podUID(v.UID))
 			}
 		}
 	}
-	if nominated != pod.Status.NominatedNodeName {
-		_ = w.api.changePod(pod.Name, pod.UID, func(p *v1.Pod) { p.Status.NominatedNodeName = nominated }) // or it is gone
-	}
+	s.evict(pod, nominated, victims)
 }
 
 // isOn reports whether the scheduler has a pod on a node. If it has not, it does
@@ -391,21 +387,38 @@ func (s *scheduler) evicting(pod *v1.Pod) bool {
 	return false
 }
 
-// victims returns whom the node's sum wants to be evicted: nobody if it fits.
-func (s *scheduler) victims(pod *v1.Pod, node *v1.Node) []*v1.Pod {
-	p := s.w.pods[string(pod.UID)]
+// victims returns the pods to evict from a node for another pod, or nil if evictions do not help. All less
+// important pods leave, and return one after the other where the pod still fits, the oldest first.
+func (s *scheduler) victims(node *v1.Node, fit func(gone []*v1.Pod) bool) []*v1.Pod {
 	gone := slices.DeleteFunc(sorted(s.pods.store), func(o *v1.Pod) bool {
 		return o.Spec.NodeName != node.Name || s.w.pods[string(o.UID)].priority
 	})
-	if !s.fits(p, pod, node, gone...) {
+	if len(gone) == 0 || !fit(gone) {
 		return nil
 	}
-	for i := range slices.Backward(gone) {
-		if kept := slices.Delete(slices.Clone(gone), i, i+1); s.fits(p, pod, node, kept...) {
-			gone = kept
+	slices.SortStableFunc(gone, func(a, b *v1.Pod) int { return started(a).Compare(started(b)) })
+	for _, o := range slices.Clone(gone) {
+		if without := slices.DeleteFunc(slices.Clone(gone), func(g *v1.Pod) bool { return g == o }); fit(without) {
+			gone = without
 		}
 	}
 	return gone
+}
+
+// evict deletes the victims on a node and nominates the pod to it. Without a node it removes the nomination.
+func (s *scheduler) evict(pod *v1.Pod, node string, victims []types.UID) {
+	w := s.w
+	for _, uid := range victims {
+		victim := w.pods[string(uid)]
+		if victim.priority {
+			w.violate("preempt", "%s would have %s evicted for %s, which is not more important", s.replica.ext.name, victim.name, pod.Name)
+		}
+		w.logf("  %s: %s is to make room for %s on %s", s.name, victim.name, pod.Name, node)
+		_ = w.api.deletePod(victim.name, uid, true) // it may be gone
+	}
+	if node != pod.Status.NominatedNodeName {
+		_ = w.api.changePod(pod.Name, pod.UID, func(p *v1.Pod) { p.Status.NominatedNodeName = node }) // or it is gone
+	}
 }
 
 // bind asks the extender to bind, waits for the answer for so long and believes
