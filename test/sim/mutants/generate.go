@@ -39,17 +39,15 @@ var operators = map[token.Token]string{
 
 // sites returns all faults that can be generated in the packages.
 func sites(ctx context.Context, packages []string) (out []mutant, err error) {
-	list := exec.CommandContext(ctx, "go", append([]string{"list", "-f", `{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}{{"\n"}}{{end}}`}, packages...)...)
-	list.Dir = root
-	files, err := list.Output()
+	files, err := list(ctx, `{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}{{"\n"}}{{end}}`, packages...)
 	if err != nil {
-		return nil, fmt.Errorf("list packages: %w", err)
+		return nil, err
 	}
 	absolute, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
 	}
-	for path := range strings.FieldsSeq(string(files)) {
+	for path := range strings.FieldsSeq(files) {
 		source, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
@@ -65,6 +63,14 @@ func sites(ctx context.Context, packages []string) (out []mutant, err error) {
 		out = append(out, found...)
 	}
 	return out, nil
+}
+
+// list returns what go list prints of the packages.
+func list(ctx context.Context, format string, packages ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", format}, packages...)...)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	return string(out), err
 }
 
 // sitesOf returns the faults of one file: another operator, an ignored error, swapped operands of a
@@ -195,7 +201,7 @@ func (m mutant) search(ctx context.Context, dir string, seeds int) (by string, e
 		if len(packages) == 0 {
 			continue
 		}
-		if failed, err := m.failing(ctx, overlay, packages); failed != "" || err != nil {
+		if failed, err := m.failing(ctx, overlay, packages...); failed != "" || err != nil {
 			return failed, err
 		}
 	}
@@ -204,10 +210,8 @@ func (m mutant) search(ctx context.Context, dir string, seeds int) (by string, e
 
 // importersOf returns the packages that import a package themselves or in their tests.
 func importersOf(ctx context.Context, name string) (out []string, err error) {
-	list := exec.CommandContext(ctx, "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
-	list.Dir = root
-	all, err := list.Output()
-	for line := range strings.Lines(string(all)) {
+	all, err := list(ctx, `{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
+	for line := range strings.Lines(all) {
 		if fields := strings.Fields(line); fields[0] != name && slices.Contains(fields[1:], name) {
 			out = append(out, fields[0])
 		}
@@ -215,8 +219,8 @@ func importersOf(ctx context.Context, name string) (out []string, err error) {
 	return out, err
 }
 
-// failing runs the tests of packages, and returns the first that fails.
-func (m mutant) failing(ctx context.Context, overlay string, packages []string) (string, error) {
+// failing runs the tests of packages, and returns the first that fails. It passes on flags of go test.
+func (m mutant) failing(ctx context.Context, overlay string, packages ...string) (string, error) {
 	args := []string{"test", "-vet=off", "-failfast", "-timeout", "5m", "-overlay", overlay}
 	if strings.Contains(m.name, "Lock()") {
 		args = append(args, "-race")

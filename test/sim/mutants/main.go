@@ -157,16 +157,11 @@ func (m mutant) find(ctx context.Context, dir string, seeds int) (by string, err
 	if m.test == "" {
 		return simulate(ctx, dir, overlay, seeds)
 	}
-	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+m.test+"$", "./"+m.dir)
-	test.Dir = root
-	out, err := test.CombinedOutput()
-	switch {
-	case err == nil:
-		return "", fmt.Errorf("%s passes", m.test)
-	case !strings.Contains(string(out), "--- FAIL: "+m.test):
-		return "", fmt.Errorf("%w\n%s", err, out)
+	by, err = m.failing(ctx, overlay, "-run", "^"+m.test+"$", "./"+m.dir)
+	if err == nil && by != m.test {
+		err = fmt.Errorf("%s does not fail", m.test)
 	}
-	return m.test, nil
+	return by, err
 }
 
 // overlay writes the file with the fault, and the file that gives it to the compiler.
