@@ -8,10 +8,11 @@ import (
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core"
-	corev1 "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/informers/internalinterfaces"
 	toolscache "k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -136,30 +137,15 @@ type laggingFactory struct {
 }
 
 func (f laggingFactory) Core() coreinformers.Interface {
-	return laggingCore{f.SharedInformerFactory.Core(), f.late}
+	return coreinformers.New(f, metav1.NamespaceAll, nil)
 }
 
-type laggingCore struct {
-	coreinformers.Interface
-	late time.Duration
-}
-
-func (c laggingCore) V1() corev1.Interface { return laggingV1{c.Interface.V1(), c.late} }
-
-type laggingV1 struct {
-	corev1.Interface
-	late time.Duration
-}
-
-func (v laggingV1) Pods() podInformer { return laggingPods{v.Interface.Pods(), v.late} }
-
-type laggingPods struct {
-	podInformer
-	late time.Duration
-}
-
-func (p laggingPods) Informer() toolscache.SharedIndexInformer {
-	return laggingInformer{p.podInformer.Informer(), p.late}
+func (f laggingFactory) InformerFor(object runtime.Object, create internalinterfaces.NewInformerFunc) toolscache.SharedIndexInformer {
+	informer := f.SharedInformerFactory.InformerFor(object, create)
+	if _, ok := object.(*v1.Pod); !ok {
+		return informer
+	}
+	return laggingInformer{informer, f.late}
 }
 
 type laggingInformer struct {
