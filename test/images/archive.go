@@ -136,7 +136,7 @@ func (a ociArchive) blob(mediaType string, content []byte) (specs.Descriptor, er
 		return d, nil
 	}
 	a.done[d.Digest] = true
-	return d, writeEntry(a.out, path.Join("blobs", "sha256", d.Digest.Encoded()), 0o644, content)
+	return d, WriteEntry(a.out, path.Join("blobs", "sha256", d.Digest.Encoded()), 0o644, content)
 }
 
 // end writes what a reader begins with, and ends the archive.
@@ -149,5 +149,5 @@ func (a ociArchive) end(index specs.Index) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeEntry(a.out, specs.ImageLayoutFile, 0o644, layout), writeEntry(a.out, specs.ImageIndexFile, 0o644, begin), a.out.Close())
+	return errors.Join(WriteEntry(a.out, specs.ImageLayoutFile, 0o644, layout), WriteEntry(a.out, specs.ImageIndexFile, 0o644, begin), a.out.Close())
 }

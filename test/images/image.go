@@ -131,7 +131,7 @@ func (f File) write(out *tar.Writer) error {
 		h.Linkname = f.Link
 		return out.WriteHeader(h)
 	case f.Source == "":
-		return writeEntry(out, name, cmp.Or(f.Mode, 0o644), f.Content)
+		return WriteEntry(out, name, cmp.Or(f.Mode, 0o644), f.Content)
 	}
 	in, err := os.Open(f.Source)
 	if err != nil {
@@ -152,7 +152,8 @@ func (f File) write(out *tar.Writer) error {
 	return err
 }
 
-func writeEntry(out *tar.Writer, name string, mode fs.FileMode, content []byte) error {
+// WriteEntry writes a file to a tar, without a time.
+func WriteEntry(out *tar.Writer, name string, mode fs.FileMode, content []byte) error {
 	if err := out.WriteHeader(header(name, tar.TypeReg, mode, int64(len(content)))); err != nil {
 		return err
 	}

@@ -5,14 +5,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpumem/gpumem/test/images"
 )
 
 // An entry is one file of an archive.
@@ -35,10 +35,7 @@ func writeArchive(name string, entries []entry) error {
 		if err != nil {
 			return err
 		}
-		if err := archive.WriteHeader(&tar.Header{Name: e.name, Mode: int64(e.mode), Size: int64(len(content)), Format: tar.FormatPAX}); err != nil {
-			return err
-		}
-		if _, err := archive.Write(content); err != nil {
+		if err := images.WriteEntry(archive, e.name, e.mode, content); err != nil {
 			return err
 		}
 	}
@@ -85,16 +82,8 @@ func chartEntries(chart string) ([]entry, error) {
 
 // sum returns the SHA-256 of a file, in hexadecimal digits.
 func sum(name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	content, err := os.ReadFile(name)
+	return fmt.Sprintf("%x", sha256.Sum256(content)), err
 }
 
 // writeSums writes the checksums of all files of a folder, as sha256sum -c reads
