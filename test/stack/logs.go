@@ -24,9 +24,9 @@ func (s *Stack) SaveLogs(ctx context.Context, c *cluster.Cluster, namespaces ...
 		fmt.Fprintln(s.log, "keep the logs:", err)
 		return
 	}
-	errs := []error{copyKept(c, dir)}
-	if audit := c.AuditLog(); exists(audit) {
-		errs = append(errs, copyFile(audit, filepath.Join(dir, filepath.Base(audit))))
+	errs := []error{copyFile(c.AuditLog(), filepath.Join(dir, filepath.Base(c.AuditLog())))}
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(c.Dir(), kept))); !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
 	}
 	for _, name := range c.Processes() {
 		errs = append(errs, copyFile(c.LogFile(name), filepath.Join(dir, name+".log")))
@@ -86,24 +86,6 @@ func containerLogs(c *cluster.Cluster, node, container string) ([]string, error)
 	return filepath.Glob(filepath.Join(c.NodeDir(node), "log", "pods", Namespace+"_*", container, "*.log"))
 }
 
-func exists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
-}
-
-func copyKept(c *cluster.Cluster, dir string) error {
-	files, err := filepath.Glob(filepath.Join(c.Dir(), kept, "*"))
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		if err := copyFile(file, filepath.Join(dir, filepath.Base(file))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // copyContainerLogs copies the logs of a node's containers that match a
 // pattern, to NODE_POD_CONTAINER_START.log each.
 func copyContainerLogs(c *cluster.Cluster, node, container, dir string) error {
@@ -116,16 +98,19 @@ func copyContainerLogs(c *cluster.Cluster, node, container, dir string) error {
 		container := filepath.Dir(file)
 		pod := strings.Split(filepath.Base(filepath.Dir(container)), "_")[1]
 		name := strings.Join([]string{node, pod, filepath.Base(container), filepath.Base(file)}, "_")
-		err := copyFile(file, filepath.Join(dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the kubelet may just have removed it
+		if err := copyFile(file, filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// copyFile skips a file that does not exist: the kubelet may just have removed it.
 func copyFile(from, to string) error {
 	text, err := os.ReadFile(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
