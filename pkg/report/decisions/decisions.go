@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"container/list"
 	"encoding/json"
-	"iter"
 	"net/http"
 	"slices"
 	"sync"
@@ -245,17 +244,6 @@ func (c *Closest) Add(v *placement.Verdict, gap closest.Gap) {
 
 func compare(a, b candidate) int {
 	return cmp.Or(a.gap.Compare(b.gap), cmp.Compare(a.Node.Name, b.Node.Name))
-}
-
-// Names yields the names of the nodes, the closest first.
-func (c *Closest) Names() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, v := range c.kept {
-			if !yield(v.Node.Name) {
-				return
-			}
-		}
-	}
 }
 
 // Nodes describes the nodes, the closest first.
