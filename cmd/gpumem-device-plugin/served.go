@@ -181,9 +181,9 @@ func retry[T any](ctx context.Context, pause time.Duration, log *zap.Logger, fai
 	}
 }
 
-// readSnapshot reads the node's labels, its pods and its last inventory. If labels can select an API or a unit, readSnapshot
-// waits for the API server. Otherwise it tries once, because the plugin must also serve containers that restart
-// while the API server is unreachable.
+// readSnapshot reads the node's labels, its pods and its last inventory. If labels can select an API or a unit,
+// readSnapshot waits for the API server. Otherwise it tries once, because the plugin must also serve containers
+// that restart while the API server is unreachable.
 func readSnapshot(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Snapshot, ok bool) {
 	return retry(ctx, stepRetry, log, "the node is not known yet", func(ctx context.Context) (nodepods.Snapshot, error) {
 		snapshot, err := nodepods.ReadSnapshot(ctx, client, cfg.names, cfg.nodeName)

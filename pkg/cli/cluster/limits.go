@@ -31,8 +31,8 @@ type AccessLimits struct {
 // Decisions is the part of an answer that the ClusterRole gpumem-viewer does not permit users to read.
 const Decisions = "decisions"
 
-// RequiredRights returns the rights that a user must request to see the missing parts of an answer. The string `system`
-// is gpumem's namespace.
+// RequiredRights returns the rights that a user must request to see the missing parts of an answer. The string
+// `system` is gpumem's namespace.
 func RequiredRights(parts []string, system string) string {
 	var rights []string
 	if slices.ContainsFunc(parts, func(part string) bool { return part != Decisions }) {
@@ -69,8 +69,8 @@ func (u *AccessLimits) reason() string {
 	return "you may not list the pods of all namespaces"
 }
 
-// recordNodesError records a Forbidden error for the list of nodes, and returns nil. It returns any other error unchanged.
-// If u is nil, it returns the Forbidden error with the commands that work without nodes.
+// recordNodesError records a Forbidden error for the list of nodes, and returns nil. It returns any other error
+// unchanged. If u is nil, it returns the Forbidden error with the commands that work without nodes.
 func (u *AccessLimits) recordNodesError(err error) error {
 	switch {
 	case !apierrors.IsForbidden(err):
@@ -118,9 +118,9 @@ func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, nodeIndex *
 	return pods, err
 }
 
-// inventoriesFromPods derives inventories from the annotations of pods, for a user who is not allowed to list nodes. Each
-// inventory contains the GPUs of the node's listed pods. The function adds the node to `facts`, without cores,
-// because the cores of the node are unknown.
+// inventoriesFromPods derives inventories from the annotations of pods, for a user who is not allowed to list
+// nodes. Each inventory contains the GPUs of the node's listed pods. The function adds the node to `facts`,
+// without cores, because the cores of the node are unknown.
 func inventoriesFromPods(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
 	inventories := make(map[string]gpu.Inventory)
 	for _, p := range pods {

@@ -166,8 +166,8 @@ func (w *Writer) intact() bool {
 	return err == nil && w.file != nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime())
 }
 
-// markUndescribed marks the GPUs as unhealthy that the file does not describe for this load of their driver. The container
-// runtime would not find them, or would use others.
+// markUndescribed marks the GPUs as unhealthy that the file does not describe for this load of their driver.
+// The container runtime would not find them, or would use others.
 func (w *Writer) markUndescribed(inv gpu.Inventory, load string) gpu.Inventory {
 	described := w.intact() && len(w.written) > 0 && w.written[0] == load
 	for i := range inv.Devices {

@@ -225,8 +225,8 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	return out, nil
 }
 
-// removeClaim removes the record and the CDI file of a claim. If the kubelet has canceled the call, removeClaim returns an
-// error and changes nothing, because a later call may contradict this one.
+// removeClaim removes the record and the CDI file of a claim. If the kubelet has canceled the call, removeClaim
+// returns an error and changes nothing, because a later call may contradict this one.
 func (d *Driver) removeClaim(ctx context.Context, uid types.UID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -16,8 +16,8 @@
 // where it went, gpumem's pods on it continue and count, and it recovers when that pod has ended.
 //
 // While another driver of dynamic resource allocation, such as NVIDIA's gpu.nvidia.com, publishes a GPU of the
-// node, the GPU is unhealthy here (SetPublished). Otherwise kube-scheduler could allocate it to a claim of that driver
-// while gpumem allocates it to a pod (TestAGPUThatTwoDriversPublishIsAllocatedTwice in test/scheduler).
+// node, the GPU is unhealthy here (SetPublished). Otherwise kube-scheduler could allocate it to a claim of that
+// driver while gpumem allocates it to a pod (TestAGPUThatTwoDriversPublishIsAllocatedTwice in test/scheduler).
 //
 // An ID of gpushare's device plugin does not contain its GPU. All GPUs of a node are therefore unhealthy while
 // a pod has such an ID. The administrator drains the node: see docs/migrating-from-gpushare.md.

@@ -183,8 +183,8 @@ func abbreviateNames(names iter.Seq[string], limit int) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(total[:limit], ", "), len(total)-limit)
 }
 
-// listNVIDIAPods returns the pods with devices of NVIDIA's plugin: whole GPUs, replicas, and MIG instances. If several
-// pods share a GPU, it returns the last in alphabetical order, so that the inventory is stable.
+// listNVIDIAPods returns the pods with devices of NVIDIA's plugin: whole GPUs, replicas, and MIG instances. If
+// several pods share a GPU, it returns the last in alphabetical order, so that the inventory is stable.
 func listNVIDIAPods(users map[string]map[string]string) map[gpu.UUID]string {
 	taken := make(map[gpu.UUID]string)
 	for resource, by := range users {

@@ -92,8 +92,8 @@ func preferListed(s allocation.State, r gpu.Resource, available, required []gpu.
 	return allocation.Prefer(s, r, available, required, size)
 }
 
-// preferForUnknownPod selects slots for a pod that has not become known in time. Such a pod gets no cores, because their
-// GPU would be unknown.
+// preferForUnknownPod selects slots for a pod that has not become known in time. Such a pod gets no cores,
+// because their GPU would be unknown.
 func (p *Server) preferForUnknownPod(ctx context.Context, s allocation.State, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	ids, err := allocation.Prefer(s, r, available, required, size)
 	if !errors.Is(err, allocation.ErrNoPod) {
@@ -127,8 +127,8 @@ func (p *Server) unknownPodError(s allocation.State, r gpu.Resource, size int, e
 }
 
 // admit interprets the slots that the kubelet took. It waits for the pod to become known before it returns an
-// error that no pod requests this amount. It returns the containers for which the kubelet may have called, the likeliest
-// first, and none for an unknown pod.
+// error that no pod requests this amount. It returns the containers for which the kubelet may have called, the
+// likeliest first, and none for an unknown pod.
 func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (possible []allocation.Attributed, _ allocation.Grant, _ gpu.Inventory, _ error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()

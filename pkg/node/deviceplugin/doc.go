@@ -30,7 +30,7 @@
 //
 // None of these calls names a pod. The kubelet makes them separately for memory and for cores, on separate
 // sockets and in either order; PreStartContainer is only for memory. In each call, the plugin reads the
-// kubelet's PodResources (grants.State.Look). They show the pods for which the kubelet can be calling, and the
+// kubelet's PodResources (grants.State.Snapshot). They show the pods for which the kubelet can be calling, and the
 // holders of IDs that are already allocated. PreStartContainer and a loop (grants.Reconciler) correct
 // annotations that differ.
 //

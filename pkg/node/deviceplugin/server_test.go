@@ -400,8 +400,8 @@ func TestAllocateResolvesSecondNames(t *testing.T) {
 	}
 }
 
-// TestSecondNamesOfOnePodChangeNoOther covers pods that request the same amount at the same time: the kubelet does not
-// name the pod for which it calls.
+// TestSecondNamesOfOnePodChangeNoOther covers pods that request the same amount at the same time: the kubelet
+// does not name the pod for which it calls.
 func TestSecondNamesOfOnePodChangeNoOther(t *testing.T) {
 	const given = "per_process_memory_fraction:0.0965"
 	sets := func(value string) map[string]map[string]string {

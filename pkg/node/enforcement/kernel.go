@@ -67,8 +67,8 @@ func newKernel(driver Driver, cgroups Cgroups) *kernel {
 // driver.
 var errBusy = errors.New("the driver is busy with other limits")
 
-// runExclusive calls f when no other change runs, or returns errBusy when the context is done. It must not wait longer,
-// because the container runtime starts a container that gets no answer in time.
+// runExclusive calls f when no other change runs, or returns errBusy when the context is done. It must not wait
+// longer, because the container runtime starts a container that gets no answer in time.
 func (k *kernel) runExclusive(ctx context.Context, f func() error) error {
 	select {
 	case k.lock <- struct{}{}:
@@ -85,8 +85,8 @@ type limit struct {
 	bytes uint64
 }
 
-// setLimits sets a container's limit on each of its GPUs. If one GPU fails, setLimits releases the reservations on all of
-// them.
+// setLimits sets a container's limit on each of its GPUs. If one GPU fails, setLimits releases the reservations
+// on all of them.
 func (k *kernel) setLimits(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	if limitMiB <= 0 || limitMiB > unlimited/2/mib {
 		return fmt.Errorf("a limit of %d MiB", limitMiB)
@@ -226,9 +226,9 @@ func (k *kernel) reconcileSoftLimits(ctx context.Context, devices ...gpu.Device)
 	return errors.Join(errs...)
 }
 
-// reconcileSoftLimit returns the soft limit of a group, and corrects the groups above containers. The soft limit of such a
-// group should be the sum of the containers' soft limits. The driver increases it when a container gets a
-// limit, but does not decrease it when the container's group is removed.
+// reconcileSoftLimit returns the soft limit of a group, and corrects the groups above containers. The soft
+// limit of such a group should be the sum of the containers' soft limits. The driver increases it when a
+// container gets a limit, but does not decrease it when the container's group is removed.
 func (k *kernel) reconcileSoftLimit(ctx context.Context, id gpu.UUID, dir string) (soft uint64, err error) {
 	has, _, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || !aboveContainers(dir) {

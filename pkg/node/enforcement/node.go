@@ -20,8 +20,8 @@ type Probes struct {
 	Cgroups Cgroups
 	Driver  Driver
 	NRI     func() error // returns the reason why the container runtime does not call the plugin, or nil
-	// UnlimitedContainer returns an error that names a container without a limit, if the runtime started one without calling
-	// the plugin.
+	// UnlimitedContainer returns an error that names a container without a limit, if the runtime started one
+	// without calling the plugin.
 	UnlimitedContainer func() error
 	// MPS returns the indexes of the GPUs on which the MPS daemons limit their clients. An empty list with a
 	// nil error means unknown.

@@ -64,19 +64,19 @@
 // to the checkpoint indicates a rollback to version 0.2, which has allocated the slots in that file again. The
 // checkpoint's grants of these slots have ended.
 //
-// If the kubelet does not answer, Snapshot retries for up to Config.KubeletWait, and then combines the kubelet's
-// last list with later grants. SnapshotOnce tries once, and returns the error. Adopt creates grants for listed containers
-// without one. These grants have no response. If a response is needed, package containers rebuilds it, with the
-// settings in the environment that the kubelet has stored for the container. Load drops grants without a
-// response, and the new process adopts their containers again.
+// If the kubelet does not answer, Snapshot retries for up to Config.KubeletWait, and then combines the
+// kubelet's last list with later grants. SnapshotOnce tries once, and returns the error. Adopt creates grants
+// for listed containers without one. These grants have no response. If a response is needed, package containers
+// rebuilds it, with the settings in the environment that the kubelet has stored for the container. Load drops
+// grants without a response, and the new process adopts their containers again.
 //
-// Reconciler computes the annotations of a pod (desiredAssignment) and writes them (write): its level, its indexes, and
-// its GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, Reconciler writes the plan
-// that the waiting pod inherits (allocation.Reconcile). Reconciler runs before a container starts, after each
-// allocation, when pods change, and every minute. While an annotation understates a grant, the node's inventory
-// also contains the grant (Allocations), which the pod's owner cannot change. That entry lasts as long as the
-// pod, because its owner could understate the grant again. A new process reads the entries from the node's
-// annotation.
+// Reconciler computes the annotations of a pod (desiredAssignment) and writes them (write): its level, its
+// indexes, and its GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, Reconciler
+// writes the plan that the waiting pod inherits (allocation.Reconcile). Reconciler runs before a container
+// starts, after each allocation, when pods change, and every minute. While an annotation understates a grant,
+// the node's inventory also contains the grant (Allocations), which the pod's owner cannot change. That entry
+// lasts as long as the pod, because its owner could understate the grant again. A new process reads the entries
+// from the node's annotation.
 //
 // # Invariants
 //

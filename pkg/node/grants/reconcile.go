@@ -189,8 +189,8 @@ func (r *Reconciler) WriteLevel(ctx context.Context, pod allocation.Pod, s alloc
 	return r.write(ctx, pod.Pod, nil, s)
 }
 
-// desiredAssignment returns the desired assignment of a pod, and whether any annotation must change. The assignment comes
-// from the correction, or else from the annotation, and has the level of the pod's grants.
+// desiredAssignment returns the desired assignment of a pod, and whether any annotation must change. The
+// assignment comes from the correction, or else from the annotation, and has the level of the pod's grants.
 func (r *Reconciler) desiredAssignment(pod allocation.Pod, c *allocation.Correction, s allocation.State) (desired placement.Assignment, differs bool) {
 	current, level := pod.Assignment, r.state.LevelOf(s, pod)
 	switch {

@@ -106,8 +106,8 @@ func (n *State) Snapshot(ctx context.Context) (allocation.State, <-chan struct{}
 	}
 }
 
-// SnapshotOnce is like Snapshot, but calls the kubelet only once, and returns an empty state with an error. The result
-// `complete` reports whether the list of the node's pods is complete.
+// SnapshotOnce is like Snapshot, but calls the kubelet only once, and returns an empty state with an error. The
+// result `complete` reports whether the list of the node's pods is complete.
 func (n *State) SnapshotOnce(ctx context.Context) (s allocation.State, complete bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()

@@ -96,8 +96,8 @@ func Servers(ctx context.Context, dir string) (map[int]bool, error) {
 	return out, err
 }
 
-// forEachClient calls f with a client for each supervisor socket of the node, and joins the errors. If the node has no
-// socket, each uses a client for the supervisor of whole GPUs.
+// forEachClient calls f with a client for each supervisor socket of the node, and joins the errors. If the node
+// has no socket, each uses a client for the supervisor of whole GPUs.
 func forEachClient(dir string, f func(*Client) error) error {
 	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well-formed
 	whole := filepath.Join(dir, statusSocket)

@@ -360,10 +360,10 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 
 var errUnreachable = errors.New("the daemon answers, but not through the read-only pipe directory that clients have")
 
-// checkDaemon returns an error if the daemon does not work for clients. Clients cannot write to the pipe directory, but
-// NVIDIA's tool may need to. If the tool has never worked through the clients' directory with this daemon, the
-// supervisor uses its own directory from then on, and the limit probe shows whether clients can connect
-// (prove). Known reports whether the daemon has answered before.
+// checkDaemon returns an error if the daemon does not work for clients. Clients cannot write to the pipe
+// directory, but NVIDIA's tool may need to. If the tool has never worked through the clients' directory with
+// this daemon, the supervisor uses its own directory from then on, and the limit probe shows whether clients
+// can connect (prove). Known reports whether the daemon has answered before.
 func (s *Supervisor) checkDaemon(ctx context.Context, known bool) error {
 	if s.direct {
 		return s.control().check(ctx)

@@ -80,9 +80,9 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 	}
 }
 
-// SelectShares selects pods that request shares of GPUs if inShares is true, and otherwise pods that request amounts of
-// memory. It ignores the other pods, because the kubelet allocates nothing of a resource that the node does not
-// offer. Call it before Run.
+// SelectShares selects pods that request shares of GPUs if inShares is true, and otherwise pods that request
+// amounts of memory. It ignores the other pods, because the kubelet allocates nothing of a resource that the
+// node does not offer. Call it before Run.
 func (p *Pods) SelectShares(inShares bool) { p.inShares = inShares }
 
 // SelectClaims selects only pods that reference ResourceClaims. Call it before Run.

@@ -86,8 +86,8 @@ func (p *Plugin) Connected() error {
 	return p.missing
 }
 
-// UnlimitedContainer returns an error that names a running container that started while the plugin was disconnected, and has
-// no confirmed limit yet. It returns nil if there is none.
+// UnlimitedContainer returns an error that names a running container that started while the plugin was
+// disconnected, and has no confirmed limit yet. It returns nil if there is none.
 func (p *Plugin) UnlimitedContainer() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

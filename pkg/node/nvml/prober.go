@@ -393,8 +393,8 @@ func (p *Prober) measure(readings []reading) {
 	p.measured = make(chan struct{})
 }
 
-// devicesAt returns the device that last had the reading's index, unless its UUID now appears at another index, and the
-// MIG instances of that GPU.
+// devicesAt returns the device that last had the reading's index, unless its UUID now appears at another index,
+// and the MIG instances of that GPU.
 func (p *Prober) devicesAt(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	for uuid, d := range p.devices {
 		inside := r.instance == nil && d.instance != nil && d.instance.of == r.index

@@ -268,8 +268,8 @@ type Disruption struct {
 	Reason string // from the condition DisruptionTarget
 }
 
-// reportDisruptions records one event for each terminating pod that holds GPU memory on a node with MPS clients (NVIDIA,
-// "Multi-Process Service", Limitations). The channel is closed when the list may have changed.
+// reportDisruptions records one event for each terminating pod that holds GPU memory on a node with MPS clients
+// (NVIDIA, "Multi-Process Service", Limitations). The channel is closed when the list may have changed.
 func (w *Watch) reportDisruptions() (changed <-chan struct{}) {
 	disrupted, changed := w.pods.Disruptions()
 	warned := make(map[string]bool)
@@ -410,7 +410,8 @@ func (w *Watch) record(ctx context.Context, samples []Sample) {
 
 func roundUp(mib int64) int64 { return (mib + recordStepMiB - 1) / recordStepMiB * recordStepMiB }
 
-// ConfirmingSamples is the number of consecutive samples after which a container counts as exceeding its grant, or as within it again.
+// ConfirmingSamples is the number of consecutive samples after which a container counts as exceeding its grant,
+// or as within it again.
 const ConfirmingSamples = 3
 
 // tracker records which containers are over their grants.

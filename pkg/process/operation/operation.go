@@ -1,5 +1,5 @@
-// Package operation numbers the calls that a process answers. All log lines of one call have the same number, in the field
-// "operation". Numbers begin anew with each process.
+// Package operation numbers the calls that a process answers. All log lines of one call have the same number,
+// in the field "operation". Numbers begin anew with each process.
 package operation
 
 import (

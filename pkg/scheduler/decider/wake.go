@@ -228,8 +228,8 @@ func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 	log.Info("the pod fits by now: kube-scheduler is made to try it again")
 }
 
-// updateFit updates fitNode and fitsSince. It considers the nodes that refused the pod, or all nodes if kube-scheduler
-// asked about a sample. If possible, updateFit evaluates only changed nodes.
+// updateFit updates fitNode and fitsSince. It considers the nodes that refused the pod, or all nodes if
+// kube-scheduler asked about a sample. If possible, updateFit evaluates only changed nodes.
 func (p *waiting) updateFit(c *cache.Cache, changed []string, now time.Time) {
 	fits := func(name string) bool {
 		return (p.sampled || c.Has(p.refusing, name)) && c.Refusal(name, p.Question) == nil

@@ -94,8 +94,8 @@ func (b *podStates) isAttributed(t *podState, c placement.Container, r gpu.Resou
 	})
 }
 
-// allAttributed reports whether each container of a pod that may lack an amount already has an attributed grant of the
-// resource.
+// allAttributed reports whether each container of a pod that may lack an amount already has an attributed grant
+// of the resource.
 func (b *podStates) allAttributed(t *podState, r gpu.Resource, size int) bool {
 	return !slices.ContainsFunc(t.unservedWith(r, size), func(c placement.Container) bool { return !b.isAttributed(t, c, r) })
 }

@@ -1,5 +1,5 @@
-// Package process runs the device plugin on the fakes of package plugintest. Tests of package deviceplugin cannot use it:
-// it imports that package.
+// Package process runs the device plugin on the fakes of package plugintest. Tests of package deviceplugin
+// cannot use it: it imports that package.
 package process
 
 import (
