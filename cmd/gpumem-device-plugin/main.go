@@ -120,7 +120,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	}
 	group.Go(func() error {
 		defer end()
-		n.shutdown(ctx, n.until(stopCtx, func(label string) bool { return wants(label) != served }))
+		n.shutdown(ctx, n.watchLabel(stopCtx, func(label string) bool { return wants(label) != served }))
 		return nil
 	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))

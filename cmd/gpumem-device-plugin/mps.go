@@ -187,9 +187,9 @@ func (o *mpsOptions) cuda() string {
 
 // daemonsOf returns one daemon config for each MIG instance, and one for the other GPUs if there are any. Look
 // returns the current GPUs and instances, and the number of GPUs that do not answer.
-func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, look func() (gpus, instances []inventory.Part, lost int, err error)) (daemons []mps.Config) {
+func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, list func() (gpus, instances []inventory.Part, lost int, err error)) (daemons []mps.Config) {
 	whole.GPUs = func() ([]inventory.Part, bool, error) {
-		gpus, _, lost, err := look()
+		gpus, _, lost, err := list()
 		if len(instances) > 0 { // a daemon that sees only some GPUs must get no closed ones
 			return slices.DeleteFunc(gpus, func(p inventory.Part) bool { return p.Closed }), false, err
 		}
@@ -199,11 +199,11 @@ func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, look func() (
 		daemons = append(daemons, whole)
 	}
 	for _, i := range instances {
-		one := whole
-		one.Dir = mps.DirOf(whole.Dir, gpu.Device{UUID: i.UUID})
-		one.Exclusive = false // MIG instances have no compute mode
-		one.GPUs = func() ([]inventory.Part, bool, error) {
-			_, now, _, err := look()
+		daemon := whole
+		daemon.Dir = mps.DirOf(whole.Dir, gpu.Device{UUID: i.UUID})
+		daemon.Exclusive = false // MIG instances have no compute mode
+		daemon.GPUs = func() ([]inventory.Part, bool, error) {
+			_, now, _, err := list()
 			at := slices.IndexFunc(now, func(p inventory.Part) bool { return p.UUID == i.UUID })
 			if at < 0 {
 				if err == nil {
@@ -213,7 +213,7 @@ func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, look func() (
 			}
 			return now[at : at+1], false, err
 		}
-		daemons = append(daemons, one)
+		daemons = append(daemons, daemon)
 	}
 	return daemons
 }

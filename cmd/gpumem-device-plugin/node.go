@@ -214,11 +214,11 @@ func runAfter(run func(context.Context) error, closed ...<-chan struct{}) func(c
 	}
 }
 
-// shutdown returns when the process may end: after told is closed and the plugin has left in order, or when a part
+// shutdown returns when the process may end: after stop is closed and the plugin has shut down, or when a part
 // fails.
-func (n *node) shutdown(ctx context.Context, told <-chan struct{}) {
+func (n *node) shutdown(ctx context.Context, stop <-chan struct{}) {
 	select {
-	case <-told:
+	case <-stop:
 	case <-ctx.Done():
 		return
 	}
@@ -234,9 +234,9 @@ func (n *node) shutdown(ctx context.Context, told <-chan struct{}) {
 	outlive(ctx, n.log, may, n.object.ClientsStopped, n.allocated, daemonRuns(n.mpsDir))
 }
 
-// until returns a channel that is closed when the process should end: when the context is done, or when the
+// watchLabel returns a channel that is closed when the process should end: when the context is done, or when the
 // node must serve another API or unit and nothing is allocated.
-func (n *node) until(ctx context.Context, isOther func(label string) bool) <-chan struct{} {
+func (n *node) watchLabel(ctx context.Context, isOther func(label string) bool) <-chan struct{} {
 	end := make(chan struct{})
 	go func() {
 		defer close(end)

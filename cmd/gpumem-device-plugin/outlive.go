@@ -35,21 +35,21 @@ func daemonRuns(dir string) func(context.Context) bool {
 // last answer stays valid, except that outlive returns at once if the plugin has no right to read it any
 // longer: gpumem is being uninstalled. May is the value before the first answer: whether the driver may be unloaded.
 // Holders returns the number of pods or prepared claims that hold GPU memory. The context has a deadline.
-func outlive(ctx context.Context, log *zap.Logger, may bool, stopped func(context.Context) (bool, error), holders func() (int, <-chan struct{}), daemonRuns func(context.Context) bool) {
+func outlive(ctx context.Context, log *zap.Logger, mayOutlive bool, stopped func(context.Context) (bool, error), holders func() (int, <-chan struct{}), daemonRuns func(context.Context) bool) {
 	ticker := time.NewTicker(outliveInterval)
 	defer ticker.Stop()
 	for first := true; ; first = false {
 		reading, cancel := context.WithTimeout(ctx, stoppedTimeout)
 		switch now, err := stopped(reading); {
 		case err == nil:
-			may = now
+			mayOutlive = now
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-			may = false
+			mayOutlive = false
 		}
 		cancel()
 		n, _ := holders()
 		runs := daemonRuns(ctx)
-		if !may || n == 0 && !runs {
+		if !mayOutlive || n == 0 && !runs {
 			return
 		}
 		if first {

@@ -85,7 +85,7 @@ func (c *command) run(cmd *cobra.Command) error {
 		return fmt.Errorf("the configuration of kube-scheduler: %w", err)
 	}
 	state.EnableHints(scheduler.Profiles)
-	leads := lease.Alone(time.Now())
+	leads := lease.LeadAlone(time.Now())
 	if cc.LeaderElection != nil {
 		lock, err := lease.Watch(cc.LeaderElection, time.Now, state.Drain)
 		if err != nil {

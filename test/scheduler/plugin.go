@@ -110,7 +110,7 @@ func (c *cluster) startPlugin(ctx context.Context, t testing.TB, running *sync.W
 	if !c.unhinted {
 		c.state.EnableHints(c.scheduler.Profiles)
 	}
-	if err := c.state.Start(lease.Alone(time.Now())); err != nil {
+	if err := c.state.Start(lease.LeadAlone(time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	c.watch = c.state.Watch

@@ -359,7 +359,7 @@ func (e *extenderProc) checkOthers(got placement.Node, want *books) {
 
 // charged is what a pod is charged with on a GPU.
 func charged(h placement.Holding, id gpu.UUID) amount {
-	share := h.On(id)
+	share := h.ShareOn(id)
 	return amount{units: int(share.Units), cores: share.Cores}
 }
 

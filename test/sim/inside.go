@@ -155,7 +155,7 @@ func (s *scheduler) decide(pod *v1.Pod) {
 // one that gpumem hints at, or else as many as kube-scheduler looks for. It returns those that gpumem has refused, too.
 func (s *scheduler) findInside(c *decider.Cycle, p *spec, pod *v1.Pod) (names []string, no refusal, refusing []decider.Node) {
 	fits := func(node *v1.Node) bool {
-		if c.On() != "" && c.On() != node.Name {
+		if c.BoundNode() != "" && c.BoundNode() != node.Name {
 			no.nodes[node.Name], no.extender = "it may be bound to another", true
 			return false
 		}
@@ -180,7 +180,7 @@ func (s *scheduler) findInside(c *decider.Cycle, p *spec, pod *v1.Pod) (names []
 		return []string{node.Name}, no, nil
 	}
 	no, refusing = refusal{nodes: make(map[string]string)}, nil // of the cycle itself
-	if pod.Status.NominatedNodeName == "" && c.On() == "" {
+	if pod.Status.NominatedNodeName == "" && c.BoundNode() == "" {
 		var hint string
 		s.w.free(func() {
 			hint = s.own.decider.Best(c, func(name string) bool {
@@ -454,7 +454,7 @@ func (s *scheduler) helpsInside(p *spec, h happening) (helps bool) {
 	s.w.free(func() {
 		switch h.what {
 		case podDeleted:
-			helps = d.GoneHelps(pod, h.before)
+			helps = d.DeletionHelps(pod, h.before)
 		case podChanged, podTouched, podNoted:
 			helps = d.ChangeHelps(pod, h.before, h.after)
 		case nodeAdded:

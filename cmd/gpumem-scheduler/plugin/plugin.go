@@ -96,10 +96,10 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	state.Write(Name, &cycle{Cycle: c})
-	if c.On() == "" {
+	if c.BoundNode() == "" {
 		return nil, nil
 	}
-	return &fwk.PreFilterResult{NodeNames: sets.New(c.On())}, nil
+	return &fwk.PreFilterResult{NodeNames: sets.New(c.BoundNode())}, nil
 }
 
 // PreFilterExtensions returns nil, because Filter reads from NodeInfo which pods preemption has removed.
@@ -112,7 +112,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info
 		return nil
 	}
 	if refusal := p.decider.Refuse(c.Cycle, nodeOf(info)); refusal != nil {
-		return refusalStatus(refusal, c.Why(refusal))
+		return refusalStatus(refusal, c.Message(refusal))
 	}
 	return nil
 }
@@ -228,7 +228,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	}
 	gone := hint(func(waiting *v1.Pod, before, _ any) (bool, bool) {
 		pod, ok := before.(*v1.Pod)
-		return ok && p.decider.GoneHelps(waiting, pod), ok
+		return ok && p.decider.DeletionHelps(waiting, pod), ok
 	})
 	changed := hint(func(waiting *v1.Pod, before, after any) (bool, bool) {
 		was, wasPod := before.(*v1.Pod)

@@ -90,7 +90,7 @@ func (p *Plugin) recordUnfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) 
 	var refused []decider.RefusedNode
 	for _, info := range infos {
 		// A node that PreFilter excluded has a status without a plugin. It counts if this plugin excluded it.
-		if by := statuses.Get(info.Node().Name).Plugin(); by == Name || by == "" && c.On() != "" {
+		if by := statuses.Get(info.Node().Name).Plugin(); by == Name || by == "" && c.BoundNode() != "" {
 			refused = append(refused, decider.RefusedNode{Name: info.Node().Name, Refusal: p.decider.Refuse(c, nodeOf(info))})
 		}
 	}

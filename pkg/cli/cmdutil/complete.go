@@ -17,8 +17,8 @@ import (
 const completionTime = 3 * time.Second
 
 // CompleteNodes completes the names of nodes with GPU memory.
-func (f *Factory) CompleteNodes(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	return f.completeNames(cmd, given, prefix, func(ctx context.Context, r *cluster.Reader) (names []string, err error) {
+func (f *Factory) CompleteNodes(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	return f.completeNames(cmd, args, prefix, func(ctx context.Context, r *cluster.Reader) (names []string, err error) {
 		list, err := r.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return nil, err
@@ -33,8 +33,8 @@ func (f *Factory) CompleteNodes(cmd *cobra.Command, given []string, prefix strin
 }
 
 // CompletePods completes the names of pods with GPU memory.
-func (f *Factory) CompletePods(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	return f.completeNames(cmd, given, prefix, func(ctx context.Context, r *cluster.Reader) (names []string, err error) {
+func (f *Factory) CompletePods(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	return f.completeNames(cmd, args, prefix, func(ctx context.Context, r *cluster.Reader) (names []string, err error) {
 		list, err := r.Client.CoreV1().Pods(f.Namespace()).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return nil, err
@@ -63,13 +63,13 @@ func (f *Factory) CompleteNamespaces(cmd *cobra.Command, _ []string, prefix stri
 }
 
 // CompleteNodeAndGPU completes the name of a node, and then the index of one of its GPUs.
-func (f *Factory) CompleteNodeAndGPU(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	switch len(given) {
+func (f *Factory) CompleteNodeAndGPU(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	switch len(args) {
 	case 0:
 		return f.CompleteNodes(cmd, nil, prefix)
 	case 1:
 		return f.completeNames(cmd, nil, prefix, func(ctx context.Context, r *cluster.Reader) (indexes []string, err error) {
-			node, err := r.Client.CoreV1().Nodes().Get(ctx, given[0], metav1.GetOptions{})
+			node, err := r.Client.CoreV1().Nodes().Get(ctx, args[0], metav1.GetOptions{})
 			if err != nil {
 				return nil, err
 			}
@@ -83,7 +83,7 @@ func (f *Factory) CompleteNodeAndGPU(cmd *cobra.Command, given []string, prefix 
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-func (f *Factory) completeNames(cmd *cobra.Command, given []string, prefix string, list func(context.Context, *cluster.Reader) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+func (f *Factory) completeNames(cmd *cobra.Command, args []string, prefix string, list func(context.Context, *cluster.Reader) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	// cobra has no context here if the command was executed without one.
 	ctx := cmd.Context()
 	if ctx == nil {
@@ -99,8 +99,8 @@ func (f *Factory) completeNames(cmd *cobra.Command, given []string, prefix strin
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	given = NodeNames(given)
+	args = NodeNames(args)
 	return slices.DeleteFunc(names, func(name string) bool {
-		return slices.Contains(given, name) || !strings.HasPrefix(name, prefix)
+		return slices.Contains(args, name) || !strings.HasPrefix(name, prefix)
 	}), cobra.ShellCompDirectiveNoFileComp
 }

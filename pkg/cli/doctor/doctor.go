@@ -82,39 +82,39 @@ func (o *Options) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	found := doctor.Examine(state)
-	if err := o.print(found); err != nil {
+	findings := doctor.Examine(state)
+	if err := o.print(findings); err != nil {
 		return err
 	}
 	if !state.Judged() {
 		return cmdutil.Exit(cmdutil.ExitUnknown, errors.New("nothing could be checked: you may list neither nodes nor pods nor gpumem's workloads"))
 	}
 	wrong := 0
-	for _, f := range found {
+	for _, f := range findings {
 		if f.Severity == doctor.Error {
 			wrong++
 		}
 	}
 	if wrong > 0 {
-		return fmt.Errorf("%d of %d findings are errors", wrong, len(found))
+		return fmt.Errorf("%d of %d findings are errors", wrong, len(findings))
 	}
 	return nil
 }
 
-func (o *Options) print(found []doctor.Finding) error {
+func (o *Options) print(findings []doctor.Finding) error {
 	if o.output.ForPrograms() {
-		return o.output.Print(o.Out, table.NewItems("FindingList", found, nil))
+		return o.output.Print(o.Out, table.NewItems("FindingList", findings, nil))
 	}
-	for _, f := range doctor.Alike(found) {
+	for _, f := range doctor.Alike(findings) {
 		if _, err := fmt.Fprintf(o.Out, "%-8s%s: %s\n        %s\n", f.Severity, table.Clean(f.Object), table.Clean(f.Wrong), table.Clean(f.Fix)); err != nil {
 			return err
 		}
 	}
-	if slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Severity != doctor.Note }) {
+	if slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Severity != doctor.Note }) {
 		return nil
 	}
 	verdict := "No problem found."
-	if slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == "" }) {
+	if slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Check == "" }) {
 		verdict = "No problem found in the other checks."
 	}
 	_, err := fmt.Fprintln(o.Out, verdict)

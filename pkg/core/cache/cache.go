@@ -57,39 +57,39 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.set(placed, h.Pod.UID, &Pod{Holding: h, Node: nodeName})
 }
 
-// NominatePod records that a pod without a node waits until other pods leave a node. The nomination is
-// for the GPUs in at, or for any GPU if at is empty. It ends at until, or with the next call if until is
-// zero. An empty node name removes it.
-func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment, until time.Time) {
+// NominatePod records that a pod without a node waits until other pods leave a node. The nomination is for the
+// assigned GPUs, or for any GPU if the assignment is empty. It ends when it expires, or with the next call if
+// expires is zero. An empty node name removes it.
+func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, assignment placement.Assignment, expires time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.recordEvent(key{pod: ref.UID}, false)
 	if p, ok := c.pods[nominated][ref.UID]; ok && nodeName == "" && p.own() {
 		return // only the cache has this nomination
 	}
-	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Assignment: at}, until)
+	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Assignment: assignment}, expires)
 }
 
 // QueuePod records that a pod has waited, since a time, until a node admits or places its pods. The pod
-// precedes pods that could be confused with it until the entry ends at until. An empty node name removes
+// precedes pods that could be confused with it until the entry expires. An empty node name removes
 // the entry. A nomination by NominatePod takes precedence.
-func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Request, since, until time.Time) {
+func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Request, since, expires time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, ok := c.pods[nominated][ref.UID]
 	if !ok && nodeName == "" || ok && (p.Waits.IsZero() || p.Node == nodeName && p.Waits.Equal(since)) {
 		return
 	}
-	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Waits: since}, until)
+	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Waits: since}, expires)
 }
 
 // own reports whether the nomination exists only in the cache and not at the API server.
 func (p *Pod) own() bool { return !p.Waits.IsZero() }
 
-func (c *Cache) nominate(nodeName string, h placement.Holding, until time.Time) {
+func (c *Cache) nominate(nodeName string, h placement.Holding, expires time.Time) {
 	var to *Pod
 	if p, ok := c.pods[placed][h.Pod.UID]; nodeName != "" && (!ok || p.Assumed) {
-		to = &Pod{Holding: h, Node: nodeName, until: until}
+		to = &Pod{Holding: h, Node: nodeName, expires: expires}
 	}
 	c.set(nominated, h.Pod.UID, to)
 }
@@ -105,11 +105,11 @@ func (c *Cache) Expire(now time.Time) {
 	for _, as := range []role{nominated, expected} {
 		for uid, p := range c.pods[as] {
 			switch {
-			case p.until.IsZero():
-			case !p.until.After(now):
+			case p.expires.IsZero():
+			case !p.expires.After(now):
 				c.set(as, uid, nil)
-			case c.firstExpiry.IsZero() || p.until.Before(c.firstExpiry):
-				c.firstExpiry = p.until
+			case c.firstExpiry.IsZero() || p.expires.Before(c.firstExpiry):
+				c.firstExpiry = p.expires
 			}
 		}
 	}
@@ -147,13 +147,13 @@ func (c *Cache) ExpirePod(uid string, before time.Time) {
 	c.forget(uid, func(p *Pod) bool { return p.since().Before(before) })
 }
 
-// forget ends an assumption for which over returns true. A pod that the watch has shown in the meantime is
+// forget ends an assumption for which isObsolete returns true. A pod that the watch has shown in the meantime is
 // kept.
-func (c *Cache) forget(uid string, over func(*Pod) bool) bool {
+func (c *Cache) forget(uid string, isObsolete func(*Pod) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, ok := c.pods[placed][uid]
-	if !ok || !p.Assumed || !over(p) {
+	if !ok || !p.Assumed || !isObsolete(p) {
 		return false
 	}
 	c.set(placed, uid, nil)
@@ -202,17 +202,17 @@ type Assumed struct {
 
 // HoldPod records whether kube-scheduler still processes an assumed pod before it sends the binding. This
 // step has no time limit.
-func (c *Cache) HoldPod(uid string, held bool) {
+func (c *Cache) HoldPod(uid string, unsent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.pods[placed][uid]; ok && p.Assumed {
-		p.unsent = held
+		p.unsent = unsent
 	}
 }
 
 // AssumedBefore returns the assumed pods with no binding decided and no read finished at the given time or
-// later, oldest first. It omits held pods. For each, the caller must read the pod from the API server
-// (BeginRead) and call Read.AddPod or ExpirePod.
+// later, oldest first. It omits pods whose binding kube-scheduler has not sent yet. For each, the caller must
+// read the pod from the API server (BeginRead) and call Read.AddPod or ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,12 +62,12 @@ func (c *Cache) Differences(real *Cache) []Difference {
 	maps.Copy(all, cached)
 	var out []Difference
 	for k := range all {
-		e, is := cached[k], actual[k]
-		if !e.differs(is) {
+		e, after := cached[k], actual[k]
+		if !e.differs(after) {
 			continue
 		}
 		d := Difference{Node: k.node, key: k, cached: e}
-		if known := cmp.Or(e.On, is.On, e.Coming, is.Coming); known != nil {
+		if known := cmp.Or(e.On, after.On, e.Coming, after.Coming); known != nil {
 			d.Pod, d.Node = known.Pod, known.Node
 		}
 		out = append(out, d)
@@ -82,25 +82,25 @@ func (c *Cache) Differences(real *Cache) []Difference {
 // begun before real was read. Heal does nothing and reports false if the entries do not differ, or if
 // the cached entry is another one by now or the watch has told of it since the read began: the cache
 // may then be ahead of real. An absent entry has no identity: a pod can come and go during the read.
-func (r *Read) Heal(d Difference, real *Cache) (was, is Entry, healed bool) {
-	was, is = d.cached, real.entry(d.key)
+func (r *Read) Heal(d Difference, real *Cache) (before, after Entry, healed bool) {
+	before, after = d.cached, real.entry(d.key)
 	c := r.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, heard := r.events[d.key]
-	if heard || c.find(d.key) != was || !was.differs(is) {
-		return was, is, false
+	if heard || c.find(d.key) != before || !before.differs(after) {
+		return before, after, false
 	}
 	if d.OfNode() {
-		c.setInventory(d.Node, is.Offered)
+		c.setInventory(d.Node, after.Offered)
 	}
-	if podDiffers(was.On, is.On) {
-		c.set(placed, d.Pod.UID, is.On)
+	if podDiffers(before.On, after.On) {
+		c.set(placed, d.Pod.UID, after.On)
 	}
-	if podDiffers(was.Coming, is.Coming) {
-		c.set(nominated, d.Pod.UID, is.Coming)
+	if podDiffers(before.Coming, after.Coming) {
+		c.set(nominated, d.Pod.UID, after.Coming)
 	}
-	return was, is, true
+	return before, after, true
 }
 
 func (c *Cache) entry(k key) Entry {

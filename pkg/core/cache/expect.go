@@ -25,7 +25,7 @@ func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Requ
 	}
 	if chosen, refusal := n.decide(ref, req, fallback); refusal == nil {
 		h := placement.Holding{Pod: ref, Request: req, Assignment: chosen}
-		c.set(expected, ref.UID, &Pod{Holding: h, Node: nodeName, until: now.Add(ExpectationTTL)})
+		c.set(expected, ref.UID, &Pod{Holding: h, Node: nodeName, expires: now.Add(ExpectationTTL)})
 	}
 }
 

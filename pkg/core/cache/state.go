@@ -53,7 +53,7 @@ type node struct {
 	pods      pods
 }
 
-// Pod is the record of a pod. Each update replaces it; only held and bindings change in place.
+// Pod is the record of a pod. Each update replaces it; only unsent and bindings change in place.
 type Pod struct {
 	placement.Holding // immutable: nodes share it
 	Node              string
@@ -63,7 +63,7 @@ type Pod struct {
 	unsent bool // for an assumed pod: kube-scheduler has not sent the binding yet
 
 	bindings []time.Time // for an assumed pod: decision times of bindings that may still succeed, or the time of the read
-	until    time.Time   // for a nominated pod: end of the nomination; zero: none
+	expires  time.Time   // for a nominated pod: end of the nomination; zero: none
 }
 
 // since returns the latest decision time of an assumed pod's bindings, or the time of its read.
@@ -127,8 +127,8 @@ func (s *state) set(as role, uid string, p *Pod) {
 		}
 		s.pods[as][uid], n.pods[as][uid] = p, p
 		s.publish(n)
-		if !p.until.IsZero() && (s.firstExpiry.IsZero() || p.until.Before(s.firstExpiry)) {
-			s.firstExpiry = p.until
+		if !p.expires.IsZero() && (s.firstExpiry.IsZero() || p.expires.Before(s.firstExpiry)) {
+			s.firstExpiry = p.expires
 		}
 	}
 	if c, ok := s.pods[nominated][uid]; ok && as == placed && (p == nil || p.Node != c.Node) {

@@ -56,7 +56,7 @@ func lacks(v placement.Verdict) []gpu.Units {
 	out := make([]gpu.Units, 0, 16)
 	for i, reason := range v.Node.Checks(v.Request) {
 		d := v.Node.Devices[i]
-		left := v.Node.Left(d)
+		left := v.Node.FreeOn(d)
 		short := gpu.Units(max(0, cores-left.Cores))
 		lack := max(0, units-left.Units, (d.Allocatable*short+gpu.CoresPerDevice-1)/gpu.CoresPerDevice)
 		switch reason {
@@ -121,7 +121,7 @@ func LargestFree(n placement.Node) (most gpu.Units) {
 	one := placement.NewContainers(placement.Container{Kind: placement.App, Units: 1})
 	plainest := placement.Request{Containers: one, InShares: n.InShares()}
 	for _, d := range n.Devices {
-		if left := n.Left(d).Units; left > most && n.Check(plainest, d) == placement.Fits {
+		if left := n.FreeOn(d).Units; left > most && n.Check(plainest, d) == placement.Fits {
 			most = left
 		}
 	}

@@ -98,7 +98,7 @@ func (q *query) rejectsGPU(reason Reason, d Device) bool {
 	case Occupied:
 		return !q.node.CanShare(*q.request, d) || !q.node.HasClients(*q.request, d)
 	case Insufficient:
-		return !q.node.Left(d).Covers(q.units, q.cores)
+		return !q.node.FreeOn(d).Covers(q.units, q.cores)
 	default:
 		return false
 	}

@@ -23,9 +23,9 @@ type Amount struct {
 // Covers reports whether the amount contains at least the given units and cores.
 func (a Amount) Covers(units gpu.Units, cores int) bool { return a.Units >= units && a.Cores >= cores }
 
-// Left returns the amount of a device that is free for new pods. A pod whose devices are unknown can be on any
-// device, with any split, so Left subtracts its whole request from each device.
-func (n Node) Left(d Device) Amount {
+// FreeOn returns the amount of a device that is free for new pods. A pod whose devices are unknown can be on any
+// device, with any split, so FreeOn subtracts its whole request from each device.
+func (n Node) FreeOn(d Device) Amount {
 	left := Amount{Units: d.Free(), Cores: d.FreeCores()}
 	for _, h := range n.Unattributed {
 		left.Units = max(0, left.Units-h.Request.Units())
@@ -115,7 +115,7 @@ func (n Node) FreeFor(r Request) (sum Amount) {
 	q := newQuery(&r, &n)
 	for _, d := range n.Devices {
 		if q.allows(d) && d.Status.TakesPods() && n.CanShare(r, d) && n.HasClients(r, d) {
-			left := n.Left(d)
+			left := n.FreeOn(d)
 			sum.Units += left.Units
 			sum.Cores += left.Cores
 		}

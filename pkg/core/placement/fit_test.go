@@ -788,7 +788,7 @@ func TestLeftBesidePodsOnNoKnownGPU(t *testing.T) {
 			n := node(inventory(device(0, 10), device(1, 8)), tc.holdings...)
 			var got []left
 			for _, d := range n.Devices {
-				got = append(got, left{n.Left(d).Units, n.Left(d).Cores})
+				got = append(got, left{n.FreeOn(d).Units, n.FreeOn(d).Cores})
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("left (-want +got):\n%s", diff)

@@ -83,7 +83,7 @@ type Holding struct {
 	Assignment Assignment
 	Admitted   bool // the kubelet has admitted the pod: its GPUs no longer change
 
-	// Allocated is the kubelet's allocation, if the node's inventory lists it. On charges the larger of
+	// Allocated is the kubelet's allocation, if the node's inventory lists it. ShareOn charges the larger of
 	// Allocated and Assignment.
 	Allocated []Share
 
@@ -93,9 +93,9 @@ type Holding struct {
 	Waits       time.Time // for a nominated pod: since when it waits until the node admits or places other pods; zero: it waits for evictions
 }
 
-// On returns the pod's charge on a device of its node: for memory and for cores, the larger of the
+// ShareOn returns the pod's charge on a device of its node: for memory and for cores, the larger of the
 // assignment and the kubelet's allocation.
-func (h Holding) On(id gpu.UUID) Share {
+func (h Holding) ShareOn(id gpu.UUID) Share {
 	s, given := shareOn(h.Assignment.Shares, id), shareOn(h.Allocated, id)
 	if slices.Contains(h.Assignment.Leaving, id) {
 		s = h.Assignment.Shares[0]
@@ -240,7 +240,7 @@ func (n *Node) lacks(h *Holding) bool {
 func (n *Node) charge(h *Holding, on []gpu.UUID) {
 	for i := range n.Devices {
 		if d := &n.Devices[i]; slices.Contains(on, d.UUID) {
-			s := h.On(d.UUID)
+			s := h.ShareOn(d.UUID)
 			d.Requested += s.Units
 			d.RequestedCores += s.Cores
 			d.Pods = append(d.Pods, h)

@@ -15,8 +15,8 @@ const (
 	Exclusive Policy = "exclusive"
 )
 
-// policies is the only list of policies. The annotation, the flags, the admission policies, the chart's schema and the
-// documentation take the names from it or are compared with it.
+// policies is the only list of policies. The annotation, the flags, the admission policies, the chart's schema
+// and the documentation take the names from it or are compared with it.
 var policies = [...]policy{
 	{
 		name: Binpack, cluster: true, priced: true, devices: compareFullest, nodes: preferFullest,

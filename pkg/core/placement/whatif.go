@@ -70,7 +70,7 @@ func (n Node) Without(gone []Holding) Node {
 		d := &n.Devices[i]
 		for _, h := range d.Pods {
 			if left(h) {
-				s := h.On(d.UUID)
+				s := h.ShareOn(d.UUID)
 				d.Requested -= s.Units
 				d.RequestedCores -= s.Cores
 			}

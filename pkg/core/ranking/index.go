@@ -70,8 +70,8 @@ func (x *Index) Walk(source Source, q Question, visit func(n *placement.Node, ra
 }
 
 // Rank returns at most the given number of best nodes. If among is not nil, it considers only those
-// nodes. Ranking.Alone is one of the returned nodes.
-func (x *Index) Rank(source Source, q Question, most int, among map[string]bool) Ranking {
+// nodes. Ranking.ByPolicy is one of the returned nodes.
+func (x *Index) Rank(source Source, q Question, limit int, among map[string]bool) Ranking {
 	by, walk, fit := x.walk(source, q)
 	defer x.mu.Unlock()
 	if among != nil {
@@ -82,14 +82,14 @@ func (x *Index) Rank(source Source, q Question, most int, among map[string]bool)
 		if among == nil || among[r.node.Name] {
 			sorted = append(sorted, r)
 		}
-		if len(sorted) == min(most, fit) {
+		if len(sorted) == min(limit, fit) {
 			break
 		}
 	}
-	if len(sorted) < most {
+	if len(sorted) < limit {
 		fit = len(sorted) // the request does not fit all nodes of among
 	}
-	return by.ranking(sorted, fit, most)
+	return by.ranking(sorted, fit, limit)
 }
 
 // walk returns the up-to-date order for a question. It returns with x.mu locked.
@@ -99,12 +99,12 @@ func (x *Index) walk(source Source, q Question) (by criteria, walk iter.Seq[*ran
 	x.size -= len(o.sorted)
 	o.catchUp(source, q.Defaults.pay(q.Request, source.Prices()))
 	x.size += len(o.sorted)
-	others := o.others(source, q)
+	others := o.rankNominated(source, q)
 	return o.criteria, merged(o.sorted, others), len(o.sorted) + len(others)
 }
 
-// others ranks the nodes with nominated pods on which the request fits, the best first.
-func (o *sequence) others(source Source, q Question) (others []*ranked) {
+// rankNominated ranks the nodes with nominated pods on which the request fits, the best first.
+func (o *sequence) rankNominated(source Source, q Question) (others []*ranked) {
 	for name := range o.apart {
 		if n := source.GetNode(name); n != nil {
 			if r := o.rank(q.View(n)); r != nil {
@@ -112,7 +112,7 @@ func (o *sequence) others(source Source, q Question) (others []*ranked) {
 			}
 		}
 	}
-	slices.SortFunc(others, (*ranked).before)
+	slices.SortFunc(others, (*ranked).compareWithNames)
 	return others
 }
 
@@ -193,7 +193,7 @@ func (o *sequence) catchUp(source Source, prices *Prices) {
 			for _, r := range o.sorted {
 				o.price(r)
 			}
-			slices.SortFunc(o.sorted, (*ranked).before)
+			slices.SortFunc(o.sorted, (*ranked).compareWithNames)
 		}
 	}
 	o.seen = now
@@ -211,7 +211,7 @@ func (o *sequence) build(source Source) {
 		}
 		return true
 	})
-	slices.SortFunc(o.sorted, (*ranked).before)
+	slices.SortFunc(o.sorted, (*ranked).compareWithNames)
 }
 
 // update moves one node to its new place; nil removes it.
@@ -221,7 +221,7 @@ func (o *sequence) update(name string, n *placement.Node) {
 		return // listed twice in the changes
 	}
 	at := func(r *ranked) int {
-		i, _ := slices.BinarySearchFunc(o.sorted, r, (*ranked).before)
+		i, _ := slices.BinarySearchFunc(o.sorted, r, (*ranked).compareWithNames)
 		return i
 	}
 	if was != nil {
@@ -245,7 +245,7 @@ func (o *sequence) update(name string, n *placement.Node) {
 func merged(a, b []*ranked) iter.Seq[*ranked] {
 	return func(yield func(*ranked) bool) {
 		for _, r := range a {
-			for len(b) > 0 && b[0].before(r) < 0 {
+			for len(b) > 0 && b[0].compareWithNames(r) < 0 {
 				if !yield(b[0]) {
 					return
 				}

@@ -128,9 +128,9 @@ func (p *Prices) strandedMemory(units, cpu float64) float64 {
 // room for one such pod.
 type multiGPUKind struct {
 	kind
-	pods  float64  // weight in the mix
-	may   []string // models that match the globs
-	price float64  // of a slot, in units
+	pods     float64  // weight in the mix
+	matching []string // models that match the globs
+	price    float64  // of a slot, in units
 }
 
 const (
@@ -181,7 +181,7 @@ func priceSlots(mix *Mix, kinds []kind, nodes []placement.Node, models []string)
 	}
 	for k := range out {
 		s, supply, demand := &out[k], 0, 0.0
-		s.may = slices.DeleteFunc(slices.Clone(models), func(model string) bool { return !s.models.MatchModel(model) })
+		s.matching = slices.DeleteFunc(slices.Clone(models), func(model string) bool { return !s.models.MatchModel(model) })
 		for i := range nodes {
 			supply += s.slots(&nodes[i], nil, 0)
 		}
@@ -203,7 +203,7 @@ func (s *multiGPUKind) slots(n *placement.Node, taken []int, units gpu.Units) in
 		if slices.Contains(taken, i) {
 			left -= units
 		}
-		if left >= s.units && d.Status.TakesPods() && slices.Contains(s.may, d.Model) {
+		if left >= s.units && d.Status.TakesPods() && slices.Contains(s.matching, d.Model) {
 			fit++
 		}
 	}

@@ -131,14 +131,14 @@ func TestMixFadesAndStaysSmall(t *testing.T) {
 	}
 }
 
-// checkAlone compares Ranking.Alone with the scores.
+// checkAlone compares Ranking.ByPolicy with the scores.
 func checkAlone(t *testing.T, got Ranking, policies Policies, req placement.Request, nodes []placement.Node, prices *Prices) {
 	t.Helper()
 	if len(got.Best) == 0 {
 		return
 	}
 	scores, alone := scoresOf(policies, req, nodes, prices), scoresOf(policies, req, nodes, nil)
-	first, other := got.First, got.Alone
+	first, other := got.First, got.ByPolicy
 	if got.Best[0].Node != first.Node {
 		t.Fatalf("%+v is not the first of %+v", first, got.Best)
 	}
@@ -414,7 +414,7 @@ func TestSlots(t *testing.T) {
 		"two GPUs of the one that is left":       {2, []int{0, 3}, 5, 1, 0},
 		"three GPUs, one of which is taken from": {3, []int{3}, 5, 1, 0},
 	} {
-		s := multiGPUKind{kind: kind{gpus: tc.gpus, units: 4}, may: []string{node.Devices[0].Model}}
+		s := multiGPUKind{kind: kind{gpus: tc.gpus, units: 4}, matching: []string{node.Devices[0].Model}}
 		if before, after := s.slots(&node, nil, 0), s.slots(&node, tc.taken, tc.units); before != tc.before || after != tc.after {
 			t.Errorf("%s: room for %d, and for %d then, want %d and %d", name, before, after, tc.before, tc.after)
 		}

@@ -29,9 +29,9 @@ func (p Policies) node(req placement.Request) placement.Policy {
 type Ranking struct {
 	Best []Scored // the best first; equal nodes by name
 
-	// First is the best node. Alone is the node that the policy would put first without the request's
+	// First is the best node. ByPolicy is the node that the policy would put first without the request's
 	// preferences and costs. Both are the same if these make no difference.
-	First, Alone Candidate
+	First, ByPolicy Candidate
 }
 
 // Scored is a node and its score from 1 to MaxScore.
@@ -57,7 +57,7 @@ type Candidate struct {
 // pods at the given prices, and then the fullest node. Spread prefers the node whose chosen GPUs have
 // the largest free fraction, by the fullest of them, if Spread chose the GPUs too. Then it prefers the
 // node with the largest free fraction, and then the node with the most free memory.
-func Rank(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
+func Rank(limit int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
 	by := criteria{defaults, req, defaults.pay(req, prices)}
 	var fitting []*ranked
 	for _, n := range nodes {
@@ -65,8 +65,8 @@ func Rank(most int, defaults Policies, req placement.Request, nodes []*placement
 			fitting = append(fitting, r)
 		}
 	}
-	slices.SortFunc(fitting, (*ranked).before)
-	return by.ranking(fitting, len(fitting), most)
+	slices.SortFunc(fitting, (*ranked).compareWithNames)
+	return by.ranking(fitting, len(fitting), limit)
 }
 
 // criteria determine the rank of a node: the policies, the request, and the prices that apply to it.
@@ -85,17 +85,17 @@ func (p Policies) pay(req placement.Request, prices *Prices) *Prices {
 }
 
 // ranking builds the result from sorted nodes. The number of nodes on which the request fits is fitting.
-func (by criteria) ranking(sorted []*ranked, fitting, most int) Ranking {
+func (by criteria) ranking(sorted []*ranked, fitting, limit int) Ranking {
 	if len(sorted) == 0 {
 		return Ranking{}
 	}
-	alone := slices.MinFunc(sorted, (*ranked).alone)
+	alone := slices.MinFunc(sorted, (*ranked).compareByPolicy)
 	if alone.compare(sorted[0]) == 0 {
 		alone = sorted[0]
 	}
-	out := Ranking{First: by.candidate(sorted[0]), Alone: by.candidate(alone)}
+	out := Ranking{First: by.candidate(sorted[0]), ByPolicy: by.candidate(alone)}
 	score := int64(MaxScore)
-	for rank, r := range sorted[:min(len(sorted), most)] {
+	for rank, r := range sorted[:min(len(sorted), limit)] {
 		if rank > 0 && r.compare(sorted[rank-1]) != 0 {
 			score = (MaxScore - 1) - int64((MaxScore-1)*rank/fitting)
 		}
@@ -183,16 +183,16 @@ func (r *ranked) compare(o *ranked) int {
 	return slices.Compare(r.policy[1:], o.policy[1:])
 }
 
-func (r *ranked) before(o *ranked) int {
+func (r *ranked) compareWithNames(o *ranked) int {
 	if by := r.compare(o); by != 0 {
 		return by
 	}
 	return cmp.Compare(r.node.Name, o.node.Name)
 }
 
-// alone orders nodes by the policy only. It puts the worse of equal nodes first, so that Alone differs
+// compareByPolicy orders nodes by the policy only. It puts the worse of equal nodes first, so that ByPolicy differs
 // from First if preferences or costs decided.
-func (r *ranked) alone(o *ranked) int {
+func (r *ranked) compareByPolicy(o *ranked) int {
 	if by := slices.Compare(r.policy[:], o.policy[:]); by != 0 {
 		return by
 	}

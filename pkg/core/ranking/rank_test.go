@@ -243,11 +243,11 @@ func TestAloneIsTheFirstOfEquals(t *testing.T) {
 	a.policy[0], a.worth = 2, 3
 	b.policy[0], b.worth = 1, 3 // it costs one more
 	c.policy[0], c.worth = 3, 4
-	if got := (criteria{}).ranking([]*ranked{&a, &b, &c}, 3, 3); got.First.Node.Name != "a" || got.Alone.Node.Name != "a" {
-		t.Errorf("first %s, by the policy alone %s; want a", got.First.Node.Name, got.Alone.Node.Name)
+	if got := (criteria{}).ranking([]*ranked{&a, &b, &c}, 3, 3); got.First.Node.Name != "a" || got.ByPolicy.Node.Name != "a" {
+		t.Errorf("first %s, by the policy alone %s; want a", got.First.Node.Name, got.ByPolicy.Node.Name)
 	}
 	b.worth = 3.5
-	if got := (criteria{}).ranking([]*ranked{&a, &b, &c}, 3, 3); got.Alone.Node.Name != "b" {
-		t.Errorf("by the policy alone %s, want b", got.Alone.Node.Name)
+	if got := (criteria{}).ranking([]*ranked{&a, &b, &c}, 3, 3); got.ByPolicy.Node.Name != "b" {
+		t.Errorf("by the policy alone %s, want b", got.ByPolicy.Node.Name)
 	}
 }

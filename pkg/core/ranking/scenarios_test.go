@@ -102,7 +102,7 @@ func TestScenarios(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := Rank(1, Policies{GPU: placement.Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
-			first, alone := got.First, got.Alone
+			first, alone := got.First, got.ByPolicy
 			if name := first.Node.Name; name != tc.want {
 				t.Errorf("the pod goes to %s, want %s: %s", name, tc.want, tc.why)
 			}

@@ -148,7 +148,7 @@ func (v verdict) devices() string {
 			continue
 		}
 		part := fmt.Sprintf("GPU%d ", d.Index)
-		switch left := v.Node.Left(d); {
+		switch left := v.Node.FreeOn(d); {
 		case !d.Status.TakesPods():
 			part += Status(d.Status)
 		case !v.Node.CanShare(v.Request, d):

@@ -11,20 +11,20 @@ import (
 // ExplainRanking renders the reason why a ranking differs from the policy's order. It is empty if the policy alone
 // puts the same node first.
 func ExplainRanking(r ranking.Ranking) string {
-	if r.First.Node == r.Alone.Node {
+	if r.First.Node == r.ByPolicy.Node {
 		return ""
 	}
-	first, byPolicy := r.First.Node, r.Alone.Node
+	first, byPolicy := r.First.Node, r.ByPolicy.Node
 	var because string
 	switch {
-	case r.First.Grouped != r.Alone.Grouped:
+	case r.First.Grouped != r.ByPolicy.Grouped:
 		because = "a pod of its gpu-group is there"
-	case r.First.ModelCost != r.Alone.ModelCost:
+	case r.First.ModelCost != r.ByPolicy.ModelCost:
 		because = "the pod's gpu-model-preference is for that model"
-	case r.First.Order != r.Alone.Order:
+	case r.First.Order != r.ByPolicy.Order:
 		because = "the GPUs there are nearer to one another"
 	default:
-		format, units := largestDifference(r.First.Cost, r.Alone.Cost)
+		format, units := largestDifference(r.First.Cost, r.ByPolicy.Cost)
 		because = fmt.Sprintf(format, byPolicy.Name, Amount(gpu.Units(math.Ceil(units)), byPolicy.UnitMiB))
 	}
 	return fmt.Sprintf("%s ranks before %s, which is at least as good by the policy alone: %s", first.Name, byPolicy.Name, because)

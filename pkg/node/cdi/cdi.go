@@ -90,7 +90,7 @@ type description struct {
 // GPUs.
 func (w *Writer) describe(ctx context.Context, described []string, version string) {
 	needsFormer := !w.intact()
-	d, err := nodenvml.Ask(ctx, w.calls, "describe", func() (d description) {
+	d, err := nodenvml.Call(ctx, w.calls, "describe", func() (d description) {
 		d.of = described
 		if d.spec, d.err = w.spec(); needsFormer {
 			d.former = w.former(version)

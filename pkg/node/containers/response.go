@@ -156,8 +156,8 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 	return out
 }
 
-// Given is the content of an environment that Response created.
-type Given struct {
+// GrantedEnvironment is the content of an environment that Response created.
+type GrantedEnvironment struct {
 	GPUs     []gpu.UUID
 	LimitMiB int64
 	Level    gpu.Enforcement
@@ -165,7 +165,7 @@ type Given struct {
 }
 
 // ReadEnvironment parses an environment that Response created and no pod could change.
-func ReadEnvironment(env map[string]string) (g Given) {
+func ReadEnvironment(env map[string]string) (g GrantedEnvironment) {
 	for uuid := range strings.SplitSeq(env[gpuUUIDs], ",") {
 		g.GPUs = append(g.GPUs, gpu.UUID(uuid))
 	}

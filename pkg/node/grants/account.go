@@ -13,14 +13,14 @@ import (
 // Allocations returns the grants of pods whose annotations have once shown less, whether they are known yet,
 // and a channel that is closed when they change. Until tally has the kubelet's answer, it returns the entries
 // that the node published last.
-func (n *State) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
+func (n *State) Allocations() (pods []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	a, changed := n.account.Get()
-	return a.given, a.known, changed
+	return a.pods, a.known, changed
 }
 
 // accounts are the results of State.Allocations.
 type accounts struct {
-	given []gpu.PodAllocation
+	pods  []gpu.PodAllocation
 	known bool
 }
 
@@ -29,21 +29,21 @@ type accounts struct {
 func (n *State) tally(s allocation.State) {
 	all := allocation.Accounts(s)
 	previous, _, _ := n.Allocations()
-	var given []gpu.PodAllocation
+	var pods []gpu.PodAllocation
 	for _, pod := range s.Pods {
 		i := slices.IndexFunc(all, func(a allocation.Account) bool { return a.UID == pod.Pod.UID })
 		before := slices.IndexFunc(previous, func(g gpu.PodAllocation) bool { return g.UID == pod.Pod.UID })
 		switch {
 		case i >= 0 && (all[i].Understated || before >= 0):
-			given = append(given, all[i].PodAllocation)
+			pods = append(pods, all[i].PodAllocation)
 		case i < 0 && before >= 0:
-			given = append(given, previous[before])
+			pods = append(pods, previous[before])
 		}
 		if i >= 0 && all[i].Understated && before < 0 {
 			n.log.Warn("less is written of the pod than the kubelet has given it", zap.String("node", n.cfg.Node),
 				zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Any("given", all[i].Shares))
 		}
 	}
-	slices.SortFunc(given, func(a, b gpu.PodAllocation) int { return cmp.Compare(a.UID, b.UID) })
-	n.account.Set(accounts{given, true})
+	slices.SortFunc(pods, func(a, b gpu.PodAllocation) int { return cmp.Compare(a.UID, b.UID) })
+	n.account.Set(accounts{pods, true})
 }

@@ -42,10 +42,10 @@ type GPU struct {
 }
 
 // NewGrant returns the grant for an answer, and for the container that allocation.Admit returned.
-func NewGrant(to allocation.Attributed, g allocation.Grant, inv gpu.Inventory, response *pluginapi.ContainerAllocateResponse) Grant {
+func NewGrant(container allocation.Attributed, g allocation.Grant, inv gpu.Inventory, response *pluginapi.ContainerAllocateResponse) Grant {
 	out := Grant{
-		Namespace: to.Pod.Namespace, Pod: to.Pod.Name, UID: to.Pod.UID, Container: to.Container.Name,
-		Init:  to.Pod.UID != "" && to.Container.Kind == placement.Init,
+		Namespace: container.Pod.Namespace, Pod: container.Pod.Name, UID: container.Pod.UID, Container: container.Container.Name,
+		Init:  container.Pod.UID != "" && container.Container.Kind == placement.Init,
 		Slots: g.Slots, Level: cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory), Response: response,
 	}
 	if inv.MPS {

@@ -54,16 +54,16 @@ func (v *Value[T]) Set(value T) {
 }
 
 // Latest is a Source that returns the last stored inventory. It is safe for concurrent use.
-type Latest struct{ *Value[found] }
+type Latest struct{ *Value[snapshot] }
 
-type found struct {
+type snapshot struct {
 	inventory gpu.Inventory
 	reason    string
 }
 
 // NewLatest returns a Source with an initial inventory and reason.
 func NewLatest(inv gpu.Inventory, reason string) *Latest {
-	return &Latest{NewValue(found{inv, reason})}
+	return &Latest{NewValue(snapshot{inv, reason})}
 }
 
 // Inventory implements Source.
@@ -75,7 +75,7 @@ func (l *Latest) Inventory() (inv gpu.Inventory, reason string, changed <-chan s
 }
 
 // Set stores the inventory and the reason.
-func (l *Latest) Set(inv gpu.Inventory, reason string) { l.Value.Set(found{inv, reason}) }
+func (l *Latest) Set(inv gpu.Inventory, reason string) { l.Value.Set(snapshot{inv, reason}) }
 
 // Upstream is a Source whose inventory is empty before the first probe.
 type Upstream interface {

@@ -16,10 +16,10 @@ import (
 
 // FindControl returns the path of the MPS control program: the given path, or the program on the PATH or under
 // driverRoot.
-func FindControl(given, driverRoot string) (string, error) {
+func FindControl(path, driverRoot string) (string, error) {
 	const name = "nvidia-cuda-mps-control"
-	if given != "" {
-		return given, nil
+	if path != "" {
+		return path, nil
 	}
 	if found, err := exec.LookPath(name); err == nil {
 		return found, nil

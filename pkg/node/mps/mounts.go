@@ -19,7 +19,7 @@ type Mounts interface {
 	// Shared mounts a bounded file system in memory at dir, and also at this process's /dev/shm.
 	Shared(dir string) error
 	// ReadOnly mounts dir read-only at a second path, as containers see it.
-	ReadOnly(dir, at string) error
+	ReadOnly(dir, target string) error
 }
 
 // shmMiB bounds the total size of all clients' files in /dev/shm of a node.
@@ -56,19 +56,19 @@ func (k *Kernel) Shared(dir string) error {
 }
 
 // ReadOnly implements Mounts.
-func (*Kernel) ReadOnly(dir, at string) error {
-	if err := os.MkdirAll(at, 0o755); err != nil {
+func (*Kernel) ReadOnly(dir, target string) error {
+	if err := os.MkdirAll(target, 0o755); err != nil {
 		return err
 	}
-	if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // a mount of an earlier supervisor
-		return fmt.Errorf("unmount %s: %w", at, err)
+	if err := syscall.Unmount(target, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // a mount of an earlier supervisor
+		return fmt.Errorf("unmount %s: %w", target, err)
 	}
-	err := syscall.Mount(dir, at, "", syscall.MS_BIND, "")
+	err := syscall.Mount(dir, target, "", syscall.MS_BIND, "")
 	if err == nil {
-		err = syscall.Mount("", at, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
+		err = syscall.Mount("", target, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
 	}
 	if err != nil {
-		return fmt.Errorf("mount %s at %s, to be read only: %w", dir, at, err)
+		return fmt.Errorf("mount %s at %s, to be read only: %w", dir, target, err)
 	}
 	return nil
 }

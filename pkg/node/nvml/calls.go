@@ -108,9 +108,9 @@ func NewBounded(timeout time.Duration) *Bounded {
 	return &Bounded{calls: calls{timeout: timeout, pending: make(map[string]*pending)}}
 }
 
-// Ask makes a call that only reads, or continues to wait for a pending one. If the call does not return in time,
-// Ask returns the late answer of the previous call, or ErrSlow. It returns ErrSlow early if the context is done.
-func Ask[T any](ctx context.Context, b *Bounded, name string, f func() T) (T, error) {
+// Call makes a call that only reads, or continues to wait for a pending one. If the call does not return in time,
+// Call returns the late answer of the previous call, or ErrSlow. It returns ErrSlow early if the context is done.
+func Call[T any](ctx context.Context, b *Bounded, name string, f func() T) (T, error) {
 	b.mu.Lock()
 	late, isLate := takeAnswer[T](b.calls, name)
 	p := startCall(b.calls, name, f)

@@ -82,7 +82,7 @@ func (l *Limits) call(ctx context.Context, symbol string, id gpu.UUID, dir strin
 
 // limits calls a library function for one GPU, and returns errOld if the library lacks the function.
 func (s *session) limits(symbol string, id gpu.UUID, f func(nvml.Device) (nvml.MemoryLimits_v1, nvml.Return)) (limits nvml.MemoryLimits_v1, err error) {
-	if !s.has(symbol) {
+	if !s.hasFunctions(symbol) {
 		return limits, errOld
 	}
 	device, ret := s.lib.DeviceGetHandleByUUID(string(id))

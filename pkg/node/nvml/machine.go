@@ -57,7 +57,7 @@ func (m *Machine) Parts(reserveMiB int64, selected func([]gpu.Device) map[gpu.UU
 		lost   int
 		err    error
 	}
-	a, err := Ask(context.Background(), m.calls, "parts", func() (a answer) {
+	a, err := Call(context.Background(), m.calls, "parts", func() (a answer) {
 		a.driver, a.flat, a.lost, a.err = m.readings()
 		return a
 	})
@@ -117,7 +117,7 @@ func (m *Machine) Modes() (map[string]int, error) {
 		modes map[string]int
 		err   error
 	}
-	a, err := Ask(context.Background(), m.calls, "modes", func() (a answer) {
+	a, err := Call(context.Background(), m.calls, "modes", func() (a answer) {
 		a.modes, a.err = m.modes()
 		return a
 	})
@@ -127,7 +127,7 @@ func (m *Machine) Modes() (map[string]int, error) {
 func (m *Machine) modes() (map[string]int, error) {
 	modes := make(map[string]int)
 	failed, err := m.forEachGPU(func(s *session, _ int, handle nvml.Device) error {
-		if s.has("nvmlDeviceGetMigMode") {
+		if s.hasFunctions("nvmlDeviceGetMigMode") {
 			if now, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS && now == nvml.DEVICE_MIG_ENABLE {
 				return nil // GPUs in MIG mode have no compute mode
 			}

@@ -70,11 +70,11 @@ type Prober struct {
 }
 
 // backoff doubles its pause from first to most, until reset.
-type backoff struct{ next, first, most time.Duration }
+type backoff struct{ next, first, max time.Duration }
 
 func (b *backoff) pause() time.Duration {
 	pause := max(b.first, b.next)
-	b.next = min(2*pause, b.most)
+	b.next = min(2*pause, b.max)
 	return pause
 }
 
@@ -107,7 +107,7 @@ func New(cfg Config, log *zap.Logger) *Prober {
 		devices:    make(map[gpu.UUID]*tracked),
 		calls:      calls{timeout: cfg.Timeout, pending: make(map[string]*pending)},
 		lastLogged: make(map[string]string),
-		woken:      backoff{first: min(time.Second, cfg.Interval), most: cfg.Interval},
+		woken:      backoff{first: min(time.Second, cfg.Interval), max: cfg.Interval},
 		resets:     newResets(cfg.Resets),
 	}
 }

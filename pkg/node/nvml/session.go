@@ -27,8 +27,8 @@ type session struct {
 	driver string
 }
 
-// has reports whether the library has all of some functions. Calling a missing one ends the process.
-func (s *session) has(functions ...string) bool {
+// hasFunctions reports whether the library has all of some functions. Calling a missing one ends the process.
+func (s *session) hasFunctions(functions ...string) bool {
 	return !slices.ContainsFunc(functions, func(name string) bool { return s.lib.Extensions().LookupSymbol(name) != nil })
 }
 
@@ -108,7 +108,7 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	if reason := s.recovery(handle); reason != "" {
 		return reading{index: index, failed: reason}
 	}
-	if s.has("nvmlDeviceGetMigMode") {
+	if s.hasFunctions("nvmlDeviceGetMigMode") {
 		current, _, ret := handle.GetMigMode()
 		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED { // the GPU may be in MIG mode
 			return reading{index: index, failed: failure(ret)}
@@ -121,13 +121,13 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	if pci, ret := handle.GetPciInfo(); r.answered(ret) {
 		r.device.PCI = busID(pci)
 	}
-	if s.has("nvmlDeviceGetMemoryAffinity") {
+	if s.hasFunctions("nvmlDeviceGetMemoryAffinity") {
 		r.device.NUMANode = numaNode(handle)
 	}
-	if s.has("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2") {
+	if s.hasFunctions("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2") {
 		r.nvlinks = s.nvlinks(handle)
 	}
-	if r.mig && instances && s.has("nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetAttributes_v2") {
+	if r.mig && instances && s.hasFunctions("nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetAttributes_v2") {
 		r.instances = s.instances(handle, r, sampled)
 	}
 	if r.failed != "" {
@@ -156,7 +156,7 @@ func (s *session) readDevice(handle nvml.Device, index int, sampled map[gpu.UUID
 	r.device.MemoryMiB = int64(total / mib)
 	r.reservedMiB = int64((reserved + mib - 1) / mib)
 	r.usage = usage{usedBytes: used, busy: -1}
-	if s.has("nvmlDeviceGetUtilizationRates") {
+	if s.hasFunctions("nvmlDeviceGetUtilizationRates") {
 		if rates, ret := handle.GetUtilizationRates(); r.answered(ret) {
 			r.usage.busy = float64(rates.Gpu) / 100
 		}
@@ -172,7 +172,7 @@ func (s *session) readDevice(handle nvml.Device, index int, sampled map[gpu.UUID
 }
 
 func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret nvml.Return) {
-	if s.has("nvmlDeviceGetMemoryInfo_v2") {
+	if s.hasFunctions("nvmlDeviceGetMemoryInfo_v2") {
 		if m, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
 			return m.Total, m.Reserved, m.Used, ret
 		}
@@ -184,7 +184,7 @@ func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret 
 // recovery returns why a GPU is unusable although it answers. Drivers before 565 do not report it; for them,
 // only XIDs do.
 func (s *session) recovery(handle nvml.Device) string {
-	if s.has("nvmlDeviceGetFieldValues") {
+	if s.hasFunctions("nvmlDeviceGetFieldValues") {
 		asked := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 		if handle.GetFieldValues(asked) == nvml.SUCCESS && nvml.Return(asked[0].NvmlReturn) == nvml.SUCCESS {
 			switch nvml.DeviceGpuRecoveryAction(binary.NativeEndian.Uint32(asked[0].Value[:])) {
@@ -198,7 +198,7 @@ func (s *session) recovery(handle nvml.Device) string {
 			}
 		}
 	}
-	if s.has("nvmlDeviceGetRemappedRows") {
+	if s.hasFunctions("nvmlDeviceGetRemappedRows") {
 		if _, _, _, failed, ret := handle.GetRemappedRows(); ret == nvml.SUCCESS && failed {
 			return "its memory has an error that cannot be remapped"
 		}
@@ -254,9 +254,9 @@ func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 		of    func() ([]nvml.ProcessInfo, nvml.Return)
 		mps   bool
 	}{
-		{s.has("nvmlDeviceGetComputeRunningProcesses"), handle.GetComputeRunningProcesses, false},
-		{s.has("nvmlDeviceGetGraphicsRunningProcesses"), handle.GetGraphicsRunningProcesses, false},
-		{s.has("nvmlDeviceGetMPSComputeRunningProcesses"), handle.GetMPSComputeRunningProcesses, true},
+		{s.hasFunctions("nvmlDeviceGetComputeRunningProcesses"), handle.GetComputeRunningProcesses, false},
+		{s.hasFunctions("nvmlDeviceGetGraphicsRunningProcesses"), handle.GetGraphicsRunningProcesses, false},
+		{s.hasFunctions("nvmlDeviceGetMPSComputeRunningProcesses"), handle.GetMPSComputeRunningProcesses, true},
 	} {
 		if !list.there {
 			continue
@@ -290,7 +290,7 @@ func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 // kernels (nil if NVML's number is out of range), and the time of the newest sample. Known is false if the GPU
 // returns no samples.
 func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled uint64, known bool) {
-	if !s.has("nvmlDeviceGetProcessUtilization") {
+	if !s.hasFunctions("nvmlDeviceGetProcessUtilization") {
 		return nil, since, false
 	}
 	if since > uint64(time.Now().UnixMicro()) {
@@ -333,24 +333,24 @@ func newSamples(handle nvml.Device, since uint64) (samples []nvml.ProcessUtiliza
 
 // nvlinks counts a GPU's active NVLinks.
 type nvlinks struct {
-	to       map[string]int // links to other GPUs, by bus address
+	lanes    map[string]int // links to other GPUs, by bus address
 	switches int            // links to NVSwitches, which connect all GPUs
 }
 
 func (s *session) nvlinks(handle nvml.Device) nvlinks {
-	out := nvlinks{to: make(map[string]int)}
+	out := nvlinks{lanes: make(map[string]int)}
 	for link := range nvml.NVLINK_MAX_LINKS {
 		if state, ret := handle.GetNvLinkState(link); ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
 			continue // link numbers can have gaps
 		}
-		if s.has("nvmlDeviceGetNvLinkRemoteDeviceType") {
+		if s.hasFunctions("nvmlDeviceGetNvLinkRemoteDeviceType") {
 			if kind, ret := handle.GetNvLinkRemoteDeviceType(link); ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
 				out.switches++
 				continue
 			}
 		}
 		if pci, ret := handle.GetNvLinkRemotePciInfo(link); ret == nvml.SUCCESS {
-			out.to[busID(pci)]++
+			out.lanes[busID(pci)]++
 		}
 	}
 	return out
@@ -364,7 +364,7 @@ func links(devices []*tracked) []gpu.Link {
 			if a.instance != nil || b.instance != nil {
 				continue // NVLinks are off in MIG mode
 			}
-			lanes := max(a.nvlinks.to[b.PCI], b.nvlinks.to[a.PCI])
+			lanes := max(a.nvlinks.lanes[b.PCI], b.nvlinks.lanes[a.PCI])
 			if lanes == 0 {
 				lanes = min(a.nvlinks.switches, b.nvlinks.switches)
 			}

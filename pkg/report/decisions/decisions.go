@@ -175,7 +175,7 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func DescribeNode(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB, GPUs: make([]GPU, 0, len(n.Devices))}
 	for _, d := range n.Devices {
-		left := n.Left(d)
+		left := n.FreeOn(d)
 		cores := left.Cores
 		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Allocatable, Free: left.Units, FreeCores: &cores, Unhealthy: reasons.Causes(d.Status), Status: d.Status}
 		switch reason := n.Check(req, d); {

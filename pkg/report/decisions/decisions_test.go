@@ -159,7 +159,7 @@ func TestRanked(t *testing.T) {
 		n := placement.NewNode(fmt.Sprintf("n%02d", i), inv(gpu.Units(64-i)), nil)
 		nodes = append(nodes, &n)
 	}
-	order := ranking.Ranking{First: ranking.Candidate{Node: nodes[3], Choice: placement.Choice{Order: placement.Order{Grouped: true}}}, Alone: ranking.Candidate{Node: nodes[2]}}
+	order := ranking.Ranking{First: ranking.Candidate{Node: nodes[3], Choice: placement.Choice{Order: placement.Order{Grouped: true}}}, ByPolicy: ranking.Candidate{Node: nodes[2]}}
 	for i := range nodes {
 		order.Best = append(order.Best, ranking.Scored{Node: nodes[(i+3)%len(nodes)], Score: int64(max(1, ranking.MaxScore-i))})
 	}

@@ -147,7 +147,7 @@ func (r reporter) gpu(d placement.Device, promised []*placement.Holding, f NodeF
 		out.NUMANode = new(d.NUMANode)
 	}
 	for _, h := range d.Pods {
-		if s := h.On(d.UUID); slices.Contains(h.Devices(), d.UUID) {
+		if s := h.ShareOn(d.UUID); slices.Contains(h.Devices(), d.UUID) {
 			out.Pods = append(out.Pods, r.pod(*h, r.deviceMemory(d, s.Units), s.Cores))
 		}
 	}

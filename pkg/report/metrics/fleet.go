@@ -290,7 +290,7 @@ func largestFreeBytes(n placement.Node) float64 {
 	}
 	most := 0.0
 	for _, d := range n.Devices {
-		if d.Status.Open() && n.Left(d).Units >= units {
+		if d.Status.Open() && n.FreeOn(d).Units >= units {
 			most = math.Max(most, deviceBytes(d, units, n))
 		}
 	}

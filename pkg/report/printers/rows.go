@@ -188,7 +188,7 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 		{
 			Header: fmt.Sprintf("ALLOCATED/TOTAL(%s)", m),
 			Cell: func(g GPURow) string {
-				return m.ratio(g.Requested, g.Capacity) + kept(m, g.GPU)
+				return m.ratio(g.Requested, g.Capacity) + nominatedCell(m, g.GPU)
 			},
 			Share:  func(g GPURow) (part, whole float64) { return allocationShare(g.Requested, g.Capacity) },
 			Colour: func(g GPURow) table.Colour { return allocationColour(g.Requested, g.Capacity) },

@@ -78,7 +78,7 @@ func gpuCell(n inspect.Node, index int, m measure) string {
 		return absent
 	}
 	g := n.GPUs[at]
-	return m.ratio(g.Requested, g.Capacity) + marks(g) + kept(m, g)
+	return m.ratio(g.Requested, g.Capacity) + marks(g) + nominatedCell(m, g)
 }
 
 // marks returns the marks of a GPU, which the legend explains.
@@ -141,9 +141,9 @@ func unitCell(n inspect.Node) string {
 	return fmt.Sprint(n.UnitMiB)
 }
 
-// kept renders the memory of a GPU that is reserved for nominated pods, for the cell after the allocated
+// nominatedCell renders the memory of a GPU that is reserved for nominated pods, for the cell after the allocated
 // amount.
-func kept(m measure, g inspect.GPU) string {
+func nominatedCell(m measure, g inspect.GPU) string {
 	if len(g.NominatedPods) == 0 {
 		return ""
 	}

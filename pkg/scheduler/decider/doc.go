@@ -48,10 +48,10 @@
 //     Unreserve, the reservation remains while a binding may still succeed.
 //   - Refuse evaluates the pods that kube-scheduler has on the node, because preemption removes and
 //     restores pods there. It adds the pods whose bindings the watch has not shown. Reserve and
-//     GoneHelps remove a pod from the cache, but only if the watch has stored that the pod is gone.
+//     DeletionHelps remove a pod from the cache, but only if the watch has stored that the pod is gone.
 //   - No pod is evicted for a pod that a node refuses only temporarily (MayEvict). A pod that such
 //     refusals have kept waiting precedes the pods that caused them. Both rules end after a minute.
-//   - A pod that fits now is tried again. Either a queueing hint requeues it (GoneHelps, ChangeHelps,
+//   - A pod that fits now is tried again. Either a queueing hint requeues it (DeletionHelps, ChangeHelps,
 //     NodeHelps), or Wake does within about two seconds if the cache learns of the change later than
 //     kube-scheduler. Only nodes that refused the pod for lack of GPU memory count. Wake requeues a
 //     pod at most once after each refusal, and the pause grows with each vain attempt.

@@ -61,9 +61,9 @@ type Cycle struct {
 	reserved    time.Time
 }
 
-// On returns the only node to which the pod can go, because its binding may have succeeded there. It returns
+// BoundNode returns the only node to which the pod can go, because its binding may have succeeded there. It returns
 // an empty name if there is no such node.
-func (c *Cycle) On() string {
+func (c *Cycle) BoundNode() string {
 	if c.elsewhere == nil {
 		return ""
 	}
@@ -118,7 +118,7 @@ func (d *Decider) Refuse(c *Cycle, node Node) *decide.Refusal {
 
 func (d *Decider) refuse(c *Cycle, node Node) *decide.Refusal {
 	if c.elsewhere != nil {
-		if c.On() == node.Name {
+		if c.BoundNode() == node.Name {
 			return nil // the pod already has its GPUs there
 		}
 		return c.elsewhere
@@ -149,10 +149,10 @@ func (d *Decider) template(object *v1.Node) (*placement.Node, error) {
 	return &state, nil
 }
 
-// Why returns the message of a refusal. kube-scheduler writes each distinct message once into a condition of
+// Message returns the message of a refusal. kube-scheduler writes each distinct message once into a condition of
 // the pod. So in a request about many nodes, all nodes with the same reason share one short message. Unfit
 // describes a few nodes in full.
-func (c *Cycle) Why(refusal *decide.Refusal) string {
+func (c *Cycle) Message(refusal *decide.Refusal) string {
 	if !c.many() || refusal.Verdict == nil {
 		return reasons.Counted(refusal, reasons.Refusal(refusal))
 	}
@@ -168,8 +168,8 @@ func (c *Cycle) many() bool { return c.asked > decisions.MaxNodes }
 
 // Rank ranks the feasible nodes, and returns at most most of them, the best first. It counts expected pods
 // and the memory that is reserved for nominated pods.
-func (d *Decider) Rank(c *Cycle, names []string, most int) ranking.Ranking {
-	order := d.rank(c, names, most)
+func (d *Decider) Rank(c *Cycle, names []string, limit int) ranking.Ranking {
+	order := d.rank(c, names, limit)
 	c.scores = make(map[string]int64, len(order.Best))
 	for _, one := range order.Best {
 		c.scores[one.Node.Name] = one.Score
@@ -178,13 +178,13 @@ func (d *Decider) Rank(c *Cycle, names []string, most int) ranking.Ranking {
 	return order
 }
 
-func (d *Decider) rank(c *Cycle, names []string, most int) ranking.Ranking {
+func (d *Decider) rank(c *Cycle, names []string, limit int) ranking.Ranking {
 	if c.Templates == nil {
 		among := make(map[string]bool, len(names))
 		for _, name := range names {
 			among[name] = true
 		}
-		return d.index.Rank(d.Cache, d.question(c), most, among)
+		return d.index.Rank(d.Cache, d.question(c), limit, among)
 	}
 	nodes := make([]*placement.Node, 0, len(names))
 	for _, name := range names {
@@ -194,7 +194,7 @@ func (d *Decider) rank(c *Cycle, names []string, most int) ranking.Ranking {
 			nodes = append(nodes, node)
 		}
 	}
-	return ranking.Rank(most, d.Policies, c.Request, nodes, d.Cache.Prices())
+	return ranking.Rank(limit, d.Policies, c.Request, nodes, d.Cache.Prices())
 }
 
 // question returns the pod's question to package ranking.

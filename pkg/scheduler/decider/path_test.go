@@ -80,7 +80,7 @@ func newWorld(t *testing.T) *world {
 	w.Decider = &Decider{Binder: &binder.Binder{
 		Self: "gpumem-scheduler", Log: zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.watch,
 		Policies: ranking.Policies{GPU: placement.Binpack}, Now: func() time.Time { return w.now }, Missing: func() string { return w.missing },
-		Reads: new(singleflight.Group), Leads: lease.Alone(time.Unix(0, 0)),
+		Reads: new(singleflight.Group), Leads: lease.LeadAlone(time.Unix(0, 0)),
 	}}
 	w.Binder.Cache.SetNode("pair", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
 		{UUID: first, Allocatable: 16, MemoryMiB: 16384}, {UUID: second, Index: 1, Allocatable: 16, MemoryMiB: 16384},
@@ -322,8 +322,8 @@ func TestOfAPodThatIsOnANode(t *testing.T) {
 	w.heard(full)
 	w.sees(full)
 	c := w.begin("pod", "16")
-	if c.On() != "pair" || !w.fits(c) {
-		t.Errorf("it is on %q and fits there: %v, want pair, where it has what it needs", c.On(), w.fits(c))
+	if c.BoundNode() != "pair" || !w.fits(c) {
+		t.Errorf("it is on %q and fits there: %v, want pair, where it has what it needs", c.BoundNode(), w.fits(c))
 	}
 	other := Node{Name: "other", Pods: slices.Values([]*v1.Pod(nil))}
 	if w.Refuse(c, other) == nil {
@@ -487,7 +487,7 @@ func TestGoneHelps(t *testing.T) {
 			w := newWorld(t)
 			w.heard(w.pod("a", "8", first), w.pod("b", "8", second), w.pod("c", "1", second))
 			gone := tc.gone(w)
-			if got := w.GoneHelps(w.pod("pod", "10"), gone); got != tc.want {
+			if got := w.DeletionHelps(w.pod("pod", "10"), gone); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
@@ -705,7 +705,7 @@ func TestWhy(t *testing.T) {
 			var refused []RefusedNode
 			for _, n := range []Node{w.node(), {Name: "small", Pods: slices.Values[[]*v1.Pod](nil)}} {
 				refusal := w.Refuse(c, n)
-				why, refused = append(why, c.Why(refusal)), append(refused, RefusedNode{n.Name, refusal})
+				why, refused = append(why, c.Message(refusal)), append(refused, RefusedNode{n.Name, refusal})
 			}
 			if diff := cmp.Diff(tc.why, why); diff != "" {
 				t.Errorf("why (-want +got):\n%s", diff)

@@ -88,10 +88,10 @@ func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
 
 // Evicts records on how many of the proposed nodes evictions make room for the pod, and the chosen node if it
 // is known. If there is no such node, why is the reason.
-func (d *Decider) Evicts(c *Cycle, proposed, possible int, node, why string) {
+func (d *Decider) Evicts(c *Cycle, proposed, possible int, node, reason string) {
 	decision := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible, Node: node}
 	if possible == 0 {
-		decision.Result, decision.Reason, decision.Message = decisions.Unfit, placement.Insufficient.String(), why
+		decision.Result, decision.Reason, decision.Message = decisions.Unfit, placement.Insufficient.String(), reason
 	}
 	d.Record(c.Pod, decision)
 }

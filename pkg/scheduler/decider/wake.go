@@ -132,19 +132,19 @@ func (w *waiters) remove(uid string) {
 	delete(w.pods, uid)
 }
 
-// update replaces the record `was` of a pod by `is`. A nil `was` means that the pod had no record. If another
-// refusal has replaced `was` since the caller read it, update changes only the attempts in the new record. If
-// the record has been removed since, update does nothing.
-func (w *waiters) update(was, is *waiting) {
+// update replaces the previous record of a pod with the next one. Previous is nil for a pod without a record. If
+// another refusal has replaced the previous record since the caller read it, update changes only the attempts in
+// the new record. If the record has been removed since, update does nothing.
+func (w *waiters) update(previous, next *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch current := w.pods[is.Pod.UID]; current {
-	case was:
-		w.store(is)
+	switch current := w.pods[next.Pod.UID]; current {
+	case previous:
+		w.store(next)
 	case nil: // the pod was removed meanwhile
 	default:
 		again := *current
-		again.tries, again.next = is.tries, is.next
+		again.tries, again.next = next.tries, next.next
 		w.store(&again)
 	}
 }

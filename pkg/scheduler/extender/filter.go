@@ -161,7 +161,7 @@ func failedNodes(c *decider.Cycle, refused []decider.RefusedNode, closest []deci
 		}
 	}
 	for _, node := range refused {
-		to, text := failed, c.Why(node.Refusal)
+		to, text := failed, c.Message(node.Refusal)
 		if node.Unresolvable {
 			to = never
 		} else if described[node.Name] {

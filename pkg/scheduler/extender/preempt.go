@@ -90,7 +90,7 @@ func (e *Extender) proposedVictims(args *extenderv1.ExtenderPreemptionArgs) map[
 // accepts UIDs in the response to both forms of the request.
 func (e *Extender) selectVictims(c *decider.Cycle, node string, proposed *extenderv1.Victims) *extenderv1.MetaVictims {
 	answer := new(extenderv1.MetaVictims)
-	if c == nil || c.On() == node { // the pod does not lack a GPU there
+	if c == nil || c.BoundNode() == node { // the pod does not lack a GPU there
 		answer.NumPDBViolations = proposed.NumPDBViolations
 		for _, pod := range proposed.Pods {
 			answer.Pods = append(answer.Pods, &extenderv1.MetaPod{UID: string(pod.UID)})
@@ -98,7 +98,7 @@ func (e *Extender) selectVictims(c *decider.Cycle, node string, proposed *extend
 		return answer
 	}
 	chosen, beyond, ok := e.Victims(c, node, proposed.Pods, e.Neighbours.Budgets)
-	if !ok || c.On() != "" { // the pod may still be bound to its other node
+	if !ok || c.BoundNode() != "" { // the pod may still be bound to its other node
 		return answer
 	}
 	// Only kube-scheduler has counted the violations of pods without a GPU.

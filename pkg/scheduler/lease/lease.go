@@ -117,7 +117,7 @@ func Passed(since, now time.Time) time.Duration {
 	return max(now.Sub(since), now.Round(0).Sub(since.Round(0)))
 }
 
-// Alone returns a Leads function for a process that runs without leader election.
-func Alone(since time.Time) func() (time.Time, bool) {
+// LeadAlone returns a Leads function for a process that runs without leader election.
+func LeadAlone(since time.Time) func() (time.Time, bool) {
 	return func() (time.Time, bool) { return since, true }
 }

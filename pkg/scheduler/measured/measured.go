@@ -37,19 +37,19 @@ type Reader struct {
 	Namespace string // the namespace of gpumem
 	Now       func() time.Time
 
-	mu   sync.Mutex // held during a read: concurrent callers wait for its result
-	at   time.Time
-	used map[gpu.UUID]int64
+	mu     sync.Mutex // held during a read: concurrent callers wait for its result
+	readAt time.Time
+	used   map[gpu.UUID]int64
 }
 
 // Used returns the used memory of each GPU in MiB. It omits GPUs whose plugin does not respond.
 func (r *Reader) Used() map[gpu.UUID]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := r.Now(); r.at.IsZero() || now.Sub(r.at) >= MaxAge {
+	if now := r.Now(); r.readAt.IsZero() || now.Sub(r.readAt) >= MaxAge {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
-		r.at, r.used = now, r.readPlugin(ctx)
+		r.readAt, r.used = now, r.readPlugin(ctx)
 	}
 	return r.used
 }

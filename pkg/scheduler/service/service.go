@@ -49,11 +49,11 @@ type Service struct {
 	Watch    *controller.Controller
 	Measured *metrics.Extender
 
-	decided  *decisions.Log
-	comparer *controller.Comparer
-	probes   http.Handler
-	reads    http.Handler
-	on       struct{ probes, reads net.Listener }
+	decided   *decisions.Log
+	comparer  *controller.Comparer
+	probes    http.Handler
+	reads     http.Handler
+	listeners struct{ probes, reads net.Listener }
 }
 
 // New returns a service that uses the client. It is ready when the cache is complete and no check reports
@@ -134,13 +134,13 @@ func (s *Service) source(client *controller.Client) *page.Source {
 // Listen opens the ports for probes and for readers, and logs their addresses. more contains the other
 // addresses of the process.
 func (s *Service) Listen(more ...zap.Field) (err error) {
-	if s.on.probes, err = net.Listen("tcp", s.ProbeListen); err != nil {
+	if s.listeners.probes, err = net.Listen("tcp", s.ProbeListen); err != nil {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
-	if s.on.reads, err = net.Listen("tcp", s.ReadListen); err != nil {
-		return errors.Join(fmt.Errorf("listen for readers: %w", err), s.on.probes.Close())
+	if s.listeners.reads, err = net.Listen("tcp", s.ReadListen); err != nil {
+		return errors.Join(fmt.Errorf("listen for readers: %w", err), s.listeners.probes.Close())
 	}
-	s.Log.Info("serving", append(more, zap.Stringer("probes", s.on.probes.Addr()), zap.Stringer("reads", s.on.reads.Addr()))...)
+	s.Log.Info("serving", append(more, zap.Stringer("probes", s.listeners.probes.Addr()), zap.Stringer("reads", s.listeners.reads.Addr()))...)
 	return nil
 }
 
@@ -157,7 +157,7 @@ func (s *Service) Run(ctx context.Context, b *binder.Binder, wake func(context.C
 	if s.SelfCheck > 0 {
 		every(s.SelfCheck, func(context.Context) { s.comparer.Compare() })
 	}
-	group.Go(func() error { return serve.Run(ctx, s.on.probes, s.probes) })
-	group.Go(func() error { return serve.Run(ctx, s.on.reads, s.reads) })
+	group.Go(func() error { return serve.Run(ctx, s.listeners.probes, s.probes) })
+	group.Go(func() error { return serve.Run(ctx, s.listeners.reads, s.reads) })
 	return group.Wait()
 }
