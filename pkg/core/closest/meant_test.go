@@ -10,8 +10,8 @@ import (
 func TestMeant(t *testing.T) {
 	known := []string{"policy", "gpu-model", "priority-class"}
 	for name, want := range map[string]string{
-		"policy": "policy", "polcy": "policy", "policies": "", "plicy": "policy", "gpu-modle": "gpu-model", "models": "gpu-model", "model": "gpu-model", "mode": "",
-		"": "", "po": "policy", "p": "", "policyxy": "policy", "policyxyz": "", "priority-clas": "priority-class", "priority-classes": "priority-class", "priority-classesx": "",
+		"policy": "policy", "polcy": "policy", "policies": "", "plicy": "policy", "gpu-mdel": "gpu-model", "models": "gpu-model", "model": "gpu-model", "mode": "",
+		"": "", "po": "policy", "p": "", "policyxy": "policy", "policyxyz": "", "priority-clss": "priority-class", "priority-classes": "priority-class", "priority-classesx": "",
 	} {
 		if got := closest.SimilarName(name, known); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)

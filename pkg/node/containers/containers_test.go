@@ -375,3 +375,23 @@ func TestGrantsAreKnownWhileTheKubeletIsSilent(t *testing.T) {
 		t.Errorf("grants %v of a kubelet that has listed nothing yet", got)
 	}
 }
+
+// TestContainersWhoseGrantIsUnknown covers containers that gpumem cannot describe, and one without a record.
+func TestContainersWhoseGrantIsUnknown(t *testing.T) {
+	p := pod("a", 1, uuidB, app(3))
+	p.Assignment.Enforcement = gpu.EnforcementMPS
+	n := newNode(t, nil, nil, p)
+	n.Kubelet.Give("strange", "main", []string{"cccccccc-0"})
+	n.Kubelet.Give("a", "main", []string{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"})
+	if _, _, err := n.Containers.Environment(t.Context(), "ns", "strange", "main", nil); err == nil || !strings.Contains(err.Error(), "its GPU memory is unknown") {
+		t.Errorf("a container of an unknown GPU: %v", err)
+	}
+	// No level is recorded, and none is in the environment.
+	if env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "main", nil); env["GPUMEM_ENFORCEMENT"] != "mps" || !ok || err != nil {
+		t.Errorf("a container without a record: %v, %t, %v", env, ok, err)
+	}
+	n.Source.Set(func(inv *gpu.Inventory) { inv.Devices = inv.Devices[:1] })
+	if _, _, err := n.Containers.Environment(t.Context(), "ns", "a", "main", nil); err == nil || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("a container of a GPU that is gone: %v", err)
+	}
+}

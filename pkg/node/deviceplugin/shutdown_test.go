@@ -3,6 +3,7 @@ package deviceplugin
 import (
 	"context"
 	"errors"
+	"go.uber.org/zap/zaptest/observer"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,5 +98,23 @@ func TestAPluginWithNothingToOfferLeavesAtOnce(t *testing.T) {
 	plugin.Announcer.Shutdown(t.Context(), func(context.Context) error {
 		t.Error("an inventory of nothing is withdrawn")
 		return errors.New("not to be called")
+	})
+}
+
+// TestAPluginThatCannotListItsPodsLeaves by the pods that the watch has delivered.
+func TestAPluginThatCannotListItsPodsLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		p := plugintest.NewPods(pod("waits", 1, uuidA, app(3)))
+		p.Away = 1
+		plugin := New(DefaultConfig("n1"), plugintest.NewSource(plugintest.TwoGPUs()), p, nil, &plugintest.Notes{}, &plugintest.Counts{}, zap.New(core))
+		plugin.Announcer.Shutdown(t.Context(), func(context.Context) error { return nil })
+		if logs.FilterMessage("the API server does not tell which pods the kubelet is to admit yet").Len() != 1 {
+			t.Errorf("logged %v", logs.All())
+		}
+		left := logs.FilterMessage("left").All()
+		if len(left) != 1 || left[0].ContextMap()["pods not admitted"] != int64(1) || left[0].ContextMap()["pods not started"] != int64(0) {
+			t.Errorf("logged %v", left)
+		}
 	})
 }

@@ -509,3 +509,44 @@ func TestAWriteWaitsForItsTurn(t *testing.T) {
 		t.Errorf("a pod that is gone: %v, %d turns are taken", err, len(r.turn))
 	}
 }
+
+// unwatched is a list with a pod that the watch has not delivered.
+type unwatched struct{ *list }
+
+type list = plugintest.Pods
+
+func (unwatched) HasUnwatched() bool { return true }
+
+// TestPodsAreListedWhileTheWatchIsBehind verifies that a pass lists the pods only then, and reports a failure.
+func TestPodsAreListedWhileTheWatchIsBehind(t *testing.T) {
+	pods := plugintest.NewPods()
+	pass := func(pods Pods) error {
+		return NewReconciler(Config{WriteWait: time.Second}, nil, pods, nil, nil, zap.NewNop()).refresh(t.Context())
+	}
+	if err := pass(pods); err != nil || pods.Refreshes != 0 {
+		t.Errorf("%v, %d lists", err, pods.Refreshes)
+	}
+	pods.Away = 1
+	if err := pass(unwatched{pods}); err == nil || pods.Refreshes != 1 {
+		t.Errorf("the API server is away: %v, %d lists", err, pods.Refreshes)
+	}
+	if err := pass(unwatched{pods}); err != nil || pods.Refreshes != 2 {
+		t.Errorf("%v, %d lists", err, pods.Refreshes)
+	}
+}
+
+// TestThePublishedAccountOutlivesAnIncompleteList keeps a pod's entry while the kubelet lists nothing of the pod.
+func TestThePublishedAccountOutlivesAnIncompleteList(t *testing.T) {
+	entry := gpu.PodAllocation{UID: "u1", Shares: []gpu.Share{{Device: plugintest.GPUA, Units: 3}}}
+	published := plugintest.TwoGPUs()
+	published.Allocated = []gpu.PodAllocation{entry, {UID: "gone", Shares: entry.Shares}}
+	n := New(Config{Published: published}, nil, nil, nil, nil, zap.NewNop())
+	pod := allocation.Pod{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u1"}}}
+	for range 2 {
+		n.tally(allocation.State{Inventory: plugintest.TwoGPUs(), Pods: []allocation.Pod{pod}})
+		given, known, _ := n.Allocations()
+		if diff := cmp.Diff([]gpu.PodAllocation{entry}, given); diff != "" || !known {
+			t.Errorf("known: %t (-want +got):\n%s", known, diff)
+		}
+	}
+}

@@ -109,7 +109,7 @@ func testShared(t *testing.T, base string) {
 		t.Fatal(err)
 	}
 	const want = syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC
-	if size := int64(s.Blocks) * s.Bsize >> 20; size != shmMiB || s.Flags&want != want { //nolint:unconvert // other architectures have other types
+	if size := int64(s.Blocks) * s.Bsize >> 20; size != shmMiB || s.Flags&want != want {
 		t.Errorf("%d MiB, flags %#x; want %d MiB, flags %#x", size, s.Flags, shmMiB, want)
 	}
 }

@@ -730,3 +730,41 @@ func TestEventSetsAreFreed(t *testing.T) {
 		wantHealth(t, p, "GPU-a: healthy", "GPU-b: the driver has lost it")
 	})
 }
+
+// TestAWaitForEventsThatHangs verifies that no second watcher starts while the first hangs in the driver.
+func TestAWaitForEventsThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var made atomic.Int32
+		hang := make(chan struct{})
+		m := newMachine(t4("GPU-a"), t4("GPU-b"))
+		open := func() (nvml.Interface, string) {
+			lib, from := m.open()
+			if of, ok := lib.(*mock.Interface); ok {
+				of.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
+					made.Add(1)
+					return &mock.EventSet{
+						FreeFunc: func() nvml.Return { return nvml.SUCCESS },
+						WaitFunc: func(uint32) (nvml.EventData, nvml.Return) {
+							<-hang
+							time.Sleep(time.Second)
+							return nvml.EventData{}, nvml.ERROR_TIMEOUT
+						},
+					}, nvml.SUCCESS
+				}
+			}
+			return lib, from
+		}
+		p, _ := watched(t, config(open))
+		m.change(func() { m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST }) // another watcher is needed
+		pass(3 * interval)
+		if made.Load() != 1 {
+			t.Errorf("%d sets of events, want one that hangs", made.Load())
+		}
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: the driver has lost it")
+		close(hang)
+		pass(2 * maxReopen * interval)
+		if made.Load() < 2 {
+			t.Error("no watcher starts after the first has ended")
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go.uber.org/zap/zaptest/observer"
 	"slices"
 	"strings"
 	"testing"
@@ -413,5 +414,24 @@ func TestSamplesAreReadDuringALook(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// hidden are processes whose control groups cannot be read.
+type hidden struct{}
+
+func (hidden) Owner(int) (Owner, error) { return Owner{}, errors.New("permission denied") }
+
+// TestAProcessThatCannotBeAttributed counts neither as foreign nor as unseen.
+func TestAProcessThatCannotBeAttributed(t *testing.T) {
+	w, _ := newWorld()
+	core, logs := observer.New(zap.DebugLevel)
+	watch := New(Config{ToleranceMiB: 100, Servers: serve()}, w, hidden{}, w, w, w, zap.New(core))
+	watch.compareUsage(t.Context(), on("GPU-a", process(inPod, 300), process(stranger, 7)))
+	if len(w.foreign) > 0 || len(watch.Samples()) > 0 || watch.unavailable != "" {
+		t.Errorf("foreign %v, samples %v, unavailable %q", w.foreign, watch.Samples(), watch.unavailable)
+	}
+	if n := logs.FilterMessage("process not attributed").Len(); n != 2 {
+		t.Errorf("%d lines about two processes", n)
 	}
 }

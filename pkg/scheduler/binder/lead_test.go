@@ -1,9 +1,15 @@
 package binder
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/scheduler/lease/leasetest"
 )
 
@@ -37,5 +43,37 @@ func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
 	leads.recordLead(&lead{leader: "a"}, term-1) // a late response
 	if last, _, current := leads.last(); !current || last.leader != "b" {
 		t.Errorf("leader %q, current %t; want b", last.leader, current)
+	}
+}
+
+// away is an API server that does not answer.
+type away struct{ Cluster }
+
+func (away) Revision(context.Context) (string, error) { return "", errors.New("no answer") }
+
+// TestALeadThatCannotBegin covers a process that leads and cannot read how far the API server has got.
+func TestALeadThatCannotBegin(t *testing.T) {
+	b := Binder{Cluster: away{}, Reads: new(singleflight.Group), Now: time.Now, Leads: func() (time.Time, bool) { return time.Unix(0, 0), true }}
+	if lead, err := b.currentLead(t.Context()); lead != nil || err == nil || !strings.Contains(err.Error(), "no answer") {
+		t.Errorf("lead %v, %v", lead, err)
+	}
+	if last, _, _ := b.leads.last(); last != nil {
+		t.Errorf("%+v has begun", last)
+	}
+}
+
+// TestABindThatNamesTooLittle is refused before anything is read.
+func TestABindThatNamesTooLittle(t *testing.T) {
+	for _, tc := range []struct {
+		ref  placement.PodRef
+		node string
+	}{
+		{placement.PodRef{Namespace: "ns", UID: "u"}, "n"}, {placement.PodRef{Name: "p", UID: "u"}, "n"},
+		{placement.PodRef{Namespace: "ns", Name: "p"}, "n"}, {placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, ""},
+	} {
+		b := Binder{Cluster: away{}, Reads: new(singleflight.Group), Now: time.Now, Leads: func() (time.Time, bool) { return time.Unix(0, 0), true }, Missing: func() string { return "" }}
+		if err := b.prepare(t.Context(), t.Context(), tc.ref, tc.node); err == nil || !strings.HasPrefix(err.Error(), "the request must name") {
+			t.Errorf("pod %+v to node %q: %v", tc.ref, tc.node, err)
+		}
 	}
 }

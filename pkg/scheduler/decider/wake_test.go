@@ -1,0 +1,45 @@
+package decider
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// TestARefusedPodKeepsItsPauses verifies that another refusal neither resets the growing pause between attempts, nor
+// the time for which a node has refused the pod temporarily.
+func TestARefusedPodKeepsItsPauses(t *testing.T) {
+	start := time.Unix(1000, 0)
+	var w waiters
+	add := func(uid string, after time.Duration, temporary ...string) *waiting {
+		w.add(&waiting{Question: cache.Question{Pod: placement.PodRef{Name: uid, UID: uid}}, decided: start.Add(after), temporary: temporary})
+		return w.clone()[uid]
+	}
+	first := add("a", 0, "n1", "n2")
+	if !first.since.Equal(start) || first.tries != 0 {
+		t.Errorf("first refusal: %+v", first)
+	}
+	first.tries, first.next = 3, start.Add(time.Minute)
+	for _, tc := range []struct {
+		after     time.Duration
+		temporary []string
+		since     time.Duration
+		queue     []string
+	}{
+		{1 * time.Second, []string{"n2", "n1"}, 0, []string{"n1"}}, // it stays in the queue of its node
+		{2 * time.Second, []string{"n2"}, 0, []string{"n2"}},
+		{3 * time.Second, nil, 3 * time.Second, nil},
+		{4 * time.Second, []string{"n3"}, 4 * time.Second, []string{"n3"}},
+	} {
+		p := add("a", tc.after, tc.temporary...)
+		if p.tries != 3 || !p.next.Equal(start.Add(time.Minute)) || !p.since.Equal(start.Add(tc.since)) || !slices.Equal(p.temporary, tc.queue) {
+			t.Errorf("refusal after %s: %+v", tc.after, p)
+		}
+	}
+	if other := add("b", time.Second); other.tries != 0 || !other.next.IsZero() {
+		t.Errorf("another pod: %+v", other)
+	}
+}
