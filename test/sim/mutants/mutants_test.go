@@ -1,16 +1,23 @@
 package main
 
 import (
+	"fmt"
+	"go/ast"
+	"go/importer"
 	"go/parser"
 	"go/token"
+	"go/types"
+	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// Every patch applies to the source of today, and its test exists.
+// Every patch applies to the source of today, compiles, and its test exists.
 func TestPatches(t *testing.T) {
 	t.Chdir("..")
 	known, err := readPatches(t.Context(), t.TempDir())
@@ -20,14 +27,69 @@ func TestPatches(t *testing.T) {
 	if len(known) < 100 {
 		t.Errorf("%d patches, want more than 100", len(known))
 	}
+	packages := compiled(t)
 	for _, m := range known {
-		if _, err := parser.ParseFile(token.NewFileSet(), m.file, m.content, 0); err != nil {
+		if err := packages.check(m); err != nil {
 			t.Errorf("%s: %v", m.name, err)
 		}
 		if m.test != "" && exec.Command("grep", "-rqs", "--include=*_test.go", `func `+m.test+`(t \*testing.T)`, filepath.Join(root, m.dir)).Run() != nil {
 			t.Errorf("%s: there is no %s in %s", m.name, m.test, m.dir)
 		}
 	}
+}
+
+// sources contains the compiled packages of the root module and of the simulation.
+type sources struct {
+	files  map[string][]string // by directory
+	export map[string]string   // export data by import path
+}
+
+// compiled compiles the packages that patches can change, or finds them in Go's cache. It runs in test/sim.
+func compiled(t *testing.T) sources {
+	t.Helper()
+	out := sources{make(map[string][]string), make(map[string]string)}
+	for dir, pattern := range map[string]string{root: "./pkg/...", ".": "."} {
+		list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", `{{.ImportPath}} {{.Dir}} {{.Export}}{{range .GoFiles}} {{.}}{{end}}`, pattern)
+		list.Dir, list.Stderr = dir, os.Stderr
+		text, err := list.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if fields := strings.Fields(line); len(fields) > 2 {
+				out.files[fields[1]], out.export[fields[0]] = fields[3:], fields[2]
+			}
+		}
+	}
+	return out
+}
+
+// check reports whether the package of a fault compiles.
+func (s sources) check(m mutant) error {
+	path, err := filepath.Abs(filepath.Join(root, m.file))
+	if err != nil {
+		return err
+	}
+	dir, changed := filepath.Split(path)
+	names, set := s.files[filepath.Clean(dir)], token.NewFileSet()
+	if len(names) == 0 {
+		return fmt.Errorf("no package in %s", dir)
+	}
+	var files []*ast.File
+	for _, name := range names {
+		var content any
+		if name == changed {
+			content = m.content
+		}
+		file, err := parser.ParseFile(set, filepath.Join(dir, name), content, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, file)
+	}
+	lookup := func(path string) (io.ReadCloser, error) { return os.Open(s.export[path]) }
+	_, err = (&types.Config{Importer: importer.ForCompiler(set, "gc", lookup)}).Check(dir, set, files, nil)
+	return err
 }
 
 func TestSitesOf(t *testing.T) {
