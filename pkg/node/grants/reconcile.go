@@ -80,7 +80,8 @@ func (r *Reconciler) Kick() {
 func (r *Reconciler) Run(ctx context.Context) error {
 	retry, lastMessage := minRetry, ""
 	for {
-		podsChanged, offerChanged := r.state.Changed()
+		_, _, podsChanged := r.pods.Pods()
+		_, offerChanged := r.state.offers.Current()
 		delay := reconcileInterval
 		if err := r.Pass(ctx); err != nil && ctx.Err() == nil {
 			if err.Error() != lastMessage {

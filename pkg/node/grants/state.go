@@ -123,14 +123,6 @@ func (n *State) SnapshotOnce(ctx context.Context) (s allocation.State, complete 
 	return n.mergeListed(pods, listed, knownPods, grantCount), complete, nil
 }
 
-// Changed returns one channel that is closed when the pods change, and one that is closed when the offer
-// changes.
-func (n *State) Changed() (pods, offer <-chan struct{}) {
-	_, _, pods = n.pods.Pods()
-	_, offer = n.offers.Current()
-	return pods, offer
-}
-
 // mergeListed returns the state from an answer of the kubelet, and stores the answer for times when the kubelet
 // does not answer. The number `grantCount` is the number of grants before the call.
 func (n *State) mergeListed(pods []allocation.Pod, listed []allocation.Allocated, knownPods map[string]bool, grantCount int) allocation.State {

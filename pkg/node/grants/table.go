@@ -43,7 +43,7 @@ type Table struct {
 	former string           // file with the levels of version 0.2; empty if none
 	log    *zap.Logger
 
-	save sync.Mutex // serializes writes
+	save sync.Mutex // serializes writes, and the changes of loaded
 
 	mu              sync.Mutex // guards the rest
 	loaded          bool
@@ -89,7 +89,7 @@ func (t *Table) Load() error {
 func (t *Table) load() (written bool, err error) {
 	t.save.Lock()
 	defer t.save.Unlock()
-	if t.store == nil || t.isLoaded() {
+	if t.store == nil || t.loaded {
 		return true, nil
 	}
 	read, _, err := checkpoint.Load[state](t.store, version, t.log)
@@ -111,12 +111,6 @@ func (t *Table) GiveWay() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.loaded = false
-}
-
-func (t *Table) isLoaded() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.loaded
 }
 
 // withFormer adds the levels of version 0.2 to a state, if their file exists. Each write of the checkpoint

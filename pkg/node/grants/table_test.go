@@ -117,8 +117,8 @@ func TestACheckpointThatCannotBeReadIsLeftAlone(t *testing.T) {
 	loaded(store, "").Put(grant("a", "main", gpu.EnforcementKernel, "a-0"))
 	table := NewTable(store, "", zap.NewNop())
 	store.unreadable = true
-	if err := table.Load(); err == nil || table.isLoaded() {
-		t.Errorf("error %v, ready: %t", err, table.isLoaded())
+	if err := table.Load(); err == nil || table.loaded {
+		t.Errorf("error %v, ready: %t", err, table.loaded)
 	}
 	table.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-1"))
 	store.unreadable = false
