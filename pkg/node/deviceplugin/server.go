@@ -20,11 +20,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// Server handles the kubelet's calls for memory. Cores returns a second server for cores. Runner registers
-// both.
+// Server handles the kubelet's calls for one resource. Runner registers a server of memory, and one of cores.
 type Server struct {
 	pluginapi.UnimplementedDevicePluginServer
 
+	resource   gpu.Resource
 	cfg        Config
 	offers     *grants.Offers
 	state      *grants.State
@@ -34,17 +34,23 @@ type Server struct {
 	log        *zap.Logger
 }
 
-// GetDevicePluginOptions implements pluginapi.DevicePluginServer.
+// Cores returns a server of cores with the same state, so that a container's memory and cores are on the same
+// GPU.
+func (p *Server) Cores() *Server {
+	cores := *p
+	cores.resource = gpu.Cores
+	return &cores
+}
+
+// GetDevicePluginOptions implements pluginapi.DevicePluginServer. Before a container starts, the kubelet calls
+// only the server of memory, because the holder of the memory also holds the cores.
 func (p *Server) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}, nil
+	return &pluginapi.DevicePluginOptions{PreStartRequired: p.resource == gpu.Memory, GetPreferredAllocationAvailable: true}, nil
 }
 
 // ListAndWatch streams the device list, and resends it on every change.
 func (p *Server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	return p.listAndWatch(gpu.Memory, stream)
-}
-
-func (p *Server) listAndWatch(r gpu.Resource, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	r := p.resource
 	if r == gpu.Memory {
 		p.state.Registered()
 	}
@@ -68,13 +74,9 @@ func (p *Server) listAndWatch(r gpu.Resource, stream grpc.ServerStreamingServer[
 
 // GetPreferredAllocation returns IDs of the GPUs of the pod that the kubelet most likely admits.
 func (p *Server) GetPreferredAllocation(ctx context.Context, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
-	return p.preferredAllocation(ctx, gpu.Memory, req)
-}
-
-func (p *Server) preferredAllocation(ctx context.Context, r gpu.Resource, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	out := &pluginapi.PreferredAllocationResponse{}
 	for _, c := range req.GetContainerRequests() {
-		ids, err := p.prefer(ctx, r, convert[gpu.SlotID](c.GetAvailableDeviceIDs()), convert[gpu.SlotID](c.GetMustIncludeDeviceIDs()), int(c.GetAllocationSize()))
+		ids, err := p.prefer(ctx, p.resource, convert[gpu.SlotID](c.GetAvailableDeviceIDs()), convert[gpu.SlotID](c.GetMustIncludeDeviceIDs()), int(c.GetAllocationSize()))
 		if err != nil {
 			return nil, asStatus(err)
 		}
@@ -85,10 +87,7 @@ func (p *Server) preferredAllocation(ctx context.Context, r gpu.Resource, req *p
 
 // Allocate returns the environment and devices of containers.
 func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
-	return p.allocate(ctx, gpu.Memory, req)
-}
-
-func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	r := p.resource
 	out, log := &pluginapi.AllocateResponse{}, operation.Log(ctx, p.log)
 	for _, c := range req.GetContainerRequests() {
 		possible, grant, inv, err := p.admit(ctx, r, convert[gpu.SlotID](c.GetDevicesIds()))
