@@ -18,7 +18,8 @@ import (
 
 // Runner serves a Driver to the kubelet, and publishes its devices to the API server.
 type Runner struct {
-	driver  *Driver
+	*Driver
+
 	client  kubernetes.Interface
 	kubelet string    // path of the kubelet's directory
 	node    types.UID // UID of the node's object, which owns the slices
@@ -37,22 +38,16 @@ type Closed func() (ids []gpu.UUID, all bool, changed <-chan struct{})
 // NewRunner returns a runner. The kubelet's directory must have the same path in this process as on the node,
 // and must contain the directories from NewFolders.
 func NewRunner(driver *Driver, client kubernetes.Interface, kubelet string, node types.UID, closed Closed, log *zap.Logger) *Runner {
-	return &Runner{driver: driver, client: client, kubelet: kubelet, node: node, closed: closed, log: log}
-}
-
-// served is the driver with an error handler for the kubeletplugin library.
-type served struct {
-	*Driver
-	runner *Runner
+	return &Runner{Driver: driver, client: client, kubelet: kubelet, node: node, closed: closed, log: log}
 }
 
 // HandleError implements kubeletplugin.DRAPlugin.
-func (s served) HandleError(_ context.Context, err error, msg string) {
+func (r *Runner) HandleError(_ context.Context, err error, msg string) {
 	err = fmt.Errorf("%s: %w", msg, err)
-	s.runner.log.Warn("the library of the driver reports an error", zap.Error(err))
+	r.log.Warn("the library of the driver reports an error", zap.Error(err))
 	var dropped *resourceslice.DroppedFieldsError
 	if errors.As(err, &dropped) || !errors.Is(err, kubeletplugin.ErrRecoverable) {
-		s.runner.fail(err)
+		r.fail(err)
 	}
 }
 
@@ -64,13 +59,12 @@ func (r *Runner) fail(err error) {
 
 // Run serves the kubelet until the context is done.
 func (r *Runner) Run(ctx context.Context) error {
-	d := r.driver
-	if err := d.Restore(); err != nil {
+	if err := r.Restore(); err != nil {
 		return err
 	}
-	helper, err := kubeletplugin.Start(ctx, served{d, r},
-		kubeletplugin.KubeClient(r.client), kubeletplugin.NodeName(d.cfg.Node), kubeletplugin.NodeUID(r.node), kubeletplugin.DriverName(d.cfg.Domain),
-		kubeletplugin.RegistrarDirectoryPath(registry(r.kubelet)), kubeletplugin.PluginDataDirectoryPath(state(r.kubelet, d.cfg.Domain)))
+	helper, err := kubeletplugin.Start(ctx, r,
+		kubeletplugin.KubeClient(r.client), kubeletplugin.NodeName(r.cfg.Node), kubeletplugin.NodeUID(r.node), kubeletplugin.DriverName(r.cfg.Domain),
+		kubeletplugin.RegistrarDirectoryPath(registry(r.kubelet)), kubeletplugin.PluginDataDirectoryPath(state(r.kubelet, r.cfg.Domain)))
 	if err != nil {
 		return fmt.Errorf("serve the kubelet: %w", err)
 	}
@@ -79,14 +73,14 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.helper = helper
 	r.mu.Unlock()
 	for {
-		offer, changed := d.offers.Current()
+		offer, changed := r.offers.Current()
 		closed, all, others := r.closed()
 		inv := api.Cordon(offer.Inventory, closed)
 		for i := range inv.Devices {
 			inv.Devices[i].Status.Cordoned = all || inv.Devices[i].Status.Cordoned
 		}
 		r.fail(nil) // errors of the previous devices may not apply to these
-		if err := helper.PublishResources(ctx, Resources(inv, d.cfg.Domain, d.cfg.Node, d.cfg.Cores)); err != nil {
+		if err := helper.PublishResources(ctx, Resources(inv, r.cfg.Domain, r.cfg.Node, r.cfg.Cores)); err != nil {
 			return fmt.Errorf("publish the devices: %w", err)
 		}
 		select {

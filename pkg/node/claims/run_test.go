@@ -154,11 +154,11 @@ func TestErrorsOfTheLibrary(t *testing.T) {
 		{kubeletplugin.ErrRecoverable, false},
 	} {
 		r := NewRunner(nil, nil, "", "", nil, zap.NewNop())
-		served{nil, r}.HandleError(t.Context(), test.err, "publish")
+		r.HandleError(t.Context(), test.err, "publish")
 		if told := strings.Contains(r.Missing(), "publish: "+test.err.Error()); told != test.told {
 			t.Errorf("%v: missing is %q", test.err, r.Missing())
 		}
 	}
 }
 
-var _ kubeletplugin.DRAPlugin = served{}
+var _ kubeletplugin.DRAPlugin = (*Runner)(nil)
