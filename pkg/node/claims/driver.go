@@ -31,15 +31,10 @@ type Config struct {
 	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
 }
 
-// Offers returns the node's offered GPUs.
-type Offers interface {
-	Current() (grants.Offer, <-chan struct{})
-}
-
 // Driver prepares the claims of a node's pods.
 type Driver struct {
 	cfg    Config
-	offers Offers
+	offers *grants.Offers
 	disk   Disk
 	log    *zap.Logger
 
@@ -49,7 +44,7 @@ type Driver struct {
 }
 
 // New returns a driver with the claims that Recover returned. The driver owns the map.
-func New(cfg Config, offers Offers, disk Disk, prepared map[types.UID]Claim, log *zap.Logger) *Driver {
+func New(cfg Config, offers *grants.Offers, disk Disk, prepared map[types.UID]Claim, log *zap.Logger) *Driver {
 	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: prepared, changed: make(chan struct{})}
 }
 
