@@ -94,6 +94,38 @@ func TestAnIndexOfACache(t *testing.T) {
 	}
 }
 
+// Steps that run for each pod or each node allocate little. The limits are about twice the present numbers.
+func TestAllocations(t *testing.T) {
+	const size = 64
+	c := New()
+	names := addFleet(c, size)
+	var index ranking.Index
+	best := func(index *ranking.Index) {
+		question := ranking.Question{Request: ask(8), Defaults: ranking.Policies{GPU: placement.Binpack}}
+		index.Walk(c, question, func(*placement.Node, int) bool { return false })
+	}
+	refused := NewQuestion(ref("refused"), ask(90), placement.Binpack)
+	for name, tc := range map[string]struct {
+		step func()
+		most float64
+	}{
+		"entries of a new index":      {func() { best(new(ranking.Index)) }, 10 * size},
+		"the best of unchanged nodes": {func() { best(&index) }, 16},
+		"a refusal that is stored":    {func() { c.Refusal(names[0], refused) }, 1},
+		"a new state of a node":       {func() { c.SetNode(names[0], *c.all[names[0]].inventory) }, 12},
+		"a pod reserved, then removed": {func() {
+			if _, err := c.AssumePod(ref("pod"), names[0], ask(8), placement.Binpack, start); err != nil {
+				t.Fatal(err)
+			}
+			c.RemovePod("pod")
+		}, 32},
+	} {
+		if got := testing.AllocsPerRun(20, tc.step); got > tc.most {
+			t.Errorf("%s: %.0f allocations, want %.0f at most", name, got, tc.most)
+		}
+	}
+}
+
 // BenchmarkBest places pods of seven requests in turn, each on the best of all nodes, as in a burst: the index,
 // the reservation of GPUs, and the watch.
 func BenchmarkBest(b *testing.B) {

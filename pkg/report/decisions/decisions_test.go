@@ -178,6 +178,20 @@ func TestRanked(t *testing.T) {
 	}
 }
 
+// A recorded decision about a pod that fits allocates little: schedulers record two for each pod.
+func TestAllocationsOfADecision(t *testing.T) {
+	n := placement.NewNode("n", gpu.Inventory{UnitMiB: 1024}, nil)
+	order := ranking.Ranking{First: ranking.Candidate{Node: &n}, ByPolicy: ranking.Candidate{Node: &n}}
+	for range MaxNodes {
+		order.Best = append(order.Best, ranking.Scored{Node: &n, Score: 1})
+	}
+	l := NewLog(4)
+	made := testing.AllocsPerRun(20, func() { l.Add(ref("a"), Ranked(order, MaxNodes)) })
+	if made > 8 {
+		t.Errorf("%.0f allocations, want 8 at most", made)
+	}
+}
+
 func TestRankedReleasesTheNodes(t *testing.T) {
 	var gone []weak.Pointer[placement.Node]
 	var order ranking.Ranking
