@@ -50,7 +50,7 @@ func (m *Market) Reprice(changes uint64, nodes func() []placement.Node) {
 		m.mu.Unlock()
 		return
 	}
-	mix := m.mix.Clone()
+	mix := m.mix.clone()
 	m.mu.Unlock()
 	all := nodes()
 	m.last.Store(&priced{Prices: NewPrices(mix, all), changes: changes, nodes: len(all), learned: mix.Learned})

@@ -61,8 +61,8 @@ func (m *Mix) fade() {
 	}
 }
 
-// Clone returns an independent copy.
-func (m *Mix) Clone() Mix { return Mix{seen: maps.Clone(m.seen), total: m.total, Learned: m.Learned} }
+// clone returns an independent copy.
+func (m *Mix) clone() Mix { return Mix{seen: maps.Clone(m.seen), total: m.total, Learned: m.Learned} }
 
 // kinds returns the kinds that request shares, or those that request amounts of memory, by descending
 // total demand.

@@ -13,8 +13,8 @@ import (
 
 func TestTableOfFeatures(t *testing.T) {
 	table := "| feature | stage | since | turned on by |\n|---|---|---|---|\n"
-	for _, f := range Features() {
-		if !slices.Contains([]Stage{Alpha, Beta, Stable}, f.Stage) || f.Name == "" || f.Since == "" || f.Setting == "" || f.Doc == "" || f.Stage == Stable && f.isUsed != nil {
+	for _, f := range features() {
+		if !slices.Contains([]stage{alpha, beta, stable}, f.Stage) || f.Name == "" || f.Since == "" || f.Setting == "" || f.Doc == "" || f.Stage == stable && f.isUsed != nil {
 			t.Errorf("want a name, a stage, a version, a switch and a page, and no use of a stable feature: %+v", f)
 		}
 		table += fmt.Sprintf("| [%s](%s) | %s | %s | %s |\n", f.Name, f.Doc, f.Stage, f.Since, f.Setting)

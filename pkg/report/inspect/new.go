@@ -135,7 +135,7 @@ func (r reporter) gpu(d placement.Device, promised []*placement.Holding, f NodeF
 	out := GPU{
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
-		Healthy: d.Status.Open(), Unhealthy: f.Causes(d), Cordon: f.Cordon(d), Status: d.Status, Exclusive: r.IsExclusive(d),
+		Healthy: d.Status.Open(), Unhealthy: f.Causes(d), Cordon: f.cordon(d), Status: d.Status, Exclusive: r.IsExclusive(d),
 		Capacity: r.deviceMemory(d, d.Allocatable), Requested: r.ifPodsKnown(r.deviceMemory(d, d.Requested)), RequestedCores: d.RequestedCores,
 		Pods: []Pod{}, PodCount: r.podCount(len(d.Pods)),
 	}

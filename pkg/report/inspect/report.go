@@ -211,9 +211,9 @@ type NodeFacts struct {
 	Taint        string              // key of a taint that pods with GPU memory usually do not tolerate; empty if there is none
 }
 
-// Cordon returns the author and the reason of a GPU's cordon; empty if there is no cordon or they are
+// cordon returns the author and the reason of a GPU's cordon; empty if there is no cordon or they are
 // unknown.
-func (f NodeFacts) Cordon(d placement.Device) string {
+func (f NodeFacts) cordon(d placement.Device) string {
 	if !d.Status.Cordoned {
 		return ""
 	}
@@ -223,7 +223,7 @@ func (f NodeFacts) Cordon(d placement.Device) string {
 // Causes returns why a GPU of the node takes no new pods, with the author of a cordon; empty if the GPU takes
 // new pods.
 func (f NodeFacts) Causes(d placement.Device) string {
-	return strings.TrimSpace(reasons.Causes(d.Status) + " " + f.Cordon(d)) // the cordon is the last cause
+	return strings.TrimSpace(reasons.Causes(d.Status) + " " + f.cordon(d)) // the cordon is the last cause
 }
 
 // State describes the state of a GPU of the node, as package reasons does, with the author of a cordon.

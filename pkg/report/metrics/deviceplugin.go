@@ -23,7 +23,7 @@ type DevicePlugin struct {
 func NewDevicePlugin(registerer prometheus.Registerer) *DevicePlugin {
 	r := registry{registerer, "device_plugin"}
 	m := &DevicePlugin{
-		took: r.histograms("request_duration_seconds", "Time to answer the kubelet, by call.", prometheus.ExponentialBuckets(0.001, 2.5, 10), "rpc"), // 1 ms to 4 s
+		took: r.durations("Time to answer the kubelet, by call.", prometheus.ExponentialBuckets(0.001, 2.5, 10), "rpc"), // 1 ms to 4 s
 		failed: r.counters("request_errors_total", "Calls of the kubelet that returned an error, by call. An error of GetPreferredAllocation or Allocate fails the pod.",
 			"rpc"),
 		drift: r.gauges("assignment_drift_pods", "Pods of the node whose assignment annotation differed from the kubelet's allocation at the last check.").WithLabelValues(),

@@ -43,7 +43,7 @@ func refusals() []string {
 func NewExtender(registerer prometheus.Registerer) *Extender {
 	r := registry{registerer, "extender"}
 	m := &Extender{
-		took: r.histograms("request_duration_seconds", "Time to answer kube-scheduler, by verb (filter, prioritize, preempt or bind).",
+		took: r.durations("Time to answer kube-scheduler, by verb (filter, prioritize, preempt or bind).",
 			prometheus.ExponentialBuckets(0.0001, 2.5, 14), "verb"), // 0.1 ms to 15 s
 		decisions: r.counters("decisions_total", "Answers about pods, by verb, result (fits, bound, unfit, refused or failed) and the reason of the closest node.",
 			"verb", "result", "reason"),

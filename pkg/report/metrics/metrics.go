@@ -64,8 +64,9 @@ func (r registry) gauges(name, help string, labels ...string) *prometheus.GaugeV
 	return promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: r.subsystem, Name: name, Help: help}, labels)
 }
 
-func (r registry) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Subsystem: r.subsystem, Name: name, Help: help, Buckets: buckets}, labels)
+// durations registers the histogram of request durations.
+func (r registry) durations(help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Subsystem: r.subsystem, Name: "request_duration_seconds", Help: help, Buckets: buckets}, labels)
 }
 
 // Series yields metrics in parts, each computed on demand, so that a large fleet needs little memory.

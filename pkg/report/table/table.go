@@ -26,8 +26,8 @@ const (
 	Yellow Colour = 33
 )
 
-// None stands for an empty cell.
-const None = "<none>"
+// none stands for an empty cell.
+const none = "<none>"
 
 // Column is a column of a list.
 type Column[R any] struct {
@@ -74,10 +74,10 @@ func VisibleColumns[R any](columns []Column[R], wide bool) []Column[R] {
 	return slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !wide })
 }
 
-// Cells returns the text of each column for a row. Empty texts become None.
+// Cells returns the text of each column for a row. Empty texts become none.
 func Cells[R any](columns []Column[R], row R) (cells []string) {
 	for _, c := range columns {
-		cells = append(cells, cmp.Or(Clean(c.Cell(row)), None))
+		cells = append(cells, cmp.Or(Clean(c.Cell(row)), none))
 	}
 	return cells
 }
@@ -179,7 +179,7 @@ func renderCells[R any](columns []Column[R], rows []R, o ListOptions) (lines [][
 		cells := Cells(columns, r)
 		for i, c := range columns {
 			if o.Bars && c.Share != nil {
-				cells[i] = Bar(c.Share(r)) + " " + cells[i]
+				cells[i] = bar(c.Share(r)) + " " + cells[i]
 			}
 		}
 		lines = append(lines, cells)
@@ -246,9 +246,9 @@ func (c Colour) paint(s string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", c, s)
 }
 
-// Bar draws part/whole as a bar of ten characters. It is full if the part exceeds the whole, and never
+// bar draws part/whole as a bar of ten characters. It is full if the part exceeds the whole, and never
 // empty for a part above 0.
-func Bar(part, whole float64) string {
+func bar(part, whole float64) string {
 	const cells = 10
 	full := 0
 	if part > 0 && whole > 0 {

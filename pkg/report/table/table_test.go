@@ -132,8 +132,8 @@ func TestBar(t *testing.T) {
 		part, whole float64
 		full        int
 	}{{0, 10, 0}, {0.1, 10, 1}, {5, 10, 5}, {9.9, 10, 9}, {10, 10, 10}, {26, 16, 10}, {1, 0, 0}, {-1, 10, 0}} {
-		if got := Bar(tc.part, tc.whole); strings.Count(got, "█") != tc.full || len([]rune(got)) != 10 {
-			t.Errorf("Bar(%g, %g) = %s, want %d full", tc.part, tc.whole, got, tc.full)
+		if got := bar(tc.part, tc.whole); strings.Count(got, "█") != tc.full || len([]rune(got)) != 10 {
+			t.Errorf("bar(%g, %g) = %s, want %d full", tc.part, tc.whole, got, tc.full)
 		}
 	}
 }
