@@ -1,22 +1,28 @@
-// Package grants records the part of each GPU that each container of a node has. A Table contains the grants,
-// which are the answers to the kubelet's Allocate calls. Everything else that the node agent reports about a
-// container follows from its grant: GPUs, limit, level, environment, account, usage. A State joins the table
-// with the watched pods and the kubelet's list. A Reconciler is the only writer of pod annotations on the node.
-// Package allocation contains the rules, as pure functions of a State.
+// Package grants records the GPU memory and GPU cores of each container on a node. A Table contains the grants.
+// Each Grant records one answer of the device plugin to the kubelet's Allocate call. Everything else that the
+// node agent reports about a container follows from its grant: GPUs, limit, enforcement level, environment,
+// account, usage. A State joins the table with the watched pods and the kubelet's PodResources list. A
+// Reconciler is the only writer of pod annotations on the node. Package allocation contains the rules, as pure
+// functions of a State.
 //
 // # Terms
 //
-//   - listed: present in the last answer of the kubelet's PodResources API (a pod, a container or a slot).
-//   - attributed: a grant is attributed to the container for which the kubelet most likely called. The slots are
-//     certain. The container is a guess until the kubelet lists it.
-//   - plan: the assignment of a pod at its admission, or this node's last correction since. Before the
-//     admission, the plan is the pod's annotation.
-//   - account: the memory and the cores that the kubelet has allocated to a pod, by GPU. The node publishes the
-//     accounts of pods whose annotations have ever shown less.
-//   - former: as version 0.2 recorded it in its file of levels (the level and the MPS protocol of a slot).
+//   - listed: present in the last answer of the kubelet's PodResources API (a pod, a container or a slot, which
+//     is one device ID: see package gpu).
+//   - attributed: a grant is attributed to the container for which the kubelet most likely called. The slots
+//     are certain. The container is a guess until the kubelet lists the slots.
+//   - plan: the assignment that a pod should have. Until the kubelet admits the pod, this is its annotation.
+//     Afterwards, it is the annotation at the admission, or the node's last correction since then.
+//   - account: the memory and the cores that the kubelet has allocated to a pod, by GPU. The node publishes a
+//     pod's account if the pod's annotations have ever shown less than the account.
+//   - former: from the file in which version 0.2 recorded the enforcement level and the MPS protocol of each
+//     slot.
 //   - holding: the GPU memory of one pod or one container. In package placement, a holding is a pod with its
 //     request and its assignment. In package containers, it is a container's grants with their GPUs and level.
-//   - earlier: recorded before the kubelet last registered the plugin. The kubelet may have lost such a grant.
+//   - earlier: recorded before the plugin last registered with the kubelet. The kubelet may have lost such a
+//     grant.
+//   - interchangeable: two pods are interchangeable if the kubelet's calls for them are equal, and each fits
+//     wherever the other fits (placement.Request.Interchangeable).
 //
 // # Lifecycle of a grant
 //
@@ -45,7 +51,7 @@
 //
 //   - Put records its slots for another container. An init container's slots are an exception: a later container
 //     of the same pod may get them too, and the grant stays.
-//   - Put records a new grant of the same container, and the kubelet no longer lists the old one.
+//   - Put records a new grant of the same container and resource, and the old grant is earlier and not listed.
 //   - a complete list of pods, read after the grant was recorded, lacks the pod, and the kubelet does not list
 //     the grant's slots (Prune).
 //
@@ -58,42 +64,42 @@
 //
 // The device plugin records a grant (Put) before it answers the kubelet, and the kubelet uses the same answer
 // at each start of the container. A new process reads the checkpoint (Load) once no other process serves GPU
-// memory to the kubelet, because the serving process writes it. A table writes nothing before Load, and nothing
-// after GiveWay. It reads the checkpoint a first time when the process starts, for callers that need grants
-// before Load. If the checkpoint stays unreadable for about 30 seconds, it is set aside. A file of levels next
-// to the checkpoint indicates a rollback to version 0.2, which has allocated the slots in that file again. The
-// checkpoint's grants of these slots have ended.
+// memory to the kubelet, because the serving process writes the checkpoint. A table writes nothing before Load,
+// and nothing after GiveWay. It reads the checkpoint a first time when the process starts, for callers that
+// need grants before Load. If the checkpoint stays unreadable for about 30 seconds, Load sets it aside. A file
+// of levels next to the checkpoint shows that version 0.2 has run since the last write (a rollback) and has
+// allocated the slots in that file. The table then drops the checkpoint's grants of these slots.
 //
 // If the kubelet does not answer, Snapshot retries for up to Config.KubeletWait, and then combines the
 // kubelet's last list with later grants. SnapshotOnce tries once, and returns the error. Adopt creates grants
-// for listed containers without one. These grants have no response. If a response is needed, package containers
-// rebuilds it, with the settings in the environment that the kubelet has stored for the container. Load drops
-// grants without a response, and the new process adopts their containers again.
+// for listed containers without one. These grants have no response. Package containers rebuilds a missing
+// response with the settings in the container's environment, which the kubelet has stored. Load drops grants
+// without a response, and the new process adopts their containers again.
 //
-// Reconciler computes the annotations of a pod (desiredAssignment) and writes them (write): its level, its
-// indexes, and its GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, Reconciler
-// writes the plan that the waiting pod inherits (allocation.Reconcile). Reconciler runs before a container
-// starts, after each allocation, when pods change, and every minute. While an annotation understates a grant,
-// the node's inventory also contains the grant (Allocations), which the pod's owner cannot change. That entry
-// lasts as long as the pod, because its owner could understate the grant again. A new process reads the entries
-// from the node's annotation.
+// Reconciler computes the annotations of a pod (desiredAssignment) and writes them (write): enforcement level,
+// GPU indexes, and GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, the waiting pod
+// inherits the other pod's plan (allocation.Reconcile), and Reconciler writes this plan. Reconciler runs before
+// a container starts, after each allocation, when pods change, and every minute. If an annotation shows less
+// than the pod's account, the node also publishes the account in its inventory (Allocations), which the pod's
+// owner cannot change. The entry stays as long as the pod, because the owner could change the annotation again.
+// A new process reads the entries from the node's annotation.
 //
 // # Invariants
 //
 //   - A slot belongs to its last grant. Only init containers share slots with later containers of their pod,
-//     because the kubelet gives them the same ones.
+//     because the kubelet reuses the slots for the later containers.
 //   - A listed grant ends only when another container gets its slots.
-//   - The kubelet's call names no pod. So Find compares slots, and uses the container's name only between
-//     containers with the same slots.
-//   - Pods are read before the kubelet's list (for the reason, see allocation.Reconcile).
+//   - The kubelet's call names no pod. So Find compares slots. It compares containers' names only to choose
+//     between grants of the same slots.
+//   - State reads the pods before the kubelet's list (for the reason, see allocation.Reconcile).
 //   - The table's length is bounded by the slots of the node and the init containers of its pods.
 //   - The recorded level of a container overrides the level in the annotation, which the Binding wrote.
-//   - Only one write is in progress at a time. A second one waits for it, up to Config.WriteWait.
+//   - Reconciler writes the annotations of one pod at a time. The next write waits up to Config.WriteWait.
 //   - Annotations are computed from the pod's current state in the watch, not from its state at the time of the
 //     kubelet's answer.
-//   - Waiting pods are written before pods with slots. If the write of a waiting pod fails, no pod that is
-//     interchangeable with it is written: the waiting pod's loss can be computed only while the others still
-//     have the old annotation.
+//   - Reconciler writes waiting pods before pods with slots. If the write of a waiting pod fails, Reconciler
+//     writes no interchangeable pod: it can compute the waiting pod's new plan only while the other pods have
+//     their old annotations.
 //   - No lock is held during a call to the kubelet or to the API server.
 //
 // # Example: an answer of the kubelet that is older than a grant
@@ -110,8 +116,8 @@
 //
 // # Decisions
 //
-// Offers contains the inventory for the kubelet and for schedulers. If the list exceeds the kubelet's message
-// limit, Offers does not send it, because the kubelet would drop it silently. The node then offers nothing, and
-// the reason contains a unit that fits. The list contains no NUMA topology: the kubelet would select aligned
-// IDs before it reads the preference, and only the preference makes IDs and assignment agree.
+// Offers contains the inventory for the kubelet and for schedulers. If the device list exceeds the kubelet's
+// message limit, Offers contains no devices, because the kubelet would drop the list silently. Its reason then
+// names a unit with which the list fits. The list contains no NUMA topology: the kubelet would select aligned
+// IDs before it asks the plugin for preferred IDs, and only preferred IDs belong to the assigned GPU.
 package grants

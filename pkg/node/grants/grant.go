@@ -13,11 +13,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Grant is one answer to Allocate: a container's part of one resource.
+// Grant is one answer to Allocate: the memory or the cores that a container gets.
 type Grant struct {
 	// The container for which the kubelet most likely called. All fields are empty for an unknown pod. UID is
 	// empty if PodResources lists a pod that may not be admitted yet. Container is empty if PodResources lists
-	// another pod than the plugin had assumed.
+	// the slots at another pod than the plugin had assumed, in a container with different slots of the
+	// resource.
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	UID       string `json:"uid,omitempty"`
@@ -41,7 +42,7 @@ type GPU struct {
 	Cores int       `json:"cores,omitempty"` // per cent
 }
 
-// NewGrant returns the grant for an answer, and for the container that allocation.Admit returned.
+// NewGrant returns the record of the answer `response` for a container, which allocation.Admit returned.
 func NewGrant(container allocation.Attributed, g allocation.Grant, inv gpu.Inventory, response *pluginapi.ContainerAllocateResponse) Grant {
 	out := Grant{
 		Namespace: container.Pod.Namespace, Pod: container.Pod.Name, UID: container.Pod.UID, Container: container.Container.Name,
@@ -87,13 +88,13 @@ func (g Grant) ref() placement.PodRef {
 	return placement.PodRef{Namespace: g.Namespace, Name: g.Pod, UID: g.UID}
 }
 
-// overlaps reports whether two grants share a slot. Both must be sorted.
+// overlaps reports whether two grants share a slot. The slots of both must be sorted.
 func (g Grant) overlaps(o Grant) bool {
 	return slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { _, has := slices.BinarySearch(o.Slots, id); return has })
 }
 
 // answers reports whether an environment contains all of gpumem's variables in the response, with the same
-// values. Other variables may have another value before the response's.
+// values. Other variables do not count, because a different value may precede the response's value.
 func (g Grant) answers(env map[string]string) bool {
 	n := 0
 	for name, value := range g.Response.GetEnvs() {
@@ -108,7 +109,8 @@ func (g Grant) answers(env map[string]string) bool {
 	return n > 0
 }
 
-// replaces reports whether a grant ends an older one. Lost means that the kubelet may have lost the older one.
+// replaces reports whether grant g ends the older grant o. The argument `lost` is true if the kubelet may have
+// lost grant o.
 func (g Grant) replaces(o Grant, lost bool) bool {
 	ofPod := g.UID != "" && g.Namespace == o.Namespace && g.Pod == o.Pod && (g.UID == o.UID || o.UID == "")
 	switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Grants returns the recorded grants of a container by its slots of memory and of cores. Each is nil if none is
-// recorded.
+// Grants returns a container's recorded grant of memory and of cores, by the container's slots. A grant is nil
+// if it is not recorded.
 func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 	newest := func(r gpu.Resource) *Grant {
 		one := h
@@ -26,7 +26,7 @@ func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 }
 
 // Recorded returns the level of a container's grant, and the protocol of the MPS daemon that the container is a
-// client of (0 for other containers). Both are empty if no grant is recorded.
+// client of (0 for other containers). If no grant is recorded, Recorded returns the result of FormerLevel.
 func (n *State) Recorded(h allocation.Allocated) Former {
 	if memory, _ := n.Grants(h); memory != nil {
 		return Former{Level: memory.Level, MPS: memory.MPS}
@@ -34,8 +34,8 @@ func (n *State) Recorded(h allocation.Allocated) Former {
 	return n.FormerLevel(h.SlotsOf(gpu.Memory)...)
 }
 
-// RetiredClients returns, by GPU, the pods that are clients of an MPS protocol that gpumem no longer runs. Held
-// maps the kubelet's device IDs of the resource to pods.
+// RetiredClients returns, by GPU, the pods that are clients of an MPS protocol that gpumem no longer runs. The
+// map `allocatedPods` contains the pod for each allocated device ID of GPU memory.
 func (n *State) RetiredClients(inv gpu.Inventory, allocatedPods map[string]string) map[gpu.UUID][]string {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
@@ -64,8 +64,8 @@ func (n *State) RetiredClients(inv gpu.Inventory, allocatedPods map[string]strin
 	return out
 }
 
-// LevelOf returns the weakest level of a pod's containers. If one has no recorded level, it returns the
-// annotation's.
+// LevelOf returns the weakest level of a pod's containers. If a container has no recorded level, LevelOf
+// returns the level in the pod's annotation.
 func (n *State) LevelOf(s allocation.State, pod allocation.Pod) (weakest gpu.Enforcement) {
 	for _, h := range s.Allocated {
 		if !h.BelongsTo(pod.Pod) || len(h.SlotsOf(gpu.Memory)) == 0 {

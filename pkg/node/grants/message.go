@@ -12,9 +12,9 @@ import (
 // (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go).
 const messageLimit = 4 << 20
 
-// listSize returns the size in bytes of the ListAndWatch message with all memory slots, if all of them are
-// unhealthy (the longer word). It follows the protobuf encoding of ListAndWatchResponse in
-// k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1.
+// listSize returns the maximum size in bytes of the ListAndWatch message with all memory slots: "Unhealthy" is
+// longer than "Healthy", so all slots are unhealthy. The size follows from the protobuf encoding of
+// ListAndWatchResponse in k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1.
 func listSize(inv gpu.Inventory, slots *gpu.Slots) int {
 	const health = 2 + len("Unhealthy")
 	size := 0
@@ -31,9 +31,9 @@ func listSize(inv gpu.Inventory, slots *gpu.Slots) int {
 	return size
 }
 
-// smallestUnit returns the smallest unit, in MiB, with which the slots of GPUs with these amounts of usable
-// memory fit into a message of limit bytes. It assumes IDs of the usual length: no two UUIDs with the same
-// beginning.
+// smallestUnit returns the smallest unit, in MiB, with which the device list fits into `limit` bytes. The list
+// `usableMiB` contains the usable memory of each GPU. smallestUnit assumes IDs of the usual length, for UUIDs
+// that differ in their first digits.
 func smallestUnit(usableMiB []int64, limit int) int64 {
 	fits := func(less int) bool {
 		inv := gpu.Inventory{UnitMiB: int64(less) + 1}

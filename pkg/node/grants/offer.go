@@ -21,7 +21,7 @@ type Offer struct {
 	Refused   bool       // the node has GPUs but cannot offer them: somebody must correct the cause
 }
 
-// newOffer returns the offer for an inventory. The reason explains an empty inventory.
+// newOffer returns the offer for an inventory. The text `reason` explains an inventory without GPUs.
 func newOffer(inv gpu.Inventory, reason string) Offer {
 	nothing := func(why string) Offer {
 		refused := len(inv.Devices) > 0
@@ -50,8 +50,8 @@ func newOffer(inv gpu.Inventory, reason string) Offer {
 	return Offer{Inventory: inv, Slots: slots}
 }
 
-// usable returns the memory of each GPU that could be allocated, in MiB. The remainder below one unit may count
-// with a smaller unit.
+// usable returns the memory that each GPU could offer with a smaller unit, in MiB: its units, and the largest
+// possible remainder below one unit.
 func usable(inv gpu.Inventory) []int64 {
 	out := make([]int64, 0, len(inv.Devices))
 	for _, d := range inv.Devices {
@@ -103,7 +103,7 @@ func (o *Offers) Current() (Offer, <-chan struct{}) {
 	return o.current, changed
 }
 
-// CheckLock returns, unless the lock is never released.
+// CheckLock blocks while the lock is held: see State.CheckLock.
 func (o *Offers) CheckLock() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

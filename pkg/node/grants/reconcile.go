@@ -57,7 +57,7 @@ type Reconciler struct {
 	turn chan struct{} // capacity 1: held by the one write in progress
 
 	mu       sync.Mutex      // guards the rest
-	reported map[string]bool // UIDs of pods whose slots match no assignment
+	reported map[string]bool // UIDs of pods that Mixed has reported
 }
 
 // NewReconciler returns a reconciler.
@@ -122,8 +122,8 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 	return errors.Join(r.Correct(ctx, s), r.correctOthers(ctx, s), r.refresh(ctx))
 }
 
-// refresh lists the pods while Pods.HasUnwatched reports true, because only a list can then show the deletion of a
-// pod.
+// refresh lists the pods from the API server while Pods.HasUnwatched reports true, because only a list can then
+// show the deletion of a pod.
 func (r *Reconciler) refresh(ctx context.Context) error {
 	if !r.pods.HasUnwatched() {
 		return nil
@@ -151,7 +151,7 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	}
 	r.metrics.Drifted(drifted)
 	var errs []error
-	var unwritten []placement.Request // requests of waiting pods
+	var unwritten []placement.Request // requests of waiting pods whose write has failed
 	for _, c := range corrections {
 		if !c.HasRequestedCount() {
 			_ = r.Mixed(ctx, c.Pod, len(c.Actual.Shares)) // records an event
@@ -170,7 +170,8 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	return errors.Join(errs...)
 }
 
-// correctOthers corrects the other annotations of pods whose assignment is correct, or cannot be corrected yet.
+// correctOthers corrects the level and the GPU indexes of admitted pods, also of pods whose GPUs cannot be
+// corrected yet.
 func (r *Reconciler) correctOthers(ctx context.Context, s allocation.State) error {
 	var errs []error
 	for _, pod := range s.Pods {
@@ -181,8 +182,8 @@ func (r *Reconciler) correctOthers(ctx context.Context, s allocation.State) erro
 	return errors.Join(errs...)
 }
 
-// WriteLevel writes the level of a pod's grant if the annotation differs, for example because it contains the node's
-// level at the bind.
+// WriteLevel writes the level of a pod's grants if the annotation differs. The annotation can contain the level
+// that the node had at the time of the Binding.
 func (r *Reconciler) WriteLevel(ctx context.Context, pod allocation.Pod, s allocation.State) error {
 	if desired, _ := r.desiredAssignment(pod, nil, s); desired.Enforcement == pod.Assignment.Enforcement {
 		return nil
@@ -191,7 +192,7 @@ func (r *Reconciler) WriteLevel(ctx context.Context, pod allocation.Pod, s alloc
 }
 
 // desiredAssignment returns the desired assignment of a pod, and whether any annotation must change. The
-// assignment comes from the correction, or else from the annotation, and has the level of the pod's grants.
+// assignment is the correction `c` or, if it is nil, the annotation, with the level of the pod's grants.
 func (r *Reconciler) desiredAssignment(pod allocation.Pod, c *allocation.Correction, s allocation.State) (desired placement.Assignment, differs bool) {
 	current, level := pod.Assignment, r.state.LevelOf(s, pod)
 	switch {
@@ -210,8 +211,8 @@ func (r *Reconciler) desiredAssignment(pod allocation.Pod, c *allocation.Correct
 	return desired, desired.Enforcement != current.Enforcement || stale(pod, s.Inventory)
 }
 
-// write waits until no other write is in progress, and writes the wanted annotations of a pod, unless that write
-// has already written them. It is the only function that writes them.
+// write waits until no other write is in progress, and writes the desired annotations of a pod. It does nothing
+// if the pod already has them. No other function writes these annotations.
 func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocation.Correction, s allocation.State) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.WriteWait)
 	defer cancel()
@@ -247,7 +248,8 @@ func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocat
 }
 
 // stale reports whether the annotation with the indexes differs from the assignment. A user may have edited it,
-// or the driver may have renumbered the GPUs. It ignores the indexes of missing GPUs.
+// or the driver may have renumbered the GPUs. If the inventory lacks one of the pod's GPUs, stale returns
+// false, because the GPU's index is unknown.
 func stale(pod allocation.Pod, inv gpu.Inventory) bool {
 	var indexes []int
 	for _, id := range pod.Assignment.Devices() {
@@ -263,14 +265,14 @@ func stale(pod allocation.Pod, inv gpu.Inventory) bool {
 // planned reports whether a scheduler planned the pod's assignment.
 func planned(pod allocation.Pod) bool { return !pod.Plan.None() && !pod.Plan.ByNode }
 
-// CheckLock returns, unless the lock is never released.
+// CheckLock blocks while the lock is held: see State.CheckLock.
 func (r *Reconciler) CheckLock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 }
 
-// Mixed returns an error for a pod that has slots on more or fewer GPUs than it requests, which no assignment
-// can describe. It records one event per pod.
+// Mixed returns an error for a pod that has slots on more or fewer GPUs than it requests. It records one event
+// per pod.
 func (r *Reconciler) Mixed(ctx context.Context, pod allocation.Pod, gpus int) error {
 	ref, mixed := pod.Pod, fmt.Errorf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again",
 		pod.Pod, gpus, pod.Request.GPUs())
@@ -298,7 +300,7 @@ func (r *Reconciler) forget() {
 	maps.DeleteFunc(r.reported, func(uid string, _ bool) bool { return !here[uid] })
 }
 
-// hasSlots reports whether the kubelet has already served a container of the pod.
+// hasSlots reports whether the kubelet has already allocated slots to a container of the pod.
 func hasSlots(s allocation.State, pod placement.PodRef) bool {
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.BelongsTo(pod) })
 }

@@ -31,7 +31,7 @@ type Kubelet interface {
 	List(ctx context.Context) (listed []allocation.Allocated, knownPods map[string]bool, err error)
 }
 
-// Config contains the rules for placing pods on the node, and timeouts.
+// Config contains the node's placement rules and timeouts.
 type Config struct {
 	Node            string
 	Policy          placement.Policy // for pods without a policy
@@ -59,8 +59,8 @@ type State struct {
 	mu                sync.Mutex // guards the rest
 	listed            []allocation.Allocated
 	everListed        bool                            // the kubelet has answered at least once
-	countAtPoll       int                             // number of grants at the last call of SnapshotOnce
-	countAtPollBefore int                             // number of grants at the call of SnapshotOnce before that
+	countAtPoll       int                             // number of grants at the last successful call of SnapshotOnce
+	countAtPollBefore int                             // number of grants at the successful call of SnapshotOnce before that
 	plans             map[string]placement.Assignment // by UID: the annotation at the pod's admission, or the node's last correction since
 }
 
@@ -123,8 +123,8 @@ func (n *State) SnapshotOnce(ctx context.Context) (s allocation.State, complete 
 	return n.mergeListed(pods, listed, knownPods, grantCount), complete, nil
 }
 
-// mergeListed returns the state from an answer of the kubelet, and stores the answer for times when the kubelet
-// does not answer. The number `grantCount` is the number of grants before the call.
+// mergeListed returns the state from an answer of the kubelet, and stores the answer for fromMemory. The number
+// `grantCount` is the number of grants before the call to the kubelet.
 func (n *State) mergeListed(pods []allocation.Pod, listed []allocation.Allocated, knownPods map[string]bool, grantCount int) allocation.State {
 	s := n.emptyState()
 	s.Pods, s.Allocated = pods, listed
@@ -178,9 +178,10 @@ func (n *State) addPods(s allocation.State, pods []allocation.Pod) allocation.St
 	return s.WithUnlisted()
 }
 
-// unlisted returns the grants that the kubelet's list may lack. For an admitted pod, the kubelet lists all
-// containers except plain init containers. For a pod that is not admitted yet, the kubelet's answers may have
-// arrived out of order, so unlisted returns all grants of the pod. The caller must hold mu.
+// unlisted returns the grants to use in addition to the kubelet's list. For a pod that is not admitted yet,
+// these are all grants, because the kubelet's answers may have arrived out of order. They are also all grants
+// of a pod that requests memory only in plain init containers, which the kubelet never lists. For other
+// admitted pods, they are the missing grants of listable containers. The caller must hold mu.
 func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 	grants, recent := n.Table.Grants()
 	for _, g := range grants {
@@ -217,9 +218,10 @@ func (n *State) recordPlan(ref placement.PodRef, a placement.Assignment) {
 	n.plans[ref.UID] = a
 }
 
-// Prune drops the plans of all pods whose UIDs are not in `present`. If `complete` is true, `present` contains all
-// pods of the node, and Prune also drops the grants of other pods that were recorded before the last call of
-// SnapshotOnce. The caller must read the pods after that call. Grants whose slots the kubelet lists stay.
+// Prune drops the plans of all pods whose UIDs are not in `present`. If `complete` is true, `present` contains
+// all pods of the node, and Prune also drops the grants of other pods that were recorded before the last
+// successful call of SnapshotOnce. The caller must read the pods after that call. Grants whose slots the
+// kubelet lists stay.
 func (n *State) Prune(present map[string]bool, complete bool) {
 	defer n.Retry() // without the lock
 	n.mu.Lock()
@@ -230,8 +232,8 @@ func (n *State) Prune(present map[string]bool, complete bool) {
 	}
 	n.Table.Prune(n.countAtPoll, func(g Grant, listed bool) bool {
 		// Without a UID, only listed slots prove that a grant is in use. The kubelet stores the answer to
-		// Allocate on disk before it lists the container. So such a grant stays until two calls of SnapshotOnce have
-		// followed it.
+		// Allocate on disk before it lists the container. So a grant without a UID stays until two calls of
+		// SnapshotOnce have followed it.
 		return present[g.UID] || listed || g.UID == "" && g.number > n.countAtPollBefore
 	})
 }

@@ -31,7 +31,7 @@ type state struct {
 	Former  map[gpu.SlotID]Former `json:"former,omitempty"`
 }
 
-// Former is the level and the MPS protocol of a container, or of a slot as version 0.2 recorded them.
+// Former is the enforcement level and the MPS protocol of a container, or of a slot in the file of version 0.2.
 type Former struct {
 	Level gpu.Enforcement `json:"level"`
 	MPS   int             `json:"mps,omitempty"`
@@ -39,18 +39,18 @@ type Former struct {
 
 // Table contains the grants of a node. It is safe for concurrent use.
 type Table struct {
-	store  checkpoint.Store // nil if the table ends with the process
+	store  checkpoint.Store // nil if the grants need not outlive the process
 	former string           // file with the levels of version 0.2; empty if none
 	log    *zap.Logger
 
-	save sync.Mutex // serializes writes, and the changes of loaded
+	save sync.Mutex // serializes writes, and changes of the field loaded
 
 	mu              sync.Mutex // guards the rest
 	loaded          bool
 	failed          bool                                 // the last write failed
 	state           state                                // its slices and maps are replaced, never modified
 	count           int                                  // number of grants that this process has recorded
-	registeredCount int                                  // value of count at the kubelet's last registration of the plugin
+	registeredCount int                                  // value of count at the plugin's last registration with the kubelet
 	listed          map[gpu.SlotID]*allocation.Allocated // from the kubelet's last list
 }
 
@@ -68,13 +68,13 @@ func NewTable(store checkpoint.Store, former string, log *zap.Logger) *Table {
 	return t
 }
 
-// usable returns the state without incomplete grants.
+// usable returns the state without the grants that lack slots or a response.
 func (s state) usable() state {
 	s.Grants = slices.DeleteFunc(s.Grants, func(g Grant) bool { return len(g.Slots) == 0 || g.Response == nil })
 	return s
 }
 
-// Load reads the checkpoint, unless the table has already read it since the last GiveWay. Before the call, the
+// Load reads the checkpoint, unless Load has already succeeded since the last GiveWay. Before the call, the
 // caller must make sure that no other process serves the kubelet, because the serving process writes the
 // checkpoint. If Load returns an error, the table is unchanged, and the caller must retry.
 func (t *Table) Load() error {
@@ -174,7 +174,7 @@ func (t *Table) Retry() {
 	}
 }
 
-// Put records a grant. Call it before the kubelet gets the grant.
+// Put records a grant. The caller must call it before it answers the kubelet.
 func (t *Table) Put(g Grant) {
 	g.Slots = slices.Sorted(slices.Values(g.Slots))
 	t.mu.Lock()
@@ -197,8 +197,8 @@ func (t *Table) Count() int {
 	return t.count
 }
 
-// Registered marks all recorded grants as possibly lost, because the kubelet that has registered the plugin may
-// have restarted without them.
+// Registered marks all recorded grants as earlier: the plugin has registered with the kubelet, which may have
+// restarted and lost them.
 func (t *Table) Registered() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,7 +206,7 @@ func (t *Table) Registered() {
 }
 
 // Grants returns all grants, which the caller must not modify. The function `recent` reports whether a grant is
-// newer than the kubelet's last registration of the plugin.
+// newer than the plugin's last registration with the kubelet.
 func (t *Table) Grants() (grants []Grant, recent func(Grant) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -293,9 +293,9 @@ func (t *Table) Attribute(pod placement.PodRef, container string, grant Grant) {
 	t.write()
 }
 
-// Adopt compares the table with the kubelet's list of containers (s.Allocated). The number `count` is the
-// number of grants before the call that returned the list. Newer grants override the list. If the kubelet lists
-// a grant's slots at another pod, Adopt moves the grant to that pod. A listed container has no grant if version
+// Adopt updates the table from the kubelet's list of containers (s.Allocated). The number `count` is the number
+// of grants before the call that returned the list. Newer grants override the list. If the kubelet lists a
+// grant's slots at another pod, Adopt moves the grant to that pod. A listed container has no grant if version
 // 0.2 served it, or if the checkpoint was lost. Adopt then adds a grant without a response, at the level that
 // version 0.2 recorded.
 func (t *Table) Adopt(s allocation.State, count int) {
@@ -358,8 +358,9 @@ func (t *Table) complete(grants []Grant, s allocation.State, count int) []Grant 
 	return grants
 }
 
-// admitted returns the UID of the pod for a list entry. The UID is empty if the kubelet may not have admitted
-// the pod yet, because the entry may then belong to a deleted pod of the same name.
+// admitted returns the UID of the pod that an entry of the kubelet's list belongs to. The UID is empty if the
+// kubelet may not have admitted the pod yet, because the entry may then belong to a deleted pod of the same
+// name.
 func admitted(s allocation.State, h allocation.Allocated) string {
 	for _, pod := range s.Pods {
 		if h.BelongsTo(pod.Pod) && pod.Admitted {

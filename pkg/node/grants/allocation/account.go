@@ -26,11 +26,11 @@ func Accounts(s State) (out []Account) {
 	return out
 }
 
-// account returns a pod's allocation on each GPU: its listed slots, or the maximum that the pod has had there
-// if that is more, because the kubelet does not list the slots of init containers.
+// account returns a pod's allocation on each GPU: its listed slots or, if larger, its request. The kubelet does
+// not list the slots of init containers, which can be more than the listed ones.
 func (b *podStates) account(t *podState) gpu.PodAllocation {
 	out := gpu.PodAllocation{UID: t.Pod.UID}
-	allocated := b.shares(t.slots()) // of the same GPUs
+	allocated := b.shares(t.slots()) // in the same order of GPUs
 	for i, s := range b.allocatedAssignment(t).Shares {
 		s.Units, s.Cores = max(s.Units, allocated[i].Units), min(max(s.Cores, allocated[i].Cores), gpu.CoresPerDevice)
 		out.Shares = append(out.Shares, s)
@@ -38,8 +38,8 @@ func (b *podStates) account(t *podState) gpu.PodAllocation {
 	return out
 }
 
-// understates reports whether a pod's annotations show less than its allocation on some GPU. A pod on no known
-// GPU counts on each.
+// understates reports whether a pod's annotations show less than its allocation on some GPU. A pod without a
+// known GPU counts on every GPU, so its annotations cannot show less.
 func (s State) understates(p Pod, allocated gpu.PodAllocation) bool {
 	node := placement.NewNode("", s.Inventory, []placement.Holding{p.Holding})
 	return len(node.Unattributed) == 0 && slices.ContainsFunc(allocated.Shares, func(share gpu.Share) bool {

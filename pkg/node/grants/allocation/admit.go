@@ -9,11 +9,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Admit checks a grant before the kubelet records it, and returns the container of each pod for which the
-// kubelet may have called, the likeliest first. If Admit returns an error, the container must not start. Some pod
-// on the node must still request the grant's amount on the same number of GPUs. If this pod already has GPUs, the
-// grant must be on them. No other container may have any of the slots. ErrNoPod means that no pod requests the
-// amount.
+// Admit checks a grant before the kubelet records it, and returns the containers for which the kubelet may have
+// called: one for each possible pod, the likeliest first. If Admit returns an error, the container must not
+// start. Some pod on the node must still request the grant's amount on the same number of GPUs. If this pod
+// already has GPUs, the grant must be on them. No other container may have any of the slots. ErrNoPod means
+// that no pod requests the amount.
 func Admit(s State, g Grant) (possible []Attributed, _ error) {
 	for _, h := range s.Allocated {
 		if i := slices.IndexFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) }); i >= 0 {
@@ -36,10 +36,10 @@ func Admit(s State, g Grant) (possible []Attributed, _ error) {
 	return nil, cmp.Or(first, ErrNoPod)
 }
 
-// asking returns the pods that the grant's container may belong to, the likeliest first. If the kubelet lists
-// some of these pods, asking returns only those. Unlike waitingFor, it includes pods whose init containers
-// already have grants, because the kubelet never lists these containers. Pods that the kubelet has admitted
-// come last. Among the others, pods that already got this amount come last.
+// asking returns the pods to which the grant's container may belong, the likeliest first. If the kubelet lists
+// some of these pods, asking returns only the listed ones. Unlike waitingFor, it includes pods whose init
+// containers already have grants, because the kubelet never lists these containers. Pods that the kubelet has
+// admitted come last. Among the other pods, those with attributed grants of this amount come last.
 func (b *podStates) asking(g Grant) []*podState {
 	asking := filter(b.pods, func(t *podState) bool {
 		return len(t.unservedWith(g.Resource, g.size())) > 0
@@ -74,8 +74,8 @@ func (b *podStates) admit(t *podState, g Grant) error {
 	return nil
 }
 
-// attribute returns the container of a pod to which a grant belongs. This is the first container that may lack the
-// resource and has no attributed grant of it yet, or else the last container that may lack it.
+// attribute returns the pod's container to which a grant most likely belongs: the first container that may lack
+// the resource and has no attributed grant of it yet, or else the last container that may lack it.
 func (b *podStates) attribute(t *podState, g Grant) Attributed {
 	out := Attributed{Pod: t.Pod, Slots: g.Slots}
 	for _, c := range t.unservedWith(g.Resource, g.size()) {
@@ -86,16 +86,16 @@ func (b *podStates) attribute(t *podState, g Grant) Attributed {
 	return out
 }
 
-// isAttributed reports whether a container already has an attributed grant of a resource that the kubelet cannot have
-// lost.
+// isAttributed reports whether a container already has an attributed grant of a resource. It ignores earlier
+// grants, which the kubelet may have lost.
 func (b *podStates) isAttributed(t *podState, c placement.Container, r gpu.Resource) bool {
 	return slices.ContainsFunc(b.Attributed, func(o Attributed) bool {
 		return !o.Earlier && o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
 	})
 }
 
-// allAttributed reports whether each container of a pod that may lack an amount already has an attributed grant
-// of the resource.
+// allAttributed reports whether all containers of a pod that may lack this amount already have attributed
+// grants of the resource.
 func (b *podStates) allAttributed(t *podState, r gpu.Resource, size int) bool {
 	return !slices.ContainsFunc(t.unservedWith(r, size), func(c placement.Container) bool { return !b.isAttributed(t, c, r) })
 }

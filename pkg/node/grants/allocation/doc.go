@@ -1,7 +1,7 @@
 // Package allocation implements the node's half of a placement with pure functions. It selects the slots that
 // the kubelet should allocate to a container, interprets the slots that the kubelet took, and finds annotations
-// that differ from the actual allocation. The documentation of package grants defines the terms listed,
-// attributed, plan, account and earlier.
+// that differ from the kubelet's allocations. The documentation of package grants defines the terms listed,
+// attributed, plan, account, earlier and interchangeable.
 //
 // # Protocol
 //
@@ -9,8 +9,8 @@
 // the order of its spec. Its PodResources API lists existing allocations: sidecars and app containers by name,
 // but no plain init containers. The API lists a pod from just before its admission, so the pod in question is
 // usually the only listed pod that still lacks slots. The kubelet requests memory and cores of a container
-// separately, in either order. The first allocation is listed when it requests the second. Slot IDs contain
-// their GPU and their resource. Therefore:
+// separately, in either order. When the kubelet requests the second resource, PodResources lists the allocation
+// of the first. Slot IDs contain their GPU and their resource. Therefore:
 //
 //   - Prefer guesses the waiting pod for which the kubelet calls, from the amount and from each pod's existing
 //     allocations, and returns IDs of that pod's GPU.
@@ -21,49 +21,56 @@
 //
 // # Files
 //
-// state.go describes the known state of the node. podstate.go sorts it by pod: the allocations, and the actual
-// or planned GPUs of each pod. prefer.go, admit.go and reconcile.go decide on this basis. resolve.go interprets IDs.
+// state.go describes the known state of the node. podstate.go groups it by pod: the allocations, and the actual
+// or planned GPUs of each pod. prefer.go, admit.go and reconcile.go contain the decisions. resolve.go
+// interprets IDs.
 //
 // # Invariants
 //
 //   - A container's slots are on all of its pod's GPUs, with equal parts of memory and of cores.
-//   - A wrong guess swaps interchangeable pods, because the scheduler lets no others wait here together. One
-//     pod takes the other's GPU, and the other inherits its plan. So no GPU ever holds more than planned, and
-//     Reconcile corrects the annotations. While only some of them are corrected, each of these pods counts on
-//     both GPUs, so that no other pod gets memory that only seems free.
+//   - A wrong guess swaps interchangeable pods, because the scheduler lets no other pods with equal requests to
+//     the kubelet wait on one node (for an exception, see Limits). One pod gets the other pod's GPU, and the
+//     other pod inherits the first pod's plan. So no GPU ever has more allocations than planned, and Reconcile
+//     corrects the annotations. Until all of them are corrected, each of these pods counts on both GPUs, so
+//     that no other pod gets memory that only seems free.
 //   - A pod keeps the GPUs of its first allocation.
-//   - Allocations do not depend on annotations. Once the node's inventory contains the result of Accounts, no
-//     GPU counts for less than its allocations to admitted pods, whatever annotations the pods' owners write.
+//   - Allocations do not depend on annotations. Once the node's inventory contains the result of Accounts,
+//     schedulers count at least the allocations to admitted pods on each GPU, whatever annotations the pods'
+//     owners write.
 //
 // # Decisions
 //
-// If Prefer returned too few IDs, the kubelet would add arbitrary ones, from any GPU. Prefer returns all IDs or
-// an error.
+// If Prefer returned too few IDs, the kubelet would add arbitrary IDs, from any GPU. Therefore Prefer returns
+// all IDs or an error.
 //
-// The kubelet can offer allocated slots. It waits for Allocate without holding its lock. If the kubelet
-// meanwhile counts the free slots, because pods have ended and somebody calls PodResources, its records lack
-// the slots in question. These slots stay on offer until the next count (kubernetes/kubernetes#137534).
-// PodResources lists them correctly, so Prefer skips the listed slots, and Admit rejects them.
+// The kubelet can offer allocated slots as available ones. It does not hold its lock while it waits for
+// Allocate. If it recounts the allocated slots during this wait (because pods have ended and a client calls
+// PodResources), the count lacks the slots of the pending call. The kubelet offers these slots until its next
+// count (kubernetes/kubernetes#137534). PodResources lists them correctly, so Prefer skips listed slots, and
+// Admit rejects them.
 //
-// Pods that no scheduler placed (a node name in the spec, another scheduler) are placed here by the same
-// function. It respects the plans of pods that the kubelet has not admitted yet.
+// For pods that no scheduler placed (a node name in the spec, another scheduler), Prefer chooses GPUs with the
+// scheduler's function, placement.Choose. It respects the plans of pods that the kubelet has not admitted yet.
 //
 // For a pod that its owner sent to the node directly, package api ignores an assignment in the owner's
-// annotations. The same rules then apply as to all pods: no cordoned GPU, no GPU that an exclusive neighbour
-// will get, no memory planned for other pods, and no place at all if State.PlaceUnassigned is false. A pod that
-// a Binding brought gets its annotated GPUs while their slots are free. This holds even if its GPU was
-// cordoned, or a neighbour changed its policy, after the bind: later changes do not invalidate a correct bind.
+// annotations. Such a pod follows the rules for pods without an assignment: it gets no cordoned GPU, no GPU
+// planned for an exclusive pod, no memory planned for other pods, and nothing if State.PlaceUnassigned is
+// false. A pod with a Binding gets its annotated GPUs while their slots are free. This holds even if an
+// administrator cordoned the GPU, or another pod on it changed its policy, after the Binding: later changes do
+// not invalidate a correct Binding.
 //
 // The number of GPUs that a pod requests is an annotation, which its owner can change. If the kubelet has
-// allocated slots on a different number of GPUs, the assignment records that (placement.Assignment.Allocated)
-// and overrides the annotation. The pod then has the amount in its spec, on those GPUs.
+// allocated slots on a different number of GPUs, the assignment has the GPUs of these slots, is marked
+// (placement.Assignment.Allocated), and overrides that annotation. The pod then has the amount in its spec, on
+// those GPUs.
 //
 // # Limits
 //
 // The kubelet does not list a plain init container's allocation of one resource when it requests the other. A
 // pod with both a plain init container and cores therefore uses the GPU in its annotation. If no scheduler has
-// placed it, it uses the GPU of its init containers' recorded grants (State.Attributed), or the GPU that the
-// same choice selects again. If the kubelet has not freed enough of that GPU yet, the pod is rejected.
+// placed the pod, it uses the GPU of its init containers' recorded grants (State.Attributed) or, without such
+// grants, the GPU that placement.Choose selects again. If the kubelet has not freed enough of that GPU yet,
+// Prefer returns an error.
 //
 // Pods that the kubelet could confuse with each other can wait together if they are on the same GPU. After a
 // wrong guess, one of them may have to move to another GPU. The move does no harm while PodResources works.
@@ -71,12 +78,12 @@
 //
 // PodResources names pods without UID. Reconcile uses its entries for a pod only after the kubelet has
 // confirmed (by the start time in the pod's status) that it has admitted this pod. Before that, they may belong
-// to a force-deleted pod of the same name. If a pod is deleted in the second between a wrong guess and its
-// correction, the scheduler's cache counts the wrong GPU as free for that long.
+// to a force-deleted pod of the same name. If a pod is deleted after a wrong guess and before its correction
+// (about a second), the scheduler's cache counts the wrong GPU as free until the correction.
 //
-// PodResources lists nothing for a pod in which only plain init containers request memory. Such a pod is
-// charged for its recorded grants (State.Attributed). Without grants, it is charged on the GPUs in its
-// annotation, and without an annotation on each GPU.
+// PodResources lists nothing for a pod in which only plain init containers request memory. Such a pod counts on
+// the GPUs of its recorded grants (State.Attributed), without grants on the GPUs in its annotation, and without
+// an annotation on each GPU.
 //
 // A Binding does not prove that the assignment came from the scheduler. A scheduler that knows only sums binds
 // without an assignment, and then the owner's earlier annotation remains. The owner can also change it between

@@ -8,7 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// podStates is a State sorted by pod: its allocations, and the actual or planned GPUs of each pod.
+// podStates is a State grouped by pod, with the allocations and the actual or planned GPUs of each pod.
 type podStates struct {
 	State
 	pods   []*podState // State.Pods, in their order
@@ -22,11 +22,11 @@ type podState struct {
 	pod         Pod                  // from State.Pods
 	allocations []Allocated          // allocations of its containers
 	written     placement.Assignment // the annotation
-	plan        placement.Assignment // the assignment to pass to an interchangeable pod that loses its own
+	plan        placement.Assignment // the pod's plan, which an interchangeable pod inherits if the kubelet swaps the two
 	actual      placement.Assignment // GPUs of its slots; empty without slots
 }
 
-// isServed reports whether the kubelet has already served a container of the pod.
+// isServed reports whether the kubelet has already allocated slots to a container of the pod.
 func (t *podState) isServed() bool { return len(t.allocations) > 0 }
 
 // slots returns all slots of the pod.
@@ -37,7 +37,7 @@ func (t *podState) slots() (ids []gpu.SlotID) {
 	return ids
 }
 
-// byPod sorts the state by pod. locate then sets the pods' GPUs.
+// byPod groups the state by pod. Function locate then sets the pods' GPUs.
 func byPod(s State) *podStates {
 	b := &podStates{State: s}
 	allocations, knownPods := make(map[[2]string][]Allocated), make(map[[2]string]bool) // by namespace and name
@@ -60,8 +60,8 @@ func byPod(s State) *podStates {
 }
 
 // locate sets the actual or planned GPUs of each pod. They follow from the annotation, except for pods that the
-// kubelet has swapped: a pod with slots is on the GPUs of its slots, and a waiting pod inherits the plan of
-// such a pod.
+// kubelet has swapped: a pod with slots is on the GPUs of its slots, and a waiting pod inherits the plan of the
+// pod that got its GPUs.
 func (b *podStates) locate() {
 	interchangeable := make(map[placement.Key][]*podState)
 	for _, t := range b.pods {
@@ -74,9 +74,10 @@ func (b *podStates) locate() {
 	}
 }
 
-// sharePlans assigns the plans of interchangeable pods to them. It skips plans on GPUs that the node lacks.
+// sharePlans sets the GPUs of interchangeable pods. If a waiting pod's GPUs are allocated to another pod,
+// sharePlans gives it a plan that no pod uses. It skips plans on GPUs that the node lacks.
 func (b *podStates) sharePlans(alike []*podState) {
-	var unclaimed []placement.Assignment // plans that none of these pods has taken yet
+	var unclaimed []placement.Assignment // plans that none of these pods uses yet
 	for _, t := range alike {
 		if !t.plan.None() && b.hasDevices(t.plan) {
 			unclaimed = append(unclaimed, t.plan)
@@ -135,12 +136,12 @@ func (s State) hasDevices(a placement.Assignment) bool {
 	return !slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { _, ok := s.Inventory.Device(id); return !ok })
 }
 
-// nodeWithout returns the node without one pod. It counts allocations, the plans of pods without allocations, and
+// nodeWithout returns the node without pod t. It counts allocations, the plans of pods without allocations, and
 // the allocations of pods that the API server no longer lists.
 func (b *podStates) nodeWithout(t *podState) placement.Node {
 	var holdings []placement.Holding
 	for _, o := range b.pods {
-		// A pod without an assignment has no precedence over this one.
+		// A pod without an assignment has no precedence over pod t.
 		if o.Pod.UID != t.Pod.UID && (!o.Assignment.None() || o.isServed()) {
 			holdings = append(holdings, o.Holding)
 		}
@@ -159,8 +160,8 @@ func (b *podStates) stray(h Allocated) placement.Holding {
 }
 
 // unserved returns the containers of a pod that still wait for a resource. The kubelet serves containers in
-// order, so all containers before the last one with an allocation are done. A plain init container counts as
-// unserved until the kubelet has served the next container, because its allocation is never listed.
+// order, so all containers before the last one with an allocation have their slots. A plain init container
+// counts as unserved until the kubelet has served the next container, because its allocation is never listed.
 func (t *podState) unserved(r gpu.Resource) (remaining []placement.Container) {
 	for _, c := range t.Request.Containers.All() {
 		served := false
@@ -188,7 +189,7 @@ func filter[T any](items []T, pass func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(items), func(t T) bool { return !pass(t) })
 }
 
-// preferMatching returns the pods that pass, or all pods if none does.
+// preferMatching returns the pods for which `pass` is true, or all pods if there are none.
 func preferMatching(items []*podState, pass func(*podState) bool) []*podState {
 	if kept := filter(items, pass); len(kept) > 0 {
 		return kept
@@ -196,7 +197,7 @@ func preferMatching(items []*podState, pass func(*podState) bool) []*podState {
 	return items
 }
 
-// compareBegun orders pods with served containers first.
+// compareBegun orders pods that already have slots first.
 func compareBegun(a, b *podState) int { return placement.CompareBool(b.isServed(), a.isServed()) }
 
 func compareAge(a, b *podState) int {

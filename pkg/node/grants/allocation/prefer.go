@@ -9,8 +9,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Prefer returns the slots that the kubelet should allocate to a container: size of the available slots of a
-// resource, including the required ones. It returns ErrNoPod if the waiting pod is not known yet.
+// Prefer selects the slots of a resource that the kubelet should allocate to a container. It returns `size` of
+// the `available` slots, including all `required` ones. It returns ErrNoPod if no known pod waits for this
+// amount.
 func Prefer(s State, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if size <= 0 || len(required) > size {
 		return nil, fmt.Errorf("the kubelet asks for %d slots, and names %d", size, len(required))
@@ -45,10 +46,10 @@ func Prefer(s State, r gpu.Resource, available, required []gpu.SlotID, size int)
 	return nil, b.refusal(r, waiting, size)
 }
 
-// waitingFor returns the pods for which the kubelet may have called, the likeliest first: pods with served
-// containers, then the oldest. It narrows them down as long as a pod remains: to listed pods, to pods that are
-// not admitted, and to pods without an unlisted allocation of this amount. If all are admitted, the kubelet has
-// lost its records and admits them again.
+// waitingFor returns the pods for which the kubelet may have called, the likeliest first: pods that already
+// have slots, then older pods. waitingFor applies three filters, and skips a filter that no pod passes: listed
+// pods, pods that are not admitted, and pods with a container of this amount that has no attributed grant. If
+// all pods are admitted, the kubelet has lost its records and admits them again.
 func (b *podStates) waitingFor(r gpu.Resource, size int) []*podState {
 	waiting := filter(b.pods, func(t *podState) bool {
 		rest := t.unserved(r)
@@ -62,7 +63,7 @@ func (b *podStates) waitingFor(r gpu.Resource, size int) []*podState {
 }
 
 // freeSlots returns the available slots that no container holds, by device and in order. The kubelet may offer
-// allocated slots: see Decisions.
+// allocated slots: see Decisions in the package comment.
 func (b *podStates) freeSlots(r gpu.Resource, available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	free := make(map[gpu.SlotID]bool, len(available))
 	for _, id := range available {
@@ -80,7 +81,8 @@ func (b *podStates) freeSlots(r gpu.Resource, available []gpu.SlotID) map[gpu.UU
 	return out
 }
 
-// pickSlots returns size slots in equal parts of the devices, including the required ones.
+// pickSlots returns `size` slots, the same number on each device, including the required ones. It returns false
+// if the free slots do not suffice.
 func pickSlots(free map[gpu.UUID][]gpu.SlotID, required []gpu.SlotID, devices []gpu.UUID, size int) ([]gpu.SlotID, bool) {
 	if len(devices) == 0 || size%len(devices) != 0 {
 		return nil, false
@@ -101,7 +103,7 @@ func pickSlots(free map[gpu.UUID][]gpu.SlotID, required []gpu.SlotID, devices []
 	return out, !slices.ContainsFunc(required, left)
 }
 
-// extendSlots adds slots on the same GPUs to those that a pod's init containers have left.
+// extendSlots adds slots on the same GPUs to the required slots, which a pod's init containers have left.
 func (b *podStates) extendSlots(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	var devices []gpu.UUID
 	for _, id := range required {
@@ -120,7 +122,8 @@ func (b *podStates) extendSlots(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, 
 	return ids, nil
 }
 
-// placePod selects GPUs for a pod without GPUs, or for one that has lost its GPUs to another pod.
+// placePod selects slots for a pod without an assignment, or for a pod whose GPUs the kubelet has allocated to
+// another pod.
 func (b *podStates) placePod(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *podState, size int) ([]gpu.SlotID, bool) {
 	node := b.nodeWithout(t)
 	units, cores := t.Request.Share()
@@ -156,9 +159,9 @@ func unplaced(pod placement.PodRef) error {
 	return fmt.Errorf("pod %s was not placed by gpumem's scheduler, and this node refuses such pods: set schedulerName, and leave nodeName empty", pod)
 }
 
-// ambiguous returns an error if the kubelet may have called for pods that are not interchangeable and have
-// different GPUs. Such pods wait together only by accident, because the scheduler prevents it. If the kubelet
-// has never listed anything, any waiting pod may already have allocations.
+// ambiguous returns an error if the kubelet's call matches two pods that are not interchangeable and have
+// different GPUs. The scheduler does not let such pods wait together, so this happens only by accident. If the
+// kubelet has never listed anything, any waiting pod may already have allocations.
 func (b *podStates) ambiguous(r gpu.Resource, waiting []*podState, size int) error {
 	if len(waiting) > 0 && waiting[0].isServed() {
 		return nil
@@ -196,9 +199,9 @@ func mayBeFor(a, b *podState) error {
 	return fmt.Errorf("the kubelet's call names no pod, and both pod %s and pod %s match", a.Pod, b.Pod)
 }
 
-// unseen reports whether a pod that requests both resources has a plain init container. The kubelet does not
-// list that container's allocation of one resource when it requests the other, so both answers must follow from
-// the annotation alone.
+// unseen reports whether a pod requests both resources and has a plain init container. The kubelet does not
+// list that container's allocation of one resource when it requests the other, so the plugin must derive both
+// answers from the annotation alone.
 func unseen(r placement.Request) bool {
 	return r.Cores() > 0 && slices.ContainsFunc(r.Containers.All(), func(c placement.Container) bool {
 		return c.Kind == placement.Init

@@ -24,18 +24,18 @@ func (c Correction) HasRequestedCount() bool { return len(c.Actual.Shares) == c.
 // (placement.Assignment.Allocated).
 func (c Correction) Whole() bool { return c.HasRequestedCount() || c.Actual.Allocated }
 
-// Reconcile returns the pods whose annotations differ from their allocations, and waiting pods that inherit the
-// plan of such a pod. If a waiting pod kept its annotation, its GPU would be promised twice, and the free one
-// would not be used.
+// Reconcile returns corrections for pods whose annotations differ from their allocations, and for waiting pods
+// that inherit the plan of such a pod. If a waiting pod kept its annotation, two pods would count on one GPU,
+// and none on the other.
 //
-// If several pods move, they keep their old GPUs until all corrections are written. A later call then removes
-// the old GPUs.
+// If several pods move, they count on their old GPUs too (Assignment.Leaving) until all corrections are
+// written. A later call of Reconcile then removes the old GPUs.
 //
 // Only the allocations of admitted pods count. The kubelet names pods without UID, so an entry for a pod that
 // may not be admitted yet can belong to a force-deleted pod of the same name. For the same reason, State.Pods
-// must have been read before State.Allocated. Pods that are interchangeable with such a pod keep their
-// annotated GPUs, because it may have the GPU that seems free. Reconcile cannot correct a waiting pod if the
-// node lacks its GPUs. The pod counts on each GPU until it is served.
+// must have been read before State.Allocated. Pods that are interchangeable with a listed pod whose admission
+// is uncertain keep their annotated GPUs, because that pod may have the GPU that seems free. Reconcile cannot
+// correct a waiting pod if the node lacks its GPUs. The pod counts on each GPU until it has slots.
 func Reconcile(s State) []Correction {
 	b := byPod(s)
 	doubtful := filter(b.pods, func(t *podState) bool { return !t.Admitted && t.isServed() })

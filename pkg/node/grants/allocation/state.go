@@ -13,7 +13,7 @@ import (
 type Pod struct {
 	placement.Holding
 	Created  time.Time
-	Starting bool // the kubelet has admitted it and has not created all of its containers yet
+	Starting bool // the kubelet has admitted the pod, and has not created all of its containers yet
 
 	// Plan is the assignment at the pod's admission, or the node's last correction since. Nil means the current
 	// annotation.
@@ -55,12 +55,12 @@ type State struct {
 	Pods      []Pod         // bound to this node and not terminal
 	Allocated []Allocated   // allocations of gpumem's resources
 
-	// Listed contains the pods that the kubelet lists, as namespace/name, with or without allocations. It is
-	// nil if the kubelet does not answer. The kubelet lists a pod from just before its admission.
+	// Listed contains the pods that the kubelet lists, as namespace/name, with or without allocations. Listed
+	// is nil if the kubelet does not answer. The kubelet lists a pod from just before the pod's admission.
 	Listed map[string]bool
 
-	// Attributed contains the grants of existing pods, as Admit returned them. The kubelet may not list them
-	// yet, or never will.
+	// Attributed contains the grants of existing pods, as Admit returned them. The kubelet may list them later,
+	// or never.
 	Attributed []Attributed
 
 	// NeverListed reports that the kubelet has not yet listed any allocations to the caller: any pod may
@@ -80,7 +80,7 @@ type Attributed struct {
 	Container placement.Container
 	Slots     []gpu.SlotID
 
-	Earlier bool // the kubelet may have restarted since and lost the grant; it then calls again
+	Earlier bool // the kubelet may have restarted since, and may have lost the grant; if so, it calls again
 }
 
 // Allocated returns the grant in the form in which the kubelet lists allocations.
@@ -88,8 +88,8 @@ func (g Attributed) Allocated() Allocated {
 	return Allocated{Namespace: g.Pod.Namespace, Name: g.Pod.Name, Container: g.Container.Name, Slots: g.Slots}
 }
 
-// WithUnlisted adds the grants of admitted pods that the kubelet never lists. The kubelet's later calls are for
-// other pods.
+// WithUnlisted adds to Allocated the grants of admitted pods whose allocations the kubelet never lists
+// (Pod.Unlisted). These pods wait for nothing, so the kubelet's next calls are for other pods.
 func (s State) WithUnlisted() State {
 	var unlisted []Allocated
 	for _, g := range s.Attributed {
