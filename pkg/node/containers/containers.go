@@ -38,7 +38,7 @@ func New(cfg Config, kernel Kernel, state *grants.State, pods grants.Pods, event
 
 // Environment returns the variables of a container that the runtime is about to create, from the container's
 // recorded grant. For a container without a GPU memory request in a pod with GPU memory, it returns no
-// variables and ok == true. For an unknown container, it returns ok == false. The map `given` is the
+// variables and ok == true. For an unknown container, it returns ok == false. The map `environment` is the
 // container's environment so far.
 func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, environment map[string]string) (env map[string]string, ok bool, err error) {
 	h, err := c.findGrants(ctx, namespace, pod, container, environment)
@@ -78,8 +78,8 @@ func (h *holding) environment(g *grants.Grant, cfg Config, withMPS bool) map[str
 }
 
 // asksForNothing reports whether a container of a pod with GPU memory requests no GPU memory. It returns an
-// error if the kubelet lists the pod and the watch has not delivered it, because the container's request is
-// unknown then.
+// error if the kubelet lists the pod and the watch has not delivered it: the pod's spec, with the container's
+// request, is then unknown.
 func (c *Containers) asksForNothing(ctx context.Context, namespace, pod, container string) (bool, error) {
 	pods, _, _ := c.pods.Pods()
 	i := slices.IndexFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod })
@@ -100,8 +100,8 @@ func (c *Containers) HoldsMemory(ctx context.Context, namespace, pod string) boo
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
-// SetLimit sets the kernel limit that a container was promised. The runtime calls it before the container's program
-// runs. SetLimit also serves containers that started without their limit.
+// SetLimit sets the kernel limit that a container was promised. Package nri calls it before the container's
+// program runs, and later for a container that started without its limit.
 func (c *Containers) SetLimit(ctx context.Context, namespace, pod, container, cgroupsPath string, environment map[string]string) error {
 	h, err := c.findGrants(ctx, namespace, pod, container, environment)
 	switch {

@@ -8,14 +8,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
-// unknownContextMiB is the size of a CUDA context on an unlisted model. NVIDIA's measurements of limits leave
-// that much room.
+// unknownContextMiB is the size of a CUDA context on an unlisted model. NVIDIA's measurements of memory limits
+// reserve the same amount.
 const unknownContextMiB = 512
 
 // multiprocessors returns the number of streaming multiprocessors by model, from NVIDIA's data sheets. For
-// several models with one name, it is the largest number. Most of a context is local memory for each
-// multiprocessor. Public measurements with CUDA 12 and 13 show 2.9 to 3.2 MiB for each: 107 MiB on an RTX 4060
-// Ti (34), 256 on an RTX 3090 (82), 426 on an RTX 6000 Ada (142), and 555 on an RTX PRO 6000 (188).
+// several models with one name, it contains the largest number. Most of a context is local memory for each
+// multiprocessor. Public measurements with CUDA 12 and 13 show 2.9 to 3.2 MiB for each multiprocessor: 107 MiB
+// on an RTX 4060 Ti (34), 256 on an RTX 3090 (82), 426 on an RTX 6000 Ada (142), and 555 on an RTX PRO 6000
+// (188).
 func multiprocessors() speeds.Tables {
 	return speeds.Tables{{
 		"*P4": 20, "*P40*": 30, "*P100*": 56, "*V100*": 80, "*T4": 40, "*T4G*": 40, "*TITAN RTX*": 72, "*Quadro RTX*": 72, "*RTX 20*": 68,

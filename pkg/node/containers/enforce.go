@@ -23,9 +23,10 @@ const (
 	memoryLimit      = "NVIDIA_GPU_MEMORY_LIMIT"
 )
 
-// enforce adds the variables that enforce the grant at the node's level. If an MPS daemon runs, it also makes
-// the container a client: at the level kernel for its share of cores, and at advisory for a pod of several
-// GPUs. The container's list of limits is valid while it sees all of its GPUs.
+// enforce adds the variables that enforce the grant at the node's level. If an MPS daemon runs (inv.MPS),
+// enforce makes the container its client at every level: level kernel needs the daemon for the share of cores,
+// and a pod with several GPUs is a client although its level is advisory. The list of limits names the GPUs by
+// their index in the container, so it is valid only while the container sees all of its GPUs.
 func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv gpu.Inventory, mpsDir string) {
 	limit := LimitMiB(g, inv)
 	if inv.Enforcement.AtLeast(gpu.EnforcementKernel) {

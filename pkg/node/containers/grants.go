@@ -12,7 +12,8 @@ import (
 const mib = 1 << 20
 
 // Grants returns the granted memory by container and GPU, for containers in the kubelet's last list, and for
-// plain init containers, which it does not list. It returns an error if the kubelet has never answered.
+// plain init containers, which the kubelet does not list. It returns an error if the kubelet has never
+// answered.
 func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) {
 	s, _, err := c.state.Snapshot(ctx)
 	if err != nil && s.NeverListed {
@@ -33,7 +34,7 @@ func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) 
 	for _, pod := range s.Pods {
 		for _, one := range pod.Request.Containers.All() {
 			if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.BelongsTo(pod.Pod) && h.Container == one.Name }) {
-				continue // it is listed
+				continue // the kubelet lists it
 			}
 			memory, _, _ := c.ofInit(s, pod, one.Name, nil)
 			add(pod.Pod.Namespace, pod.Pod.Name, one.Name, memory)

@@ -21,7 +21,7 @@ type Strategy string
 // The strategies, with the names that NVIDIA's plugin uses.
 const (
 	Envvar         Strategy = "envvar"          // NVIDIA_VISIBLE_DEVICES
-	VolumeMounts   Strategy = "volume-mounts"   // paths, which a pod cannot set itself
+	VolumeMounts   Strategy = "volume-mounts"   // mount paths, which a pod cannot set itself
 	CDIAnnotations Strategy = "cdi-annotations" // for runtimes that read cdi.k8s.io/ annotations
 	CDICRI         Strategy = "cdi-cri"         // the kubelet passes the names to the runtime
 )
@@ -92,8 +92,8 @@ type Config struct {
 	ShareCores bool   // a share of a GPU includes that part of its cores
 }
 
-// Percent returns the percentage of its GPUs' cores that a memory grant includes: all, except for shares that
-// include a part of the cores.
+// Percent returns the percentage of its GPUs' cores that a memory grant includes: 100, or less for shares if
+// Config.ShareCores is true.
 func (cfg Config) Percent(g allocation.Grant) int {
 	if !cfg.ShareCores || len(g.Devices) == 0 || !g.Devices[0].InShares() {
 		return gpu.CoresPerDevice
@@ -102,7 +102,7 @@ func (cfg Config) Percent(g allocation.Grant) int {
 }
 
 // LimitMiB returns the memory limit on each GPU of a grant. It is the same on all GPUs: for shares of GPUs of
-// different sizes, the size on the smallest GPU.
+// different sizes, it is the share's size on the smallest GPU.
 func LimitMiB(g allocation.Grant, inv gpu.Inventory) (least int64) {
 	for i, d := range g.Devices {
 		if mib := d.MiB(gpu.Units(g.SlotsPerDevice), inv.UnitMiB); i == 0 || mib < least {
@@ -174,8 +174,8 @@ func ReadEnvironment(env map[string]string) (g GrantedEnvironment) {
 	return g
 }
 
-// withEnvironment returns the configuration that created a container's environment: its strategy, and whether a share
-// included cores. The settings may have changed since.
+// withEnvironment returns the configuration that created a container's environment: its strategy, and whether a
+// share included cores. The settings of `cfg` may have changed since.
 func (cfg Config) withEnvironment(environment map[string]string) Config {
 	_, cores := environment[corePercent]
 	cfg.ShareCores = cores
@@ -201,12 +201,12 @@ func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateRespo
 	return out
 }
 
-// The share of a container (GPUMEM_FRACTION) is slightly less of the GPU than its grant, because CUDA's context
-// counts as the container's memory at every level. The context is within the limit at mps and kernel, and
-// beyond the grant at advisory. At the level kernel, the total that CUDA reports is the grant itself, so a
-// share of the GPU would count twice. The share is smaller there, by the difference between CUDA's and NVML's
-// totals of a whole GPU. A framework that does not count its context gets the share minus a context, but at
-// least a tenth of the grant: JAX does not start with less.
+// The fraction of a container (GPUMEM_FRACTION) is slightly less than its grant's part of the GPU, because
+// CUDA's context counts as the container's memory. At levels mps and kernel, the context counts towards the
+// limit. At level advisory, it comes on top of the grant. At level kernel, CUDA reports the grant as the GPU's
+// total, so the fraction is a fraction of the grant. It is smaller there (percentOfLimit), by the difference
+// between CUDA's and NVML's totals of a whole GPU. A framework that does not count its context gets the
+// fraction minus a context, but at least a tenth of the grant: JAX does not start with less.
 const (
 	percentOfGrant = 95
 	percentOfLimit = 92

@@ -17,7 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// prefer returns preferred slots. If the pod is unknown, it first waits for it to become known.
+// prefer returns preferred slots. If no known pod matches the call, it first waits for the pod (podWaiter).
 func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
@@ -50,12 +50,12 @@ type podWaiter struct {
 	answered bool // the API server has answered a list of the pods
 }
 
-// podWaitParts divides Config.PodWait: wait calls the API server after one of the parts.
+// podWaitParts is the number of parts of Config.PodWait. After each part, wait may call the API server.
 const podWaitParts = 20
 
-// wait returns true once the pod may be known, and false when the time is over. Usually the watch delivers the
-// pod. The watch may be broken, and recovers long after the API server does. So after PodWait/podWaitParts, wait
-// lists the pods from the API server, and repeats that until it succeeds once.
+// wait returns true when the pods have changed, and false when the pod remains unknown. Usually the watch
+// delivers the pod. But a broken watch recovers long after the API server. So after PodWait/podWaitParts, wait
+// lists the pods from the API server, and repeats the list until it succeeds once.
 func (n *podWaiter) wait(ctx context.Context, changed <-chan struct{}) bool {
 	for {
 		select {
@@ -75,9 +75,9 @@ func (n *podWaiter) wait(ctx context.Context, changed <-chan struct{}) bool {
 	}
 }
 
-// preferListed calls allocation.Prefer with the pods that the kubelet lists, because it lists the pod for which
-// it calls. It returns ErrNoPod if none of them waits. It skips admitted pods whose allocations the kubelet never
-// lists (Pod.Unlisted): such a pod seems to wait for its slots for as long as it runs.
+// preferListed returns the result of allocation.Prefer, or ErrNoPod if no pod that the kubelet lists waits: the
+// kubelet lists the pod for which it calls. For this check, preferListed skips admitted pods whose allocations
+// the kubelet never lists (Pod.Unlisted): such a pod seems to wait for its slots for as long as it runs.
 func preferListed(s allocation.State, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if s.Listed != nil {
 		listed := s
@@ -126,8 +126,8 @@ func (p *Server) unknownPodError(s allocation.State, r gpu.Resource, size int, e
 	return fmt.Errorf("%w: %s: the API server has not reported it yet, and %s", err, reasons.Slots(r, size, s.Inventory.UnitMiB), reason)
 }
 
-// admit interprets the slots that the kubelet took. It waits for the pod to become known before it returns an
-// error that no pod requests this amount. It returns the containers for which the kubelet may have called, the
+// admit interprets the slots that the kubelet took. If no known pod requests this amount, admit waits for the
+// pod before it returns an error. It returns the containers for which the kubelet may have called, the
 // likeliest first, and none for an unknown pod.
 func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (possible []allocation.Attributed, _ allocation.Grant, _ gpu.Inventory, _ error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)

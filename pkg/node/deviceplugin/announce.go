@@ -25,7 +25,8 @@ type Announcer struct {
 	log    *zap.Logger
 }
 
-// Announce logs that the GPUs cannot be offered, and records an event on the node, until the context is done.
+// Announce logs each reason why the node cannot offer its GPUs, and records it as an event on the node, until
+// the context is done.
 func (a *Announcer) Announce(ctx context.Context) error {
 	for said := ""; ; {
 		o, changed := a.offers.Current()

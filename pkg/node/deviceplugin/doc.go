@@ -3,41 +3,41 @@
 //
 // Package grants documents the lifecycle of a container's grant, from the kubelet's calls to its end.
 //
-// A Plugin has these parts. Offers is the node's offer, and State contains its pods and grants (package
-// grants); the other parts read them. Server answers the kubelet's calls. Reconciler (package grants) writes
-// the annotations of pods. Containers (package containers) answers the container runtime. Announcer records
-// events about the GPUs.
+// A Plugin has these parts. Offers is the node's offer, and State contains the node's pods and grants (both in
+// package grants). The other parts read Offers and State. Server answers the kubelet's calls. Reconciler
+// (package grants) writes the annotations of pods. Containers (package containers) answers the container
+// runtime. Announcer records events about the GPUs.
 //
 // # Protocol
 //
 // Runner keeps a Server registered. It listens, verifies with a call to itself that the plugin answers, and
-// registers. It starts again after a restart of the kubelet, when its own socket is gone or kubelet.sock is a
-// new file. It also starts again when the kubelet ends its stream of devices (ListAndWatch). It does not listen
-// while no kubelet answers, because a starting kubelet removes all sockets.
+// registers. It does all this again after a restart of the kubelet, and when the kubelet ends its stream of
+// devices (ListAndWatch). It detects a restart when its own socket is gone or kubelet.sock is a new file. It
+// does not listen while no kubelet answers, because a starting kubelet removes all sockets.
 //
 // It registers only after the previous process of the plugin has ended. After a forced deletion of the plugin's
-// pod, the next pod starts while the old process still ends. When the kubelet notices the end, it drops whichever
-// plugin is then registered for the resource, and considers all of the node's slots unhealthy (v1.36,
-// devicemanager/plugin/v1beta1, runClient). The sockets of the old process answer until its pending calls
-// have ended, so that the next process loads all grants that they record.
+// pod, the next pod starts while the old process is still terminating. When the kubelet notices the old
+// process's end, it drops the plugin that is registered for the resource at that moment, even a new one, and
+// considers all of the node's slots unhealthy (v1.36, devicemanager/plugin/v1beta1, runClient). The sockets of
+// the old process answer until its pending calls have ended, so that the next process loads the grants of these
+// calls too.
 //
 // For each container, the kubelet then calls
 //
 //	GetPreferredAllocation(available, must, n)   which IDs?     allocation.Prefer
-//	Allocate(ids)                                may it, and    allocation.Resolve, Admit
+//	Allocate(ids)                                allowed? and   allocation.Resolve, Admit
 //	                                             with which env?
 //	PreStartContainer(ids)                       at every start: which container has them?
 //
 // None of these calls names a pod. The kubelet makes them separately for memory and for cores, on separate
 // sockets and in either order; PreStartContainer is only for memory. In each call, the plugin reads the
-// kubelet's PodResources (grants.State.Snapshot). They show the pods for which the kubelet can be calling, and the
-// holders of IDs that are already allocated. PreStartContainer and a loop (grants.Reconciler) correct
-// annotations that differ.
+// kubelet's PodResources API (grants.State.Snapshot). It lists the pods for which the kubelet can be calling,
+// and the containers with allocated IDs. PreStartContainer and a loop (grants.Reconciler) correct annotations
+// that differ from the allocations.
 //
-// A plugin that has to end leaves in order (Shutdown). It publishes that the node accepts no more pods. It serves
-// the kubelet until the kubelet has admitted the bound pods and created their containers, or until a timeout.
-// Then it ends. A starting plugin offers its devices first to the kubelet (Runner.Listed), and then to
-// schedulers.
+// Before it ends, a plugin publishes that the node accepts no more pods (Shutdown). It serves the kubelet until
+// the kubelet has admitted the bound pods and created their containers, or until a timeout. A starting plugin
+// offers its devices first to the kubelet (Runner.Listed), and then to schedulers.
 //
 // # Invariants
 //
@@ -50,13 +50,13 @@
 // # Decisions
 //
 // IDs contain their GPU, and the plugin reads them back from the kubelet. Three other ways to find the pod for
-// which the kubelet calls were rejected. The choice of the oldest pod with that amount is wrong when two equal
-// pods are bound to two GPUs. A scheduler that lets only one pod at a time wait on a node is correct but slow,
-// and a pod that never starts blocks the node. Calls of the container runtime (package nri) are exact, but not
-// every node has NRI.
+// which the kubelet calls are worse. The choice of the oldest pod with the requested amount is wrong when two
+// equal pods are bound to two GPUs. A scheduler that lets only one pod at a time wait on a node is correct but
+// slow, and a pod that never starts blocks the node. Calls of the container runtime (package nri) are exact,
+// but not every node has NRI.
 //
 // The plugin waits for a pod that the kubelet lists, even if an unlisted pod would match the call, because the
-// kubelet lists the pod in question.
+// kubelet lists every pod for which it calls.
 //
 // Until the kubelet has listed its allocations for the first time, the plugin rejects a call that could be
 // either for a later container of one pod or for another pod.
@@ -68,6 +68,6 @@
 // Without the plugin, the kubelet fails every pod that requests GPU memory, and the pod's controller
 // immediately creates the next one for the same node: kube-scheduler uses the kubelet's last report, which is
 // up to 10 s old. So a plugin that leaves withdraws the inventory, which the scheduler respects immediately. If
-// the plugin reported unhealthy slots instead, the kubelet would fail those pods too. A plugin that is killed, or
-// fails in part, withdraws nothing; it is back within seconds.
+// the plugin reported unhealthy slots instead, the kubelet would fail those pods too. A killed or failed plugin
+// withdraws nothing, because it is back within seconds.
 package deviceplugin

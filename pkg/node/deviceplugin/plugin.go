@@ -30,7 +30,7 @@ type Config struct {
 	// Kernel limits control groups; nil if no container has level kernel.
 	Kernel containers.Kernel
 
-	PodWait time.Duration // for an unknown pod, including failures of the API server
+	PodWait time.Duration // maximum wait for an unknown pod, for example while the API server fails
 }
 
 // DefaultConfig returns the default settings, with timeouts for a real kubelet.
@@ -65,7 +65,8 @@ func New(cfg Config, source inventory.Source, pods grants.Pods, kubelet grants.K
 	return p
 }
 
-// CheckLocks returns, unless a lock of the plugin is never released. The kubelet's liveness probe uses it.
+// CheckLocks blocks while a lock of the plugin is held. If the kubelet's liveness probe times out in
+// CheckLocks, it has found a deadlock.
 func (p Plugin) CheckLocks() {
 	p.Offers.CheckLock()
 	p.State.CheckLock()

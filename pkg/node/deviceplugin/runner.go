@@ -31,10 +31,11 @@ const (
 	// check is two system calls. Unlike a watch on the directory, it detects that the directory itself was
 	// replaced.
 	poll = 250 * time.Millisecond
-	// socketCheckInterval is the interval of checks for a new kubelet while the plugin is not registered. Pods that a
-	// kubelet admits before it has devices fail.
+	// socketCheckInterval is the interval of checks for a new kubelet while the plugin is not registered. Pods
+	// that a kubelet admits before it has the plugin's devices fail.
 	socketCheckInterval = 50 * time.Millisecond
-	// maxPause is the longest pause if the kubelet repeatedly drops the plugin, each time within steady.
+	// maxPause is the longest pause after repeated registrations that the kubelet drops within the duration
+	// `steady`.
 	maxPause = 8 * time.Second
 	steady   = 10 * time.Second
 	// listenWait is the timeout for the kubelet's ListAndWatch call after the registration. The kubelet calls
@@ -121,13 +122,13 @@ func (r *Runner) path(e Endpoint) string {
 	return path
 }
 
-// Errors that end a registration and require another.
+// Errors that end a registration and require a new one.
 var (
 	// errRestarted reports that the kubelet has lost its records. Run registers again at once.
 	errRestarted = errors.New("the kubelet has restarted")
-	// errDropped reports that the kubelet has ended its stream, and fails every pod that requests a device. It
-	// does so when it stops. It also drops a newly registered plugin when it notices the end of an earlier
-	// process, so an immediate registration could come too early.
+	// errDropped reports that the kubelet has ended its stream, and fails every pod that requests a device. The
+	// kubelet ends the stream when it stops, and also when it notices the end of an earlier process of the
+	// plugin. So an immediate registration could come too early.
 	errDropped = errors.New("the kubelet no longer listens to the plugin")
 	errSilent  = errors.New("the kubelet has registered the plugin, and does not ask for its devices")
 )
@@ -180,7 +181,7 @@ func reach(ctx context.Context, path string) (socket, error) {
 	return kubelet, conn.Close()
 }
 
-// waitOrReplaced waits for a pause, but returns true at once when there is a new kubelet.
+// waitOrReplaced waits for a pause, and returns true at once if a new kubelet has created its socket.
 func waitOrReplaced(ctx context.Context, pause time.Duration, kubelet socket) (another bool) {
 	for end := time.Now().Add(pause); time.Now().Before(end); {
 		if kubelet.isReplaced() {
@@ -216,7 +217,7 @@ func (r *Runner) recordOutcome(err error) {
 	r.missing = missing
 }
 
-// life serves one registration, from listening on the sockets until the kubelet has dropped the plugin.
+// life serves one registration, from listening on the sockets until the plugin must register again.
 func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	for _, e := range r.endpoints {
 		if path := r.path(e); answers(ctx, path) {
@@ -276,9 +277,9 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	return r.watch(ctx, own, kubelet, streams, served)
 }
 
-// drain waits for pending calls while the sockets still answer. The next process loads the grants as soon as the
-// sockets no longer answer, so a call that takes longer must not record its grant any more (GiveWay). New calls
-// fail.
+// drain waits for pending calls while the sockets still answer, and rejects new calls. The next process loads
+// the grants as soon as the sockets no longer answer, so a call that outlasts stopGrace must not record its
+// grant (GiveWay).
 func (r *Runner) drain(running *semaphore.Weighted) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
@@ -360,8 +361,8 @@ func (s socket) isRemoved() bool {
 	return err != nil || !s.isSameFile(now)
 }
 
-// isReplaced reports whether another socket exists in its place. A missing socket does not count: the kubelet
-// will return.
+// isReplaced reports whether another socket exists at the path. A missing socket does not count, because the
+// kubelet will create a new one.
 func (s socket) isReplaced() bool {
 	now, err := statSocket(s.path)
 	return err == nil && !s.isSameFile(now)
@@ -433,7 +434,8 @@ func (l listeners) send(life context.Context, endpoint, change int) {
 	}
 }
 
-// endWith ends streams when the context is done. Otherwise ListAndWatch would outlive its server.
+// endWith returns an interceptor that ends streams when the context `life` is done. Otherwise ListAndWatch
+// would outlive its server.
 func (r *Runner) endWith(life context.Context, endpoint int, streams listeners) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		streams.send(life, endpoint, 1)
@@ -462,8 +464,8 @@ func (s *boundedStream) SendMsg(m any) error {
 	return err
 }
 
-// answer calls a handler, and reports its duration and result. While the process drains, only
-// GetDevicePluginOptions succeeds, which shows that the process still serves.
+// answer returns an interceptor that reports the duration and the result of each call. While the process
+// drains, only GetDevicePluginOptions succeeds, which shows that the process still serves.
 func (r *Runner) answer(running *semaphore.Weighted) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if info.FullMethod != pluginapi.DevicePlugin_GetDevicePluginOptions_FullMethodName {

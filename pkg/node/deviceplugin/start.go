@@ -17,8 +17,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
-// mayStart returns an error if a container must not start: its pod requests a stronger level than it has, or
-// the limit in the container's environment would not hold.
+// mayStart returns an error if a container must not start: its pod requests a stronger enforcement level than
+// the pod has, or the limit in the container's environment would not hold.
 func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, allocated allocation.Allocated, grant allocation.Grant) error {
 	level := p.state.LevelOf(s, pod)
 	if !level.AtLeast(pod.Request.Enforcement) {
@@ -32,10 +32,9 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 	return nil
 }
 
-// unlistedMayStart returns an error if a container of an unknown pod must not start. The pod of an init
-// container is unknown, because the kubelet does not list init containers. The pods of all containers are
-// unknown while the kubelet or the API server does not answer. The kubelet puts the error into an event on the
-// pod.
+// unlistedMayStart returns an error if a container of an unknown pod must not start. The pod of a plain init
+// container is always unknown, because the kubelet does not list plain init containers. Other pods are unknown
+// while the kubelet or the API server does not answer. The kubelet puts the error into an event on the pod.
 func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, object string, grant allocation.Grant) error {
 	has := p.state.Recorded(allocation.Allocated{Slots: grant.Slots})
 	has.Level = cmp.Or(has.Level, levelOfUnlisted(s, grant))
@@ -62,8 +61,8 @@ func levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu.Enforcement
 	return level
 }
 
-// ready returns an error if the level does not hold now on the grant's GPUs, or if gpumem no longer runs the
-// container's MPS version.
+// ready returns an error if gpumem cannot enforce the level now on the grant's GPUs, or no longer runs the
+// container's MPS protocol.
 func (p *Server) ready(ctx context.Context, has grants.Former, grant allocation.Grant) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()

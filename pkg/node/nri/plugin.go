@@ -19,7 +19,7 @@ import (
 
 const (
 	pluginName = "gpumem"
-	// index orders the plugin late among others, so that it sees their changes.
+	// index places the plugin late among the runtime's plugins, so that it sees the changes of earlier plugins.
 	index = "80"
 	// answerTimeout is shorter than the runtime's default timeout of 2 s.
 	answerTimeout = 1500 * time.Millisecond
@@ -40,8 +40,8 @@ const (
 	noGPUValue = "void"
 )
 
-// Containers provides the grants of containers. Given is a container's environment, with the first value of
-// each variable, which is the kubelet's.
+// Containers provides the grants of containers. The argument `given` of its methods is a container's
+// environment, with the first value of each variable, which is the kubelet's value.
 type Containers interface {
 	// Environment returns the variables of a container. They are empty for a container without a grant in a pod
 	// with GPU memory. It returns ok == false if the grant is unknown.
@@ -86,8 +86,8 @@ func (p *Plugin) Connected() error {
 	return p.missing
 }
 
-// UnlimitedContainer returns an error that names a running container that started while the plugin was
-// disconnected, and has no confirmed limit yet. It returns nil if there is none.
+// UnlimitedContainer returns an error with the name of a running container without a confirmed limit, which
+// started while the plugin was disconnected. It returns nil if there is no such container.
 func (p *Plugin) UnlimitedContainer() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +173,8 @@ func (p *Plugin) setWaitingLimits(ctx context.Context, closed <-chan struct{}) b
 	return len(p.waiting) > 0
 }
 
-// recordLimit records the outcome of an attempt for a waiting container, unless it has ended meanwhile.
+// recordLimit records the outcome of an attempt for a waiting container, unless the container has ended
+// meanwhile.
 func (p *Plugin) recordLimit(w waiting, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +191,7 @@ func (p *Plugin) recordLimit(w waiting, err error) {
 	}
 }
 
-// connect registers the plugin with the runtime. The channel is closed with the connection.
+// connect registers the plugin with the runtime. The channel is closed when the connection ends.
 func (p *Plugin) connect(ctx context.Context) (closed <-chan struct{}, stop func(), err error) {
 	disconnected := make(chan struct{})
 	var once sync.Once
@@ -279,13 +280,13 @@ func valuesOf(env []string) map[string][]string {
 	return values
 }
 
-// resolveNames handles settings that the pod or the image sets by a second name. Env has gpumem's values; nil
-// means that they are unknown.
+// resolveNames handles settings that the pod or the image sets by a second name (containers.ResolveNames). The
+// map `env` contains gpumem's values, and is nil if they are unknown.
 func resolveNames(adjustment *api.ContainerAdjustment, values map[string][]string, env map[string]string) {
 	ours, first := make(map[string]string), make(map[string]string)
 	for name, values := range values {
 		first[name] = values[0]
-		if len(values) == 1 && (env == nil || values[0] == env[name]) { // otherwise the container also sets it
+		if len(values) == 1 && (env == nil || values[0] == env[name]) { // otherwise the pod or the image also sets the variable
 			ours[name] = values[0]
 		}
 	}
@@ -336,7 +337,7 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, contain
 }
 
 // Synchronize implements stub.SynchronizeInterface. It queues the containers that started while the plugin was
-// disconnected, and Run sets their limits: the runtime does not wait long enough.
+// disconnected. Run sets their limits later, because the runtime does not wait long enough for Synchronize.
 func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	var found []waiting
 	for _, container := range containers {
