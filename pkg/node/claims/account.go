@@ -9,10 +9,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Allocations returns the allocations of pods by prepared claims, and a channel that is closed when they change.
-// They are always known. A claim counts for the first pod that it was reserved for. If there is none, it counts
-// like a pod with the claim's name and UID. Amounts are in the node's units, rounded up, because the unit may
-// have been different when the claim was prepared.
+// Allocations returns the amounts of prepared claims by pod, and a channel that is closed when they change. The
+// result known is always true. Allocations attributes a claim to the first pod that the claim was reserved for. A
+// claim without such a pod appears as a pod with the claim's name and UID. Amounts are in the node's units,
+// rounded up, because the unit may have been different when the claim was prepared.
 func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	offer, _ := d.offers.Current()
 	d.mu.Lock()

@@ -23,15 +23,15 @@ type Claim struct {
 	UID       types.UID `json:"uid"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
-	Request   string    `json:"request"`       // including the subrequest, as REQUEST/SUBREQUEST
-	Pod       *Pod      `json:"pod,omitempty"` // first pod that it was reserved for; nil if none
+	Request   string    `json:"request"`       // name of the request, or REQUEST/SUBREQUEST
+	Pod       *Pod      `json:"pod,omitempty"` // first pod that the claim was reserved for; nil if none
 	Shares    []Share   `json:"shares"`
 
 	// Settings of the node when the claim was prepared. They apply to the claim's containers even if the node's
 	// settings have changed since.
 	UnitMiB     int64           `json:"unitMiB"`
 	Enforcement gpu.Enforcement `json:"enforcement"`
-	MPS         int             `json:"mps,omitempty"` // protocol of the daemon, 3 for a claim that version 0.2 prepared; 0 if none
+	MPS         int             `json:"mps,omitempty"` // protocol of the MPS daemon: 3 for a claim that version 0.2 prepared; 0 without a daemon
 }
 
 // Pod is a pod in the namespace of its claim.
@@ -43,10 +43,10 @@ type Pod struct {
 // Share is one result of an allocation: a part of a device.
 type Share struct {
 	Device string     `json:"device"`         // name in the pool
-	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; the allocation has only its name
+	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; the driver adds it, because the allocation lacks it
 	ID     *types.UID `json:"id,omitempty"`
-	MiB    int64      `json:"mib"`              // for an allocation in shares: their size, which the driver adds
-	Shares int64      `json:"shares,omitempty"` // of a GPU that is offered in shares
+	MiB    int64      `json:"mib"`              // memory; for an allocation in shares, the driver adds it
+	Shares int64      `json:"shares,omitempty"` // number of shares; 0 for an allocation in MiB
 	Cores  int64      `json:"cores,omitempty"`  // per cent; 0 if not limited
 }
 
@@ -147,7 +147,7 @@ func (c Claim) shareMiB(device string) int64 {
 	return 0
 }
 
-// unit returns how many shares or MiB of the allocation are one unit of the inventory.
+// unit returns the number of shares or MiB in one unit of the inventory.
 func (c Claim) unit() int64 {
 	if c.InShares() {
 		return 1
@@ -163,7 +163,7 @@ func (c Claim) format(amount int64) string {
 	return reasons.Amount(gpu.Units(amount), 1)
 }
 
-// part is a claim's part of one device, in shares or MiB.
+// part is a claim's part of one device: an amount in shares or MiB, and cores in per cent.
 type part struct{ amount, cores int64 }
 
 // parts sums up the shares of a claim by device. A claim may have several shares of one device.
@@ -176,8 +176,8 @@ func (c Claim) parts() map[string]part {
 	return out
 }
 
-// grant returns the memory and the cores of a container that uses the claim, on the GPUs of the inventory. It
-// returns an error if a GPU is missing, or if the parts of the GPUs differ.
+// grant returns the memory and the cores of a container that uses the claim, on GPUs of the inventory. It returns
+// an error if the inventory lacks one of the claim's GPUs, or if the claim's parts of its GPUs differ.
 func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err error) {
 	parts := c.parts()
 	var each part
@@ -218,8 +218,8 @@ func (c Claim) missing(inv gpu.Inventory) (names []string) {
 	return names
 }
 
-// admit returns an error if a claim cannot have its allocation: a GPU is unhealthy, or other claims leave too
-// little of it.
+// admit returns an error if claim c cannot have its allocation of the devices: a GPU is unhealthy, or the other
+// prepared claims leave too little of it.
 func admit(c Claim, devices []gpu.Device, others map[types.UID]Claim) error {
 	parts := c.parts()
 	taken := make(map[string]part)

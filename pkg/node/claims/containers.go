@@ -11,26 +11,26 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/containers"
 )
 
-// claimOf is the variable that contains a container's claim. A value from a claim's CDI device is reliable,
-// because it replaces the pod's own value.
+// claimOf is the variable that contains the UID of a container's claim. A value from a claim's CDI device is
+// reliable, because it replaces the pod's own value.
 const claimOf = "GPUMEM_CLAIM"
 
-// Containers provides the containers of prepared claims to the container runtime (package nri).
+// Containers implements nri.Containers for the containers of prepared claims.
 type Containers struct {
 	driver *Driver
 	kernel containers.Kernel
 	users  *Users
 }
 
-// Containers returns the containers of the driver's claims. Kernel limits their control groups.
+// Containers returns the Containers of the driver. The parameter kernel limits control groups.
 func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
 	return Containers{driver: d, kernel: kernel, users: users}
 }
 
 // Environment returns ok == false for a container that uses a claim: the values from the claim's CDI device have
 // already replaced the pod's own values. For any other container of a pod with a claim, it returns ok == true and
-// no variables, because such a container must have none. It checks the pod's spec, because a container can set
-// the variable of any claim.
+// no variables, because such a container must have none of gpumem's variables. Environment checks the pod's spec,
+// because a container can set claimOf to the UID of any claim.
 func (of Containers) Environment(ctx context.Context, namespace, pod, container string, environment map[string]string) (env map[string]string, ok bool, err error) {
 	if environment[claimOf] == "" {
 		return nil, of.HoldsMemory(ctx, namespace, pod), nil
@@ -39,15 +39,15 @@ func (of Containers) Environment(ctx context.Context, namespace, pod, container 
 	return nil, err == nil && !uses, err
 }
 
-// HoldsMemory reports whether a claim is prepared for a pod. The driver knows the first pod of a claim. For further
-// pods that share it, HoldsMemory searches the claim's users.
+// HoldsMemory reports whether a claim is prepared for a pod. The driver records only the first pod of a claim.
+// For other pods that share the claim, HoldsMemory searches the claim's users.
 func (of Containers) HoldsMemory(_ context.Context, namespace, pod string) bool {
 	return slices.ContainsFunc(of.driver.Claims(), func(c Claim) bool { return c.Namespace == namespace && c.Pod != nil && c.Pod.Name == pod }) ||
 		slices.ContainsFunc(of.users.listUsers(), func(u user) bool { return u.Namespace == namespace && u.Name == pod })
 }
 
-// SetLimit ensures the limit that a container was promised, before its program runs, or later if the container
-// started without the limit. It returns an error while the level does not hold.
+// SetLimit sets a container's limit before its program runs, or later if the container started without the limit.
+// At the level mps, it only checks the level. It returns an error while the claim's level does not hold.
 func (of Containers) SetLimit(ctx context.Context, namespace, pod, container, cgroupsPath string, environment map[string]string) error {
 	uid := types.UID(environment[claimOf])
 	if uid == "" {

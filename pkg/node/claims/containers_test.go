@@ -101,7 +101,8 @@ func TestContainersStartWithTheirLimits(t *testing.T) {
 	}
 }
 
-// In a pod with a claim, containers without one see no GPU. HoldsMemory reports that the pod has GPU memory.
+// In a pod with a claim, a container that does not use the claim sees no GPU. HoldsMemory reports that the pod
+// has GPU memory.
 func TestHolds(t *testing.T) {
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
 	claim := allocated("a", result(gpuB, 2, 0))

@@ -60,8 +60,8 @@ func attributes(d gpu.Device, inv gpu.Inventory, groups map[gpu.UUID]int) map[re
 	return out
 }
 
-// busID returns a bus address in Kubernetes's format. NVML's domain has eight digits, and the first four are
-// zeros.
+// busID returns a bus address in Kubernetes's format. NVML's format has a PCI domain of eight digits, and the
+// first four are zeros.
 func busID(pci string) string {
 	if short, ok := strings.CutPrefix(pci, "0000"); ok && strings.Count(short, ":") == 2 && strings.Index(short, ":") == 4 {
 		return short
@@ -69,8 +69,8 @@ func busID(pci string) string {
 	return pci
 }
 
-// linkGroups maps each GPU with NVLinks to its group: the lowest index of all GPUs that it can reach through
-// NVLinks.
+// linkGroups maps each GPU with NVLinks to its group. The number of a group is the lowest index of the GPUs that
+// NVLinks connect, directly or through other GPUs.
 func linkGroups(inv gpu.Inventory) map[gpu.UUID]int {
 	groups := make(map[gpu.UUID]int)
 	for _, l := range inv.Links {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 )
 
-// checkpointVersion is the version of the file's format.
+// checkpointVersion is the version of the checkpoint's format.
 const checkpointVersion = 1
 
 // prepared is the content of the checkpoint: all prepared claims.
@@ -35,8 +35,8 @@ type Disk interface {
 	RemoveSpec(uid types.UID) error // nil also if there was no file
 }
 
-// readClaims returns the claims of the checkpoint, and whether the checkpoint is usable. After an error, it may
-// still be usable.
+// readClaims returns the claims of the checkpoint, and whether the checkpoint is usable. After an error, the
+// checkpoint may still be usable.
 func readClaims(disk Disk, log *zap.Logger) (claims map[types.UID]Claim, found bool, err error) {
 	read, found, err := checkpoint.Load[prepared](disk, checkpointVersion, log)
 	claims = make(map[types.UID]Claim)
@@ -59,7 +59,7 @@ type Folders struct {
 	checkpoint.Store // in the driver's directory, next to the kubelet's checkpoint
 
 	CDI  string // directory in which container runtimes search for CDI files
-	Name string // prefix of gpumem's files there
+	Name string // prefix of the names of gpumem's CDI files
 }
 
 // NewFolders creates the directories of a driver: its data directory below the kubelet's, the directory of CDI

@@ -12,54 +12,54 @@
 //	container runtime  makes the container, by the claim's CDI file
 //	kubelet          NodeUnprepareResources(claims)        Driver.UnprepareResourceClaims
 //
-// To prepare a claim, the driver writes it to the checkpoint, writes its CDI file, and then answers. To
-// unprepare it, the driver removes the file, removes the claim from the checkpoint, and then answers. So the
-// checkpoint contains every claim that the kubelet may consider prepared. If a process is killed between two
-// steps, the next one completes them: it writes a missing file again (Driver.Restore), and removes the file of
-// a missing claim. Files are replaced atomically. The kubelet repeats unanswered calls. The driver drops a call
-// that the kubelet has canceled: if it prepared a claim that the kubelet has released since, the claim would stay
-// prepared forever.
+// To prepare a claim, the driver writes it to the checkpoint, writes its CDI file, and then answers. To unprepare
+// it, the driver removes the file, removes the claim from the checkpoint, and then answers. So the checkpoint
+// contains every claim that the kubelet may consider prepared. If a process is killed between two steps, the next
+// process completes them (Driver.Restore): it writes missing files again, and removes the files of claims that
+// the checkpoint lacks. Files are replaced atomically. The kubelet repeats unanswered calls. The driver drops a
+// call that the kubelet has canceled: the kubelet may have released the claim since, and would then never
+// unprepare it.
 //
-// If the container runtime calls the plugin (package nri), a container starts only while its claim's level
-// holds. At the level kernel, the container gets its limit then (Containers). A variable from its CDI device
-// contains the claim's UID, and its pod's spec proves that the container uses the claim.
+// If the container runtime calls the plugin (package nri), a container starts only while its claim's level holds,
+// that is, while the node can enforce the level. At the level kernel, Containers sets the container's limit then.
+// A variable from the claim's CDI device contains the claim's UID, and the spec of the container's pod proves
+// that the container uses the claim.
 //
 // # Versions
 //
 // Consumable capacity (the feature gate DRAConsumableCapacity) is on by default since Kubernetes 1.36. Without
 // it, an allocation contains no amount, and the driver rejects the claim. The checkpoint has a version. Recover
-// rebuilds a checkpoint that is lost, unreadable or of another version: CDI files contain the prepared claims
-// and their levels, and the API server has the allocations of the node's pods. The driver prepares nothing
-// before the checkpoint is rebuilt.
+// rebuilds a checkpoint that is lost, unreadable or of another version. It reads the prepared claims and their
+// levels from the CDI files, and the allocations of the node's pods from the API server. The driver prepares
+// nothing before the checkpoint is rebuilt.
 //
 // # Invariants
 //
 //   - On each GPU, the memory of prepared claims is at most the GPU's offer, and their cores are at most 100.
-//     kube-scheduler ensures that. The driver checks it again, and rejects violations.
+//     kube-scheduler ensures both bounds. The driver checks them again, and rejects a claim that exceeds one.
 //   - A repeated call does not change the amounts of a prepared claim.
-//   - A container's environment depends only on its claim. It equals the device plugin's for the same grant at
-//     the same level (containers.Config.Response).
-//   - A GPU has one owner: either this package serves a node, or the device plugin. To switch, the node stops
-//     accepting pods, and waits until all pods and claims of the old owner have ended.
+//   - A container's environment depends only on its claim. It equals the environment from the device plugin for
+//     the same grant at the same level (containers.Config.Response).
+//   - A GPU has one owner: either this package or the device plugin allocates all GPUs of a node. To switch the
+//     owner, the node stops accepting pods, and waits until all pods and claims of the old owner have ended.
 //
 // # Decisions
 //
 // The node's inventory contains pods' allocations by prepared claims (Allocations). Readers of inventories
 // therefore need neither a watch nor permissions for claims.
 //
-// A device is named after the GPU's UUID, because the index may change with a reboot, and allocations outlive
-// that.
+// A device is named after the GPU's UUID: allocations outlive a reboot, and a reboot may change the GPU's index.
 //
 // The checkpoint is in the kubelet's directory, next to the kubelet's checkpoint of the same claims, so that
 // both are lost together.
 //
-// Values from CDI replace the pod's values of the same variables, before the runtime calls NRI plugins. In the
-// device plugin's environment, in contrast, the pod's values come last. So a pod cannot name another GPU or a
-// larger limit, and needs no admission policy against that.
+// Values from CDI replace the pod's values of the same variables before the runtime calls NRI plugins. So a pod
+// with a claim cannot name another GPU or a larger limit, and gpumem needs no admission policy against that. With
+// the device plugin, in contrast, the pod's values take precedence.
 //
 // A claim has one request, and a container uses one claim. The variables of a second claim would replace those
-// from the first, and the container would hold a GPU that it cannot see. Several GPUs are one request with a
-// count. The driver rejects a claim with several requests.
+// from the first, and the container would hold a GPU that it cannot see. A request for several GPUs has a count.
+// The driver rejects a claim with several requests.
 //
 // Containers that share a claim share its GPU, and each can use all of the claim's memory: the limits of the
 // driver and of MPS apply per container or process. For separate limits, create one claim per container.
@@ -70,6 +70,7 @@
 // Devices are published smallest first. kube-scheduler takes the first device that fits, so large GPUs stay
 // free longer.
 //
-// The driver rejects a claim with parameters. To request a level, a claim selects devices by their attributes. A
-// claim cannot request a policy. If the driver ignored parameters, it would seem to apply them.
+// The driver rejects a claim with parameters (opaque device configuration), because it would seem to apply
+// parameters that it ignores. To request an enforcement level, a claim selects devices by the attribute
+// "enforcement". A claim cannot request a placement policy.
 package claims

@@ -43,12 +43,12 @@ type Driver struct {
 	changed chan struct{} // closed and replaced when claims change
 }
 
-// New returns a driver with the claims that Recover returned. The driver owns the map.
+// New returns a driver. The parameter prepared is the map from Recover; the driver owns it from now on.
 func New(cfg Config, offers *grants.Offers, disk Disk, prepared map[types.UID]Claim, log *zap.Logger) *Driver {
 	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: prepared, changed: make(chan struct{})}
 }
 
-// Restore makes the CDI files match the checkpoint. The GPUs must be known.
+// Restore makes the CDI files match the checkpoint. Call it after the first probe of the GPUs.
 func (d *Driver) Restore() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,10 +114,10 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	return result, nil
 }
 
-// enter records a claim, completes it, and returns the names of its CDI devices. If the claim is already
-// recorded with the same allocation, enter replaces `c` with the record. A record with another allocation is
-// overwritten. If the kubelet has canceled the call, enter returns an error and changes nothing, because a
-// later call may contradict this one.
+// enter records claim c, sets the fields that its allocation lacks, and returns the names of its CDI devices. If
+// c is already recorded with the same allocation, enter sets c to the record. It overwrites a record with another
+// allocation. If the kubelet has canceled the call, enter returns an error and changes nothing, because a later
+// call may contradict this one.
 func (d *Driver) enter(ctx context.Context, c *Claim, offer grants.Offer) (names []string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -42,7 +42,7 @@ func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
 		}
 	}
 
-	// The next process returns the same, and so does one after a failure of the GPU.
+	// The next process returns the same result, even after a failure of the GPU.
 	r = newRig(t, plugintest.TwoGPUs(), r.disk)
 	r.source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("XID 79") })
 	if diff := cmp.Diff(want, r.one(t, claim)); diff != "" {
@@ -59,8 +59,8 @@ func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
 	}
 }
 
-// TestSharesOfAGPU verifies that they count as shares, and that a container gets their memory and a part of the
-// cores.
+// TestSharesOfAGPU verifies that the driver counts the allocated shares, and that a container gets their memory
+// and their part of the cores.
 func TestSharesOfAGPU(t *testing.T) {
 	inv := plugintest.TwoGPUs()
 	inv.UnitMiB, inv.Enforcement, inv.MPS = 0, gpu.EnforcementMPS, true
@@ -279,7 +279,7 @@ func TestAClaimGivesWhatTheDevicePluginGives(t *testing.T) {
 	}
 }
 
-// A claim keeps its level from the preparation, and waits while the level does not hold.
+// A claim keeps the level of its first preparation. The driver rejects calls while that level does not hold.
 func TestAClaimKeepsItsLevel(t *testing.T) {
 	inv := plugintest.TwoGPUs()
 	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, true

@@ -46,7 +46,7 @@ func (f faulty) RemoveSpec(uid types.UID) error {
 	return f.memory.RemoveSpec(uid)
 }
 
-// TestRestoreThatFails must not serve the kubelet: a file without a claim could start a container.
+// After a failed Restore, the driver must not serve the kubelet: a file without a claim could start a container.
 func TestRestoreThatFails(t *testing.T) {
 	away := errors.New("input/output error")
 	for want, disk := range map[string]faulty{
@@ -62,8 +62,8 @@ func TestRestoreThatFails(t *testing.T) {
 	}
 }
 
-// TestRecoverThatFails covers the calls that recover a lost checkpoint. A claim whose file cannot be read is not
-// prepared.
+// TestRecoverThatFails covers failures of the calls that rebuild a lost checkpoint. A claim whose file cannot be
+// read is not prepared.
 func TestRecoverThatFails(t *testing.T) {
 	away := errors.New("input/output error")
 	claim := allocated("a", result(gpuA, 2, 0))
@@ -94,7 +94,7 @@ func TestRecoverThatFails(t *testing.T) {
 	}
 }
 
-// TestWhatIsLoggedOfAClaim covers the lines that tell an administrator when a claim got its GPU.
+// TestWhatIsLoggedOfAClaim covers the log lines that show an administrator when a claim got its GPU.
 func TestWhatIsLoggedOfAClaim(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	r := newRig(t, plugintest.TwoGPUs(), newMemory())
@@ -151,7 +151,7 @@ func TestFoldersThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestALongAttributeIsCut keeps the API server from refusing the ResourceSlice.
+// The driver cuts a long attribute, because the API server would reject the whole ResourceSlice.
 func TestALongAttributeIsCut(t *testing.T) {
 	inv := plugintest.TwoGPUs()
 	inv.Devices[0].Model, inv.Devices[1].Model = strings.Repeat("x", 65), strings.Repeat("x", 64)

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// twin is the correct account of a node, maintained outside the driver's process.
+// twin records the amounts that each prepared claim must have, independently of the driver.
 type twin struct {
 	has map[types.UID]ask
 }

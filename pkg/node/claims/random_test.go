@@ -236,8 +236,8 @@ func (tr *trial) call(do func(context.Context, *Driver) error) error {
 	}
 }
 
-// reboot ends all containers. The CDI directory is in memory, and a lost disk has no files in the kubelet's
-// directory.
+// reboot ends all containers, and removes the CDI files, because their directory is in memory. If the disk is
+// lost, the kubelet's directory is empty too.
 func (tr *trial) reboot() {
 	clear(tr.disk.specs)
 	lost := tr.rng.IntN(3) == 0

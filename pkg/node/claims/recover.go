@@ -16,9 +16,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Recover returns the prepared claims of a checkpoint, and rebuilds a lost or unusable checkpoint. To rebuild it,
-// read returns the claims of the node's pods. Recover considers a claim prepared if it has a CDI file, and reads
-// its level from the file. On an error, the caller retries.
+// Recover returns the prepared claims of a checkpoint, and rebuilds a lost or unusable checkpoint. For that, it
+// calls read, which returns the claims of the node's pods. Recover considers a claim prepared if the claim has a
+// CDI file, and reads the claim's level from the file. On an error, the caller retries.
 func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*resourceapi.ResourceClaim, error), domain, node string, unitMiB int64, log *zap.Logger) (prepared map[types.UID]Claim, err error) {
 	prepared, found, err := readClaims(disk, log)
 	if found || err != nil {
@@ -47,7 +47,7 @@ func Recover(ctx context.Context, disk Disk, read func(context.Context) ([]*reso
 	return prepared, writeClaims(disk, prepared)
 }
 
-// complete adds the details from its CDI file to an allocated claim.
+// complete sets the fields that an allocation lacks, from the claim's CDI file: level, GPUs and sizes.
 func (c *Claim) complete(disk Disk, unitMiB int64) error {
 	data, err := disk.ReadSpec(c.UID)
 	if err != nil {

@@ -58,8 +58,8 @@ func (u *Users) listUsers() (users []user) {
 	return users
 }
 
-// claim reports whether a container uses a claim, according to its pod's spec. It returns an error for a pod
-// that the watch has not delivered.
+// claim reports whether a container uses a claim, according to its pod's spec. It returns an error if the watch
+// has delivered no pod of this name that uses a prepared claim.
 func (u *Users) claim(namespace, pod, container string, uid types.UID) (uses bool, err error) {
 	all := u.listUsers()
 	i := slices.IndexFunc(all, func(one user) bool { return one.Namespace == namespace && one.Name == pod })
@@ -78,14 +78,14 @@ func (u *Users) Container(id string) (pod placement.PodRef, name string, ok bool
 	return pod, name, true
 }
 
-// HoldsMemory implements usage.Pods. A pod holds its claim from the preparation on, even before the watch delivers
-// the pod.
+// HoldsMemory implements usage.Pods. A pod holds its claim from the claim's preparation, even before the watch
+// delivers the pod.
 func (u *Users) HoldsMemory(uid string) bool {
 	return slices.ContainsFunc(u.driver.Claims(), func(c Claim) bool { return c.Pod != nil && string(c.Pod.UID) == uid }) ||
 		slices.ContainsFunc(u.listUsers(), func(p user) bool { return p.UID == uid })
 }
 
-// Grants implements usage.Grants. It lists a claim that several containers use once for each of them.
+// Grants implements usage.Grants. If several containers use a claim, Grants lists it for each of them.
 func (u *Users) Grants(context.Context) (out []usage.Grant, err error) {
 	if missing := u.Missing(); missing != "" {
 		return nil, errors.New(missing)

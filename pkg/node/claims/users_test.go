@@ -33,7 +33,7 @@ func userOf(name string, claims []v1.PodResourceClaim, containers map[string]str
 	return pod
 }
 
-// listed watches the pods of a node that reference claims.
+// listed returns a complete view of the node's pods that reference claims.
 func listed(t *testing.T, pods ...*v1.Pod) *nodepods.Pods {
 	t.Helper()
 	client := fake.NewClientset()

@@ -45,7 +45,7 @@ func (e *Events) Pod(ref placement.PodRef, row event.OnPod, note string) {
 
 // Node records an event on the node.
 func (e *Events) Node(row event.OnNode, note string) {
-	// The kubelet also sets the name as UID, and kubectl searches for it.
+	// In Events on a node, the kubelet sets the UID to the node's name, and kubectl searches for that UID.
 	e.record(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)}, row.Row(), note)
 }
 

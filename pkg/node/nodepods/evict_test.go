@@ -16,7 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// Otherwise the caller would report an eviction that did not happen.
+// Evict returns an error for a pod that is gone. Otherwise the caller would report an eviction that did not
+// happen.
 func TestAPodThatIsGoneWasNotEvicted(t *testing.T) {
 	for want, answer := range map[string]error{"": nil, "evict pod ml/p: it is gone": apierrors.NewNotFound(v1.Resource("pods"), "p")} {
 		client := fake.NewClientset()

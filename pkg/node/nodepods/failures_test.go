@@ -26,12 +26,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// failing returns a reaction that fails each call.
+// failing is a reaction that fails each call.
 func failing(clienttesting.Action) (bool, runtime.Object, error) {
 	return true, nil, errors.New("no answer")
 }
 
-// TestReadClaims omits claims that do not exist yet. Any other failure is an error.
+// ReadClaims omits claims that do not exist yet, and returns an error for any other failure.
 func TestReadClaims(t *testing.T) {
 	user := pod("a", "u1", 0)
 	user.Spec.ResourceClaims = []v1.PodResourceClaim{
@@ -62,7 +62,7 @@ func TestReadClaims(t *testing.T) {
 	}
 }
 
-// TestClientsStopped reads the label of this node only.
+// ClientsStopped reads only the label of its own node.
 func TestClientsStopped(t *testing.T) {
 	node := func(name, clients string) *v1.Node {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.GPUClients: clients}}}
@@ -132,7 +132,7 @@ func TestResourceVersions(t *testing.T) {
 	}
 }
 
-// TestAPatchThatIsNoJSON is an error, and sends nothing.
+// A patch that cannot be encoded as JSON is an error, and sends nothing.
 func TestAPatchThatIsNoJSON(t *testing.T) {
 	client := fake.NewClientset(pod("a", "u1", 3), healthOf(inventory(gpu0)))
 	none := object{"none": func() {}}
@@ -145,8 +145,8 @@ func TestAPatchThatIsNoJSON(t *testing.T) {
 	}
 }
 
-// TestANodeThatEndsBeforeItKnowsItsPods writes nothing: without the accounts, pods could count for less than they
-// have.
+// A plugin that ends before the accounts are known writes nothing. Without the accounts, the inventory could show
+// less for a pod than the kubelet has allocated to it.
 func TestANodeThatEndsBeforeItKnowsItsPods(t *testing.T) {
 	client := fake.NewClientset(healthOf(inventory(gpu0)))
 	client.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -170,7 +170,7 @@ func TestANodeThatEndsBeforeItKnowsItsPods(t *testing.T) {
 	}
 }
 
-// TestWithdrawEndsWithItsContext records why the inventory was not withdrawn.
+// If the context ends first, Missing returns the reason why the inventory was not withdrawn.
 func TestWithdrawEndsWithItsContext(t *testing.T) {
 	client := fake.NewClientset()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -189,7 +189,7 @@ func TestWithdrawEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestPausesBetweenFailedWrites doubles the pause after each failure, and begins anew after a success.
+// Run doubles the pause after each failed write, and begins with the minimum again after a success.
 func TestPausesBetweenFailedWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(healthOf(inventory(gpu0)))
@@ -253,8 +253,8 @@ func TestPausesBetweenFailedWrites(t *testing.T) {
 	})
 }
 
-// TestCallsAtOnce runs calls whose answers contain pods concurrently. The race detector checks the counter of
-// running calls.
+// TestCallsAtOnce makes concurrent calls whose answers contain pods. The race detector checks the counter of
+// pending calls.
 func TestCallsAtOnce(t *testing.T) {
 	p := NewPods(fake.NewClientset(pod("a", "u1", 3)), names(t), "n1", zap.NewNop())
 	var calls sync.WaitGroup
@@ -274,7 +274,7 @@ func TestCallsAtOnce(t *testing.T) {
 	}
 }
 
-// TestWhatSignalsAChange verifies that readers look again after a change that concerns them, and only then.
+// The view signals a change if readers need it, and no other.
 func TestWhatSignalsAChange(t *testing.T) {
 	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
 	version := 0

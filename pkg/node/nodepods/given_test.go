@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// account is an account that a test sets.
+// account contains the accounts of pods that a test sets.
 type account struct {
 	mu      sync.Mutex
 	given   []gpu.PodAllocation
@@ -47,7 +47,7 @@ func given(uid string, device gpu.Device, units gpu.Units) gpu.PodAllocation {
 	return gpu.PodAllocation{UID: uid, Shares: []gpu.Share{{Device: device.UUID, Units: units}}}
 }
 
-// A new plugin keeps its predecessor's inventory until it knows the account. An amount on a missing GPU does
+// A new plugin keeps its predecessor's inventory until the accounts are known. An amount on a missing GPU does
 // not count.
 func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	inv := inventory(gpu0, gpu1)
@@ -63,7 +63,7 @@ func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 		_ = n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return current, offers }, told.get)
 	}()
 	for range 2 {
-		offers <- struct{}{} // the node has read the offer
+		offers <- struct{}{} // Run has read the offer
 	}
 	annotated(t, client, api.WithAllocated(inventory(gpu0), []gpu.PodAllocation{given("u1", gpu0, 3)}))
 	if missing := n.Missing(); missing != errAccount.Error() {

@@ -45,8 +45,8 @@ type Publisher struct {
 	name   string
 	log    *zap.Logger
 
-	api  string   // API that serves the node's GPUs, as a value of the label; empty for amounts of memory
-	apis []string // enabled APIs, as values of the label
+	api  string   // API that serves the node's GPUs: a value of the label DOMAIN/api; empty for amounts of memory
+	apis []string // enabled APIs, as values of that label
 
 	stop      func()        // closes stopping
 	stopping  chan struct{} // closed to make Run withdraw the inventory
@@ -61,7 +61,7 @@ type Publisher struct {
 // Settings contains the settings on a node's object.
 type Settings struct {
 	Cordoned []gpu.UUID // GPUs that accept no new pods
-	API      string     // requested API, as a value of the label; empty for amounts of memory
+	API      string     // requested API: a value of the label DOMAIN/api; empty for amounts of memory
 }
 
 // NewPublisher returns a Publisher that does nothing until Run is called.
@@ -122,7 +122,7 @@ func (n *Publisher) Run(ctx context.Context, source func() (gpu.Inventory, <-cha
 
 	delay := minRetry
 	accounts, accountsKnown, accountsChanged := account()
-	var pause <-chan time.Time // no read of the account until it fires
+	var pause <-chan time.Time // no read of the accounts until it fires
 	for {
 		inv, offerChanged := source()
 		inv = api.WithAllocated(inv, accounts)
@@ -177,12 +177,12 @@ func notifyChanges(informer cache.SharedIndexInformer) (<-chan struct{}, error) 
 	return nodeChanged, err
 }
 
-// errAccount reports that the accounts of pods are not known yet. An inventory without them could count pods
-// for less than the kubelet has allocated to them.
+// errAccount reports that the accounts of pods are not known yet. Without them, the inventory could show less for
+// a pod than the kubelet has allocated to it.
 var errAccount = errors.New("the kubelet has not listed yet what it has given to the pods of the node")
 
-// publish writes the annotation and the condition if they differ. Until the accounts are known, it writes
-// nothing and returns errAccount.
+// publish writes the annotation and the condition if they differ from the inventory, and removes the startup
+// taint. Until the accounts are known, it writes nothing and returns errAccount.
 func (n *Publisher) publish(ctx context.Context, store cache.Store, inv gpu.Inventory, accountsKnown bool) error {
 	obj, ok, err := store.GetByKey(n.name)
 	if err != nil || !ok {
@@ -202,7 +202,7 @@ func (n *Publisher) publish(ctx context.Context, store cache.Store, inv gpu.Inve
 	return errors.Join(n.writeInventory(ctx, node.Annotations[n.names.Inventory()], inv), n.writeCondition(ctx, node, healthy), n.removeStartupTaint(ctx, node))
 }
 
-// writeInventory writes the annotation, unless its value is already `was`.
+// writeInventory writes the annotation, unless its value `current` already describes the inventory.
 func (n *Publisher) writeInventory(ctx context.Context, current string, inv gpu.Inventory) error {
 	value, err := api.EncodeInventory(inv)
 	if err != nil {
@@ -292,8 +292,8 @@ func conditionOf(node *v1.Node) *v1.NodeCondition {
 	return nil
 }
 
-// writeCondition writes the condition of the GPUs' health if it differs. A node that never had a GPU gets no
-// condition.
+// writeCondition writes the condition of the GPUs' health if it differs from the inventory. A node that never had
+// a GPU gets no condition.
 func (n *Publisher) writeCondition(ctx context.Context, node *v1.Node, inv gpu.Inventory) error {
 	desired, current := condition(inv), conditionOf(node)
 	if current == nil && len(inv.Devices) == 0 || current != nil && current.Status == desired.Status && current.Reason == desired.Reason && current.Message == desired.Message {

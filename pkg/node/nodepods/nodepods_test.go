@@ -327,7 +327,8 @@ func TestAnUnreadablePodIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// The watch has delivered some pods, and a list others. Watch events during the list are newer.
+// The watch has delivered some pods, and the list contains others. Watch events that arrive during the list call
+// are newer than the list.
 func TestRefresh(t *testing.T) {
 	at := func(name, version string) *v1.Pod {
 		o := pod(name, "uid-"+name, 3)
@@ -366,7 +367,7 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// The watch never reports the deletion of a pod that was created and deleted while it was broken.
+// If the watch is broken from the creation of a pod to its deletion, it never reports the deletion.
 func TestAPodThatOnlyAListHasShownIsListedAgain(t *testing.T) {
 	made := pod("a", "u1", 3)
 	made.ResourceVersion = "8"
@@ -424,7 +425,7 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 	}
 	pods, _, _ := p.Pods()
 	want := to(gpu1)
-	want.Enforcement, want.UnitMiB = gpu.EnforcementAdvisory, inv.UnitMiB // the node's
+	want.Enforcement, want.UnitMiB = gpu.EnforcementAdvisory, inv.UnitMiB // from the node
 	if diff := cmp.Diff(want, pods[0].Assignment); diff != "" {
 		t.Errorf("known at once (-want +got):\n%s", diff)
 	}

@@ -49,7 +49,7 @@ type Pods struct {
 	changed chan struct{} // closed and replaced when pods change
 
 	pendingReads int             // pending calls whose answers contain pods
-	removed      map[string]bool // UIDs that the watch has removed during these calls
+	removed      map[string]bool // UIDs of pods that were removed during these calls
 }
 
 // entry is the last known state of a pod.
@@ -81,8 +81,8 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 }
 
 // SelectShares selects pods that request shares of GPUs if inShares is true, and otherwise pods that request
-// amounts of memory. It ignores the other pods, because the kubelet allocates nothing of a resource that the
-// node does not offer. Call it before Run.
+// amounts of memory. Pods omits all other pods, because the kubelet allocates nothing of a resource that the node
+// does not offer. Call SelectShares before Run.
 func (p *Pods) SelectShares(inShares bool) { p.inShares = inShares }
 
 // SelectClaims selects only pods that reference ResourceClaims. Call it before Run.
@@ -170,7 +170,7 @@ func (p *Pods) trim(obj any) (any, error) {
 	return out, nil
 }
 
-// copySecondNames copies the variables that secondNames reads from the full containers to the trimmed ones.
+// copySecondNames copies the alternative names (see secondNames) from the original containers to the trimmed ones.
 func copySecondNames(trimmed, original []v1.Container) {
 	for i := range trimmed {
 		for _, c := range original {
@@ -183,8 +183,8 @@ func copySecondNames(trimmed, original []v1.Container) {
 	}
 }
 
-// secondNames returns, by container, the pod's environment variables that are the second name of a variable of
-// gpumem (containers.IsSecondName).
+// secondNames returns the pod's environment variables, by container, that are an alternative name of one of
+// gpumem's variables (containers.IsSecondName).
 func secondNames(pod *v1.Pod) map[string]map[string]string {
 	var out map[string]map[string]string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -239,8 +239,8 @@ func (p *Pods) watched(obj any) {
 	}
 }
 
-// HasUnwatched reports whether the view contains a pod that only Refresh has listed. If the watch was broken at
-// the pod's creation and is still broken at its deletion, the watch never reports the deletion.
+// HasUnwatched reports whether the view contains a pod that the watch has not delivered. If the watch was broken
+// at the pod's creation and is still broken at its deletion, the watch never reports the deletion.
 func (p *Pods) HasUnwatched() bool {
 	_, ok := p.findEntry(func(e entry) bool { return e.unwatched })
 	return ok
@@ -304,8 +304,8 @@ func starting(pod *v1.Pod) bool {
 	})
 }
 
-// containerNames returns the names of containers by ID, for containers that run or ran last. The status lists
-// IDs with the runtime's name: "containerd://ID".
+// containerNames maps container IDs to names, for the current or last run of each container. The status lists IDs
+// with the runtime's name: "containerd://ID".
 func containerNames(pod *v1.Pod) map[string]string {
 	out := make(map[string]string)
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
@@ -316,9 +316,9 @@ func containerNames(pod *v1.Pod) map[string]string {
 	return out
 }
 
-// staticUID returns the kubelet's UID of the static pod that a pod mirrors, which is a hash of its manifest
-// (k8s.io/kubernetes/pkg/kubelet/config, applyDefaults). Any user can write the annotation, but the API
-// server's UIDs have a different form, so the annotation cannot claim another pod's UID.
+// staticUID returns the kubelet's UID of the static pod that a mirror pod represents, or an empty string. This
+// UID is a hash of the manifest (k8s.io/kubernetes/pkg/kubelet/config, applyDefaults). Any user can write the
+// annotation, but the API server's UIDs have a different form, so the annotation cannot claim another pod's UID.
 func staticUID(pod *v1.Pod) string {
 	hash := pod.Annotations[v1.MirrorPodAnnotationKey]
 	if len(hash) != 32 || strings.Contains(hash, "-") {
@@ -371,8 +371,8 @@ func (p *Pods) remove(obj any) {
 	}
 }
 
-// beginRead marks the start of a call whose answer contains pods, and returns the function that marks its end. Until
-// then, forget records the UIDs of removed pods, because the answer may still contain them.
+// beginRead marks the start of a call whose answer contains pods, and returns the function that marks the call's
+// end. Meanwhile, forget records the UIDs of removed pods, because the answer may still contain them.
 func (p *Pods) beginRead() (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -386,7 +386,8 @@ func (p *Pods) beginRead() (end func()) {
 	}
 }
 
-// Refresh lists the pods from the API server. A broken watch takes up to half a minute to reconnect.
+// Refresh lists the pods from the API server. Otherwise, changes could stay unknown while a broken watch
+// reconnects, which takes up to half a minute.
 func (p *Pods) Refresh(ctx context.Context) error {
 	defer p.beginRead()()
 	list, err := listPods(ctx, p.client, p.node)
@@ -490,9 +491,9 @@ func (p *Pods) patch(ctx context.Context, ref placement.PodRef, metadata object)
 	return p.client.CoreV1().Pods(ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, data, metav1.PatchOptions{})
 }
 
-// Evict requests the eviction of the pod with this UID, never of a new pod of the same name. It returns an
-// error if the pod is gone (package evict). It returns usage.ErrStatic for a static pod, because the eviction
-// would only delete the mirror pod, and the kubelet would recreate that.
+// Evict requests the eviction of the pod with this UID, never of a new pod of the same name. It returns an error
+// if the pod is gone (package evict). It returns usage.ErrStatic for a static pod: the eviction would only delete
+// the mirror pod, which the kubelet would recreate.
 func (p *Pods) Evict(ctx context.Context, ref placement.PodRef) error {
 	if e, _ := p.findEntry(func(e entry) bool { return e.pod.Pod.UID == ref.UID }); e.static != "" {
 		return fmt.Errorf("pod %s: %w", ref, usage.ErrStatic)

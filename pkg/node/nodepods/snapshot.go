@@ -19,10 +19,10 @@ import (
 type Snapshot struct {
 	UID     types.UID // of the node's object
 	Labels  map[string]string
-	Holders []string // pods with amounts of memory that have not ended, as namespace/name
-	Sharers []string // pods with shares that have not ended, as namespace/name
-	// Admitted reports whether the kubelet has admitted a holder or a sharer. On a node that serves claims, it
-	// admits none.
+	Holders []string // pods that request amounts of memory and have not ended, as namespace/name
+	Sharers []string // pods that request shares and have not ended, as namespace/name
+	// Admitted reports whether the kubelet has admitted a holder or a sharer. The kubelet of a node that serves
+	// claims admits none.
 	Admitted bool
 	Claimers []string // pods that have not ended and have claims to the node's memory, from the inventory annotation
 
@@ -64,14 +64,14 @@ func ReadSnapshot(ctx context.Context, client kubernetes.Interface, names api.Na
 }
 
 // ClientsStopped reads from the API server whether NVIDIA's GPU Operator currently keeps driver clients off the
-// node. It does so from before it unloads the driver until it has loaded the next one.
+// node. The Operator does so from before it unloads a driver until it has loaded the next one.
 func (n *Publisher) ClientsStopped(ctx context.Context) (bool, error) {
 	object, err := readNode(ctx, n.client, n.name)
 	return object != nil && api.GPUClientsStopped(object), err
 }
 
-// readNode reads a node from the API server. It returns nil if the node does not exist. It lists, because the
-// plugin has no right to get a node.
+// readNode reads a node from the API server. It returns nil if the node does not exist. It uses a list call,
+// because the plugin has no right to get a node.
 func readNode(ctx context.Context, client kubernetes.Interface, node string) (*v1.Node, error) {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: nodeSelector(node)})
 	if err != nil {

@@ -25,7 +25,7 @@ func healthOf(inv gpu.Inventory) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{Conditions: []v1.NodeCondition{condition(inv)}}}
 }
 
-// keeping runs a Node that offers an inventory, until Withdraw or the end of the test.
+// keeping runs a Publisher for an inventory, until Withdraw or the end of the test.
 func keeping(t *testing.T, client *fake.Clientset, inv gpu.Inventory) (n *Publisher, done <-chan error) {
 	t.Helper()
 	n = NewPublisher(client, names(t), "n1", zap.NewNop())
