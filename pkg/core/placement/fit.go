@@ -20,7 +20,7 @@ type Amount struct {
 	Cores int
 }
 
-// covers reports whether the amount contains at least the given units and cores.
+// Covers reports whether the amount contains at least the given units and cores.
 func (a Amount) Covers(units gpu.Units, cores int) bool { return a.Units >= units && a.Cores >= cores }
 
 // FreeOn returns the amount of a device that is free for new pods. A pod whose devices are unknown can be on any
