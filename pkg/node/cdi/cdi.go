@@ -31,7 +31,7 @@ func Kind(domain string) string { return domain + "/" + class }
 // retry is the interval at which Run checks the file, and writes it again after a failure or a foreign change.
 const retry = 10 * time.Second
 
-// timeout bounds Run's wait for NVML, and so the delay of the source's news.
+// timeout bounds Run's wait for NVML, and thus the delay of changes from the source.
 const timeout = 5 * time.Second
 
 // Writer maintains the node's CDI file.
@@ -43,7 +43,7 @@ type Writer struct {
 	NodeRoot   string // the driver's root, as the node sees it
 
 	Open   func() (lib nvml.Interface, path string)
-	Load   func() string // identifies one load of the driver, because a reload renumbers the device nodes
+	Load   func() string // identifies one load of the driver, because a reload can renumber the device nodes
 	Source inventory.Upstream
 	Log    *zap.Logger
 
@@ -86,8 +86,8 @@ type description struct {
 	former []string // see Writer.former; nil if Run needs none
 }
 
-// describe writes the file, and logs each new outcome. NVML may hang: a late answer counts if it is about the same
-// GPUs.
+// describe writes the file, and logs each new outcome. If NVML hangs, a later call uses the late answer, provided
+// that it describes the same GPUs.
 func (w *Writer) describe(ctx context.Context, described []string, version string) {
 	needsFormer := !w.intact()
 	d, err := nodenvml.Call(ctx, w.calls, "describe", func() (d description) {
@@ -126,8 +126,8 @@ func (w *Writer) describe(ctx context.Context, described []string, version strin
 	}
 }
 
-// former returns the GPUs in a file that an earlier process wrote for this driver, without GPUs whose device
-// node now has another number. It returns no MIG instances, because NVML does not report the numbers of their
+// former returns the GPUs in a file that an earlier process wrote for this driver, without GPUs whose device node
+// now has another number. It returns no MIG instances, because NVML does not report the numbers of their device
 // nodes.
 func (w *Writer) former(version string) (described []string) {
 	data, err := os.ReadFile(w.path())
@@ -166,8 +166,8 @@ func (w *Writer) intact() bool {
 	return err == nil && w.file != nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime())
 }
 
-// markUndescribed marks the GPUs as unhealthy that the file does not describe for this load of their driver.
-// The container runtime would not find them, or would use others.
+// markUndescribed marks each GPU as unhealthy unless the file describes it for this load of the driver. The
+// container runtime would not find the GPU, or would use another one.
 func (w *Writer) markUndescribed(inv gpu.Inventory, load string) gpu.Inventory {
 	described := w.intact() && len(w.written) > 0 && w.written[0] == load
 	for i := range inv.Devices {

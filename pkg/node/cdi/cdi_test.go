@@ -148,7 +148,7 @@ func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 		}
 		want()
 		select {
-		case <-w.Looked(): // otherwise the node would publish for a moment that it has no GPU
+		case <-w.Looked(): // otherwise the node would briefly publish an inventory without GPUs
 			t.Error("it has looked before its source")
 		default:
 		}
@@ -340,7 +340,7 @@ func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
 	}
 }
 
-// TestAnOutcomeIsLoggedOnce logs a failure again only after another outcome.
+// TestAnOutcomeIsLoggedOnce verifies that a failure is logged again only after another outcome.
 func TestAnOutcomeIsLoggedOnce(t *testing.T) {
 	const version = "580.65.06"
 	root, dir, file := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "file")

@@ -3,19 +3,20 @@
 //
 // # Invariants
 //
-//   - The file is complete at any time. It contains the GPUs at the last change of their list or the last load
-//     of the driver. If it cannot be rewritten, it stays in use for GPUs whose device nodes still have the same
-//     numbers.
-//   - News of the GPUs waits for NVML at most 5 seconds. If NVML hangs, the GPUs in the file stay offered, and
-//     other ones become unhealthy.
-//   - Its paths are paths on the node, wherever this process sees the driver.
+//   - The file is complete at any time. It contains the GPUs at the last change of their list or the last load of
+//     the driver. If the file cannot be rewritten, it stays in use for GPUs whose device nodes still have the
+//     same numbers.
+//   - A change of the GPUs is delayed by at most 5 seconds while the writer waits for NVML. If NVML hangs, the
+//     GPUs in the file stay offered, and other GPUs become unhealthy.
+//   - The file contains paths on the node, even if this process sees the driver under other paths.
 //
 // # Decisions
 //
 // NVIDIA's library (package nvcdi of the container toolkit) determines the parts of the driver that a container
-// needs. The runtime runs its hooks on the node with the toolkit's program. A hook that toolkits before 1.17.8
-// lack would keep containers from starting, so newer hooks are omitted.
+// needs. The runtime runs the file's hooks on the node with the toolkit's program. A toolkit before 1.17.8 lacks
+// a hook (disable-device-node-modification), and would keep containers from starting. The file may also contain
+// hooks of later toolkits, which toolkits before 1.18 reject.
 //
-// The kind belongs to gpumem's domain. Under nvidia.com/gpu, a second file with the same names would conflict,
-// and runtimes reject both.
+// The CDI kind belongs to gpumem's domain. Under nvidia.com/gpu, a second file with the same names would
+// conflict, and runtimes reject both files.
 package cdi

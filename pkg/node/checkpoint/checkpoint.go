@@ -93,7 +93,7 @@ func decode[T any](data []byte, version int) (none T, err error) {
 	return state, nil
 }
 
-// asideSuffix is the suffix of a checkpoint that was set aside. The next one replaces it.
+// asideSuffix is the suffix of a checkpoint that was set aside. A later one replaces it.
 const asideSuffix = ".unusable"
 
 // File is the path of a Store in one file.

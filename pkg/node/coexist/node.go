@@ -32,8 +32,8 @@ type Users interface {
 	Users(ctx context.Context) (map[string]map[string]string, error)
 }
 
-// Retired returns, by GPU, the pods or claims, as namespace/name, that are clients of an MPS protocol that
-// gpumem no longer runs. Held maps the kubelet's device IDs of gpumem's resource to pods.
+// Retired returns, by GPU, the clients of an MPS protocol that gpumem no longer runs: pods or claims, as
+// namespace/name. The parameter held maps the kubelet's device IDs of gpumem's resource to pods.
 type Retired func(inv gpu.Inventory, held map[string]string) map[gpu.UUID][]string
 
 const (
@@ -69,7 +69,8 @@ type Filter struct {
 	inventory.Stage // marks GPUs of other owners
 }
 
-// NewFilter returns a filter that marks nothing until Run is called. Memory is the resource that gpumem offers.
+// NewFilter returns a filter that marks nothing until Run is called. The parameter memory is the resource that
+// gpumem offers.
 func NewFilter(selector Selector, memory string, interval time.Duration, source inventory.Upstream, users Users, events event.Events, log *zap.Logger) *Filter {
 	return &Filter{
 		choice: choice{Selector: selector}, memory: memory, interval: interval, source: source, users: users, events: events, log: log,
@@ -88,7 +89,7 @@ func (n *Filter) SetIndexRecord(record checkpoint.Store) {
 // SetRetired makes the filter mark GPUs while they have clients of a retired MPS protocol. Call it before Run.
 func (n *Filter) SetRetired(retired Retired) { n.findRetired = retired }
 
-// markForeign drops GPUs that the selector excludes, and marks GPUs in other use as unhealthy.
+// markForeign drops GPUs that the selector excludes, and marks GPUs with other users as unhealthy.
 func (n *Filter) markForeign(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	total := len(inv.Devices)
 	selected := n.choice.apply(inv.Devices, n.log)
@@ -144,7 +145,7 @@ func (n *Filter) Run(ctx context.Context) error {
 	return n.Watch(ctx, n.interval, n.refresh)
 }
 
-// refresh returns the inventory with the other uses in the kubelet's last answer.
+// refresh reads the kubelet's list, or uses the last one after an error, and marks the GPUs of other owners.
 func (n *Filter) refresh(ctx context.Context, inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	if err := n.listUsers(ctx, inv); err != nil {
 		n.log.Debug("users of GPUs are unknown: the kubelet's last answer holds", zap.Error(err))

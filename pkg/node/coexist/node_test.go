@@ -203,8 +203,8 @@ func TestGPUsAreNotOfferedBeforeTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// TestASilentKubeletIsLogged expects a warning when GPUs become unhealthy without an answer, and the reason at
-// each look.
+// TestASilentKubeletIsLogged expects one warning when GPUs become unhealthy without an answer, and a debug line
+// with the reason at each refresh.
 func TestASilentKubeletIsLogged(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err      error
@@ -282,8 +282,7 @@ func TestLinksOfGPUsThatAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestInstancesOfOthersAreTheirs: a MIG instance follows its GPU, and NVIDIA's plugin may use a separate name
-// for it.
+// A MIG instance is selected with its GPU or by its own UUID. NVIDIA's plugin may use a separate resource for it.
 func TestInstancesOfOthersAreTheirs(t *testing.T) {
 	instance := gpu.Device{UUID: "MIG-x", Index: 2, Parent: "GPU-4cc1"}
 	for list, want := range map[string]bool{"": true, "!GPU-4cc*": false, "GPU-4cc*": true, "MIG-x": true, "GPU-5*": false, "!MIG-x": false, "*": true} {
@@ -392,8 +391,8 @@ func runOnce(t *testing.T, list string, record checkpoint.Store, now gpu.Invento
 	return offered
 }
 
-// TestAnIndexSelectsTheSameGPUInLaterProcesses: after a boot with one GPU less or more, the others have new
-// indexes, and another owner's GPU may have the index. A changed flag selects anew.
+// TestAnIndexSelectsTheSameGPUInLaterProcesses: after a boot with fewer or more GPUs, GPUs have new indexes, and
+// another owner's GPU may have a selected index. A change of --devices applies to the current indexes.
 func TestAnIndexSelectsTheSameGPUInLaterProcesses(t *testing.T) {
 	type process struct {
 		list string
@@ -446,9 +445,9 @@ func (d *disk) Write(data []byte) error {
 	return d.Store.Write(data)
 }
 
-// TestARecordThatFails verifies that no GPU is selected while the record may select others than the current
-// indexes. A record that cannot be decoded, or not be read for a long time, is set aside. One that cannot be
-// written is written later.
+// While the record is unreadable, no GPU is selected, because the record may select others than the current
+// indexes do. A record that cannot be decoded, or not be read for a long time, is set aside. A failed write is
+// repeated.
 func TestARecordThatFails(t *testing.T) {
 	file := checkpoint.File(filepath.Join(t.TempDir(), "devices.json"))
 	if got := runOnce(t, "0", file, numbered(0, 1)); !slices.Equal(got, []int{0}) {

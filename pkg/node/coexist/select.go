@@ -62,7 +62,7 @@ func (s Selector) Selected(record checkpoint.Store, devices []gpu.Device) map[gp
 	return selected
 }
 
-// selectGPUs returns the selected GPUs, and the index of each GPU for the selector. A GPU in the record `first`
+// selectGPUs returns the selected GPUs, and the index of each GPU for the selector. A GPU in recordedIndexes
 // keeps its recorded index. A new GPU gets its current index, unless a present GPU is recorded with that index:
 // then the new GPU gets -1. If an absent GPU is recorded with that index, the new GPU replaces the absent one.
 func (s Selector) selectGPUs(devices []gpu.Device, recordedIndexes map[gpu.UUID]int) (selected map[gpu.UUID]bool, indexes map[gpu.UUID]int) {
@@ -99,7 +99,8 @@ type recorded struct {
 	Indexes map[gpu.UUID]int `json:"indexes"` // -1 if another GPU had the index first
 }
 
-// indexesFor returns the indexes that were recorded for a selector, or nil if the record belongs to another one.
+// indexesFor returns the indexes that were recorded for a selector, or nil if the record belongs to another
+// selector.
 func (r recorded) indexesFor(s Selector) map[gpu.UUID]int {
 	if r.Devices != s.text {
 		return nil

@@ -8,8 +8,8 @@
 //
 // # Decisions
 //
-// The parts of the device plugin form a chain (nvml, coexist, enforcement, and then the plugin and the writer
-// of the node's annotation). Each is a Source for the next. There are no callbacks and no polls: a reader gets
-// the latest state and waits on the channel, so a slow reader skips states and delays no other. A queue of
+// The parts of the device plugin form a chain (nvml, cdi, coexist, enforcement, and then the plugin and the
+// writer of the node's annotation). Each is a Source for the next. There are no callbacks and no polls: a reader
+// gets the latest state and waits on the channel, so a slow reader skips states and delays no other. A queue of
 // changes would require every reader to consume all of it, including readers that start late.
 package inventory

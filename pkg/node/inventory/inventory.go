@@ -41,7 +41,7 @@ func (v *Value[T]) Get() (value T, changed <-chan struct{}) {
 // Looked returns a channel that is closed by the first Set.
 func (v *Value[T]) Looked() <-chan struct{} { return v.looked }
 
-// Set stores a value. If it differs from the last one, Set wakes the waiting readers.
+// Set stores a value. If the value differs from the previous one, Set wakes the waiting readers.
 func (v *Value[T]) Set(value T) {
 	v.mu.Lock()
 	if !reflect.DeepEqual(value, v.value) {
@@ -107,7 +107,7 @@ func (s Stage) Wait(ctx context.Context) {
 	}
 }
 
-// Update publishes the changed inventory of the source, unless the context is done. The returned channel is
+// Update publishes the source's inventory after the change, unless the context is done. The returned channel is
 // closed when the source's inventory changes.
 func (s Stage) Update(ctx context.Context, change Change) <-chan struct{} {
 	inv, reason, changed := s.source.Inventory()

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// maxMessage bounds an answer in bytes. It contains every device ID of the node's pods, including other
+// maxMessage bounds an answer in bytes. An answer contains every device ID of the node's pods, including other
 // resources.
 const maxMessage = 64 << 20
 
@@ -47,8 +47,8 @@ func New(socket string, resources ...string) (*Client, error) {
 // Close closes the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// List returns the slots of the client's resources by container, and the set of all pods that the kubelet
-// lists, as namespace/name.
+// List returns the slots (device IDs) of the client's resources by container, and the set of all pods that the
+// kubelet lists, as namespace/name.
 func (c *Client) List(ctx context.Context) ([]allocation.Allocated, map[string]bool, error) {
 	answer, err := c.list(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func read(answer *podresources.ListPodResourcesResponse, resources []string) (al
 	return allocated, known
 }
 
-// slotsOf collects a container's slots. The kubelet uses a separate entry for each.
+// slotsOf collects a container's slots. The kubelet uses a separate entry for each slot.
 func slotsOf(container *podresources.ContainerResources, resources []string) []gpu.SlotID {
 	var out []gpu.SlotID
 	for _, d := range container.GetDevices() {
@@ -87,8 +87,8 @@ func slotsOf(container *podresources.ContainerResources, resources []string) []g
 	return out
 }
 
-// Users returns the pod of each device ID that the kubelet has allocated, as namespace/name, by resource and
-// ID.
+// Users maps the device IDs of each resource to the pods to which the kubelet has allocated them, as
+// namespace/name.
 func (c *Client) Users(ctx context.Context) (map[string]map[string]string, error) {
 	answer, err := c.list(ctx)
 	if err != nil {

@@ -9,19 +9,19 @@
 //	process ──/proc/PID/cgroup──▶ pod UID, container ID
 //	container ID ──pod status──▶ namespace, pod, container ──PodResources──▶ grant
 //
-// A container exceeds its grant after it has used more, by more than the tolerance, at ConfirmingSamples consecutive
-// probes. It is within its grant again after as many probes. Usage that varies around the limit is therefore
-// reported once. Watch records a Warning event on a pod that exceeds its grant, and evicts it with
+// A container exceeds its grant after it has used more than grant and tolerance at ConfirmingSamples consecutive
+// probes. It is within its grant again after as many probes without excess. Usage that varies around the limit is
+// therefore reported once. Watch records a Warning event on a pod that exceeds its grant, and evicts it with
 // --on-overuse=evict.
 //
-// Kubernetes kills a container that outlives its grace period, and a killed MPS client can harm the others. On
-// nodes where MPS serves containers, Watch records a Warning on each pod with the condition DisruptionTarget,
-// which preemption, the eviction API and taints set.
+// Kubernetes kills a container that outlives its grace period, and the death of an MPS client can harm other
+// clients. On nodes where MPS serves containers, Watch records a Warning on each pod with GPU memory and the
+// condition DisruptionTarget, which preemption, the eviction API and taints set.
 //
 // # Invariants
 //
-//   - Every process belongs to exactly one of: a container with a grant, a pod with a grant whose container is
-//     still unknown, an MPS server of gpumem, foreign use.
+//   - Every process with readable control groups belongs to exactly one of: a container with a grant, a pod with
+//     a grant whose container is still unknown, an MPS server of gpumem, foreign use.
 //   - The node does not offer foreign memory to pods. Processes are foreign if they belong to no pod, to a pod
 //     without GPU memory, or to a container without a grant, because no grant covers their memory.
 //   - Pods are evicted through the eviction API, which respects disruption budgets. If a budget rejects the
@@ -42,12 +42,12 @@
 // A container's time on a GPU is unknown while the time of any of its processes is unknown. A sum of the other
 // processes would be too small, and look like a measurement.
 //
-// NVML may count the memory of MPS clients as their server's (NVIDIA, "Multi-Process Service", Limitations).
-// The supervisor reports the server's process ID. The process name would prove nothing, because any program can
-// use it. The server's memory is not foreign, because grants of pods cover it. ServerMemory reports memory
-// beyond the server's base usage.
+// NVML may count the memory of MPS clients as their server's (NVIDIA, "Multi-Process Service", Limitations). The
+// supervisor reports the server's process ID. The process name would prove nothing, because any program can use
+// it. The server's memory is not foreign, because grants of pods cover it. ServerMemory reports the memory of
+// servers that use more than a server needs for itself.
 //
-// The plugin needs the host's process IDs, because NVML returns those. If a process is not visible, it has
-// ended, or the plugin is outside the host's PID namespace. If none is visible, no use counts as foreign, and
-// the watch logs the reason.
+// The plugin needs the host's process IDs, because NVML returns those. If a process is not visible, it has ended,
+// or the plugin is outside the host's PID namespace. If no process is visible, no use counts as foreign, and the
+// watch logs the reason.
 package usage

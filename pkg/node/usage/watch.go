@@ -30,7 +30,7 @@ type Owners interface {
 	Owner(pid int) (Owner, error)
 }
 
-// Pods looks up the node's pods that hold GPU memory, and writes them.
+// Pods looks up the node's pods that hold GPU memory, updates their annotations, and evicts them.
 type Pods interface {
 	// Container returns the pod and the name of a container by its ID.
 	Container(id string) (pod placement.PodRef, name string, ok bool)
@@ -66,8 +66,8 @@ type Config struct {
 	ToleranceMiB int64 // usage above a grant that is no excess
 	Evict        bool  // evict pods that exceed their grants
 
-	// Servers returns the process IDs of MPS servers that serve containers with a grant. Their memory is not
-	// foreign. If Servers also returns an error, some are missing.
+	// Servers returns the process IDs of MPS servers that serve containers with a grant. The memory of these
+	// servers is not foreign. If Servers also returns an error, some servers are missing.
 	Servers func(ctx context.Context) (map[int]bool, error)
 }
 
@@ -110,7 +110,7 @@ type Watch struct {
 
 	// Only Run uses the following fields.
 	tracker    tracker
-	evicted    map[string]bool // UIDs of pods that are evicted, or cannot be
+	evicted    map[string]bool // UIDs of pods that are evicted, or static
 	peaks      map[key]uint64
 	serverPIDs map[int]bool // MPS servers, last known
 	records    map[placement.PodRef]recorded
@@ -134,8 +134,8 @@ func New(cfg Config, gpus GPUs, owners Owners, pods Pods, grants Grants, events 
 
 const (
 	mib = 1 << 20
-	// serverOwnMiB is more than an MPS server uses of a GPU for itself. If a server has more, NVML counts
-	// clients' memory as the server's: a single client's CUDA context exceeds it.
+	// serverOwnMiB exceeds the memory that an MPS server itself uses on a GPU. If a server has more, NVML counts
+	// clients' memory as the server's: the CUDA context of a single client exceeds serverOwnMiB.
 	serverOwnMiB = 100
 	// callTimeout bounds a call to the kubelet or the API server.
 	callTimeout = 5 * time.Second
@@ -175,7 +175,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// compareUsage compares the usage by one list of processes with the grants.
+// compareUsage compares the usage of the listed processes with the grants.
 func (w *Watch) compareUsage(ctx context.Context, processes map[gpu.UUID][]inventory.Process) {
 	asking, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -209,8 +209,8 @@ func (w *Watch) compareUsage(ctx context.Context, processes map[gpu.UUID][]inven
 	w.record(ctx, samples)
 }
 
-// refreshServers updates the list of MPS servers. While a supervisor does not answer, it removes none: the
-// memory of their clients would count as foreign.
+// refreshServers updates the list of MPS servers. It removes no server while a supervisor does not answer,
+// because the server's memory would count as foreign.
 func (w *Watch) refreshServers(ctx context.Context) {
 	servers, err := w.cfg.Servers(ctx)
 	if err != nil {
@@ -301,8 +301,8 @@ func withoutServers(processes map[gpu.UUID][]inventory.Process, servers map[int]
 	return remaining, merged
 }
 
-// measure sums up the usage of containers with a grant, and foreign usage. It returns the reason in unavailable if no
-// process is visible.
+// measure sums up the usage of containers with a grant, and foreign usage. If no process is visible, unavailable
+// is the reason.
 func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Grant) (samples []Sample, foreign map[gpu.UUID]uint64, unavailable string) {
 	used := make(map[key]Sample)
 	foreign = make(map[gpu.UUID]uint64)
@@ -325,7 +325,7 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 			s.Granted, granted = grantOf(grants, s)
 			switch {
 			case !ok && owner.Pod != "" && w.pods.HoldsMemory(owner.Pod):
-				continue // it has just started, and the pod's status lacks it
+				continue // the container has just started, and the pod's status lacks it
 			case !ok || !granted:
 				foreign[device] += p.Bytes
 				continue
@@ -425,8 +425,8 @@ type state struct {
 	contradicting int // consecutive samples that contradict exceeding
 }
 
-// observe returns the containers that have newly exceeded their grants, those that are within them again, and
-// all that currently exceed them.
+// observe returns the samples of containers that newly exceed their grants, that are within their grants again,
+// and that currently exceed their grants.
 func (t *tracker) observe(samples []Sample) (exceeded, recovered, exceeding []Sample) {
 	seen := make(map[key]bool)
 	for _, s := range samples {

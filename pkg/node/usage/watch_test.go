@@ -162,8 +162,8 @@ func TestWhoUsesWhat(t *testing.T) {
 	}
 }
 
-// NVML may count the memory of MPS clients as their server's. This does not reduce the offer, because grants
-// cover it.
+// NVML may count the memory of MPS clients as their server's. The server's memory does not reduce the offer,
+// because grants cover it.
 func TestAnMPSServerIsNotForeign(t *testing.T) {
 	for name, tc := range map[string]struct {
 		server          int
@@ -388,7 +388,7 @@ func TestThePeakIsKept(t *testing.T) {
 	}
 }
 
-// TestSamplesAreReadDuringALook, by the metrics handler. The race detector reports a missing lock.
+// The metrics handler reads samples during a comparison. The race detector reports a missing lock.
 func TestSamplesAreReadDuringALook(t *testing.T) {
 	for name, read := range map[string]func(*Watch) int{
 		"samples": func(w *Watch) int { return len(w.Samples()) },
@@ -422,7 +422,7 @@ type hidden struct{}
 
 func (hidden) Owner(int) (Owner, error) { return Owner{}, errors.New("permission denied") }
 
-// TestAProcessThatCannotBeAttributed counts neither as foreign nor as unseen.
+// A process that cannot be attributed counts neither as foreign nor as invisible.
 func TestAProcessThatCannotBeAttributed(t *testing.T) {
 	w, _ := newWorld()
 	core, logs := observer.New(zap.DebugLevel)
