@@ -12,7 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
-// byClaims returns a function that creates the allocator of claims. Uid belongs to the node's object.
+// byClaims returns a function that creates the allocator of claims. The parameter uid is the UID of the node's
+// object.
 func byClaims(disk claims.Disk, prepared map[types.UID]claims.Claim, uid types.UID) func(*node) allocator {
 	return func(n *node) allocator {
 		n.pods.SelectClaims()

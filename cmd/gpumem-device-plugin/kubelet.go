@@ -56,7 +56,8 @@ func byResource(n *node) allocator {
 
 // offered registers the resources once the node has had a GPU. For a registered resource without devices, the
 // kubelet fails pods that request 0 of it, as a LimitRange can make them do
-// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate). It ignores unregistered resources.
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate). The kubelet ignores unregistered
+// resources.
 func offered(p deviceplugin.Plugin, r *deviceplugin.Runner) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {

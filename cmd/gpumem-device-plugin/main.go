@@ -61,7 +61,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return start(ctx, log, cfg)
 }
 
-// start creates the parts and runs them until the context is done, and then until the process may end.
+// start creates the parts and runs them. After the context is done, they run until the process may end
+// (node.shutdown).
 func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	client, err := cfg.kube.Client("gpumem-device-plugin", version)
 	if err != nil {

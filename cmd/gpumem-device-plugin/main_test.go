@@ -102,7 +102,7 @@ func TestWithNothingAround(t *testing.T) {
 			switch line.Msg {
 			case "serving":
 				address <- line.Probes
-			case "enforcement judged": // after they were probed
+			case "enforcement judged": // after the GPUs were probed
 				probed <- struct{}{}
 			}
 		}
@@ -157,8 +157,8 @@ func TestWithNothingAround(t *testing.T) {
 	}
 }
 
-// A process with a failed part ends at once, and so does one that the kubelet has never listed. Neither
-// withdraws the inventory, which would need a node here.
+// A process with a failed part ends at once, and so does a process whose devices the kubelet has never read.
+// Neither process withdraws the inventory, which would need a node here.
 func TestWhatIsNotToldToEndDoesNotWithdraw(t *testing.T) {
 	o := defaultOptions()
 	if err := o.parse([]string{"--node-name=n1"}, io.Discard); err != nil {

@@ -185,8 +185,8 @@ func (o *mpsOptions) cuda() string {
 	return nvml.FindInDriver(name, o.driverRoot)
 }
 
-// daemonsOf returns one daemon config for each MIG instance, and one for the other GPUs if there are any. Look
-// returns the current GPUs and instances, and the number of GPUs that do not answer.
+// daemonsOf returns one daemon config for each MIG instance, and one for the other GPUs if there are any. The
+// function list returns the current GPUs and instances, and the number of GPUs that do not answer.
 func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, list func() (gpus, instances []inventory.Part, lost int, err error)) (daemons []mps.Config) {
 	whole.GPUs = func() ([]inventory.Part, bool, error) {
 		gpus, _, lost, err := list()

@@ -60,7 +60,7 @@ type node struct {
 
 	prober *nvml.Prober
 	cdi    *cdi.Writer     // nil if other software describes the GPUs to the runtime
-	ours   *coexist.Filter // the prober's GPUs, less the GPUs of other software
+	ours   *coexist.Filter // omits or marks the GPUs of other software
 	level  *enforcement.LevelFilter
 	pods   *nodepods.Pods
 	object *nodepods.Publisher
@@ -80,7 +80,7 @@ type allocator struct {
 	containers nri.Containers
 	holders    usage.Pods
 	grants     usage.Grants
-	listed     []<-chan struct{} // closed once schedulers may read the inventory
+	listed     []<-chan struct{} // schedulers may read the inventory once all are closed
 	alive      func()
 	checks     []serve.Check
 	runs       []func(context.Context) error
@@ -139,7 +139,7 @@ func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet k
 	return n
 }
 
-// driverHost is the location of the kernel's facts about the driver.
+// driverHost contains the file systems in which the kernel describes the driver.
 var driverHost = nvml.Host{Sys: "/sys", Proc: "/proc"}
 
 // resetsFile returns the path of the file that lists the GPUs that need a reset. It is in the directory of the
@@ -177,8 +177,8 @@ func (n *node) unlimitedContainer() error {
 	return n.nri.UnlimitedContainer()
 }
 
-// start returns the functions to run; each runs until its context is done. The level publishes the GPUs only
-// after they have been probed. Schedulers must not read the inventory before the kubelet has read the devices,
+// start returns the functions to run; each runs until its context is done. The level filter publishes the GPUs
+// only after the first probe. Schedulers must not read the inventory before the kubelet has read the devices,
 // because the kubelet would reject their pods.
 func (n *node) start(probes net.Listener) []func(context.Context) error {
 	looked := n.level.Looked()
@@ -200,7 +200,7 @@ func (n *node) start(probes net.Listener) []func(context.Context) error {
 	return append(runs, n.runs...)
 }
 
-// runAfter returns a function that calls run after all channels are closed.
+// runAfter returns a function that waits until all channels are closed, and then calls the function run.
 func runAfter(run func(context.Context) error, closed ...<-chan struct{}) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, c := range closed {

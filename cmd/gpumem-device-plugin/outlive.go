@@ -11,11 +11,12 @@ import (
 )
 
 const (
-	// maxShutdown bounds the time from the signal to the end of the plugin's parts, including the wait for others.
-	// It is 30 seconds less than the grace period in the chart, and less than the 5 minutes that NVIDIA's
+	// maxShutdown bounds the time from the signal to the end of the plugin's parts, including outlive. It is 30
+	// seconds less than the grace period in the chart, and less than the 5 minutes that NVIDIA's
 	// k8s-driver-manager waits for DaemonSets.
 	maxShutdown = 4 * time.Minute
-	// outliveInterval is the interval at which outlive checks whether others still need the plugin.
+	// outliveInterval is the interval at which outlive checks whether pods, claims or the MPS daemon need the
+	// plugin.
 	outliveInterval = time.Second
 	// stoppedTimeout bounds one read of the node's label.
 	stoppedTimeout = 3 * time.Second
@@ -26,15 +27,15 @@ func daemonRuns(dir string) func(context.Context) bool {
 	return func(ctx context.Context) bool { return mps.Running(ctx, dir) }
 }
 
-// outlive keeps the plugin running until it is the last part of gpumem on a node whose driver is about to be
-// unloaded. The kubelet needs it, because it removes a pod with a claim only after the plugin has unprepared
-// the claim. Restarting containers need it too: without the MPS daemon, they would have no limit if no plugin
-// stopped them.
+// outlive returns when the plugin may end. If the driver of the node is about to be unloaded, the plugin must be
+// the last part of gpumem to end. The kubelet removes a pod with a claim only after the plugin has unprepared the
+// claim. And without the MPS daemon, only the plugin keeps restarting containers from running without a limit.
 //
-// On other nodes outlive returns at once, and the next plugin takes over. If a read of the label fails, the
-// last answer stays valid, except that outlive returns at once if the plugin has no right to read it any
-// longer: gpumem is being uninstalled. May is the value before the first answer: whether the driver may be unloaded.
-// Holders returns the number of pods or prepared claims that hold GPU memory. The context has a deadline.
+// On other nodes, outlive returns at once, and the next plugin takes over. The function stopped reads from the
+// node's label whether the driver may be unloaded. If a read fails, the last answer stays valid; mayOutlive is
+// the answer before the first read. If the plugin has no right to read the label any longer, gpumem is being
+// uninstalled, and outlive returns at once. The function holders returns the number of pods or prepared claims
+// that hold GPU memory. The context has a deadline.
 func outlive(ctx context.Context, log *zap.Logger, mayOutlive bool, stopped func(context.Context) (bool, error), holders func() (int, <-chan struct{}), daemonRuns func(context.Context) bool) {
 	ticker := time.NewTicker(outliveInterval)
 	defer ticker.Stop()

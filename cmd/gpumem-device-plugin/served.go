@@ -21,12 +21,12 @@ import (
 
 // served is the API and the unit in which a node allocates its GPU memory.
 type served struct {
-	api     string // value of the node's label; empty: the extended resource, in memory
+	api     string // value of the node's label; empty for the extended resource in units of memory
 	unitMiB int64  // 0 for shares
 }
 
-// drained is how long a node must be without allocations before it serves another API or unit. A scheduler that
-// has not read the new label yet can still send a pod.
+// drained is the time that a node must spend without allocations before it serves another API or unit. During
+// this time, a scheduler that has not read the new label yet can still send a pod.
 const drained = 10 * time.Second
 
 // wants returns the API and the unit that a node with this label requests.
@@ -107,9 +107,9 @@ func (c config) describe(s served) string {
 	return resource
 }
 
-// serving returns the config for a node that serves s. A share includes a share of the cores. A node that
-// serves claims offers no MIG instances: a claim for several GPUs could get several instances, but a program
-// can use only one.
+// serving returns the config for a node that serves s. A share of a GPU includes the same share of its cores. A
+// node that serves claims offers no MIG instances: a claim for several GPUs could get several instances, but a
+// program can use only one.
 func (c config) serving(s served) config {
 	c.unitMiB = s.unitMiB
 	if c.inShares() {
@@ -137,9 +137,9 @@ func (c config) apis() (on []string) {
 	return on
 }
 
-// replaced waits until the node must serve another API or unit, and nothing has been allocated for a while. It
-// returns false if the context ends first. Each function also returns a channel that is closed when its result
-// changes.
+// replaced waits until the node must serve another API or unit, and nothing has been allocated for the time
+// `drained`. It returns false if the context ends first. The functions isOther and allocated also return a
+// channel that is closed when their result changes.
 func replaced(ctx context.Context, isOther func() (bool, <-chan struct{}), allocated func() (int, <-chan struct{})) bool {
 	for {
 		asked, relabelled := isOther()

@@ -281,7 +281,7 @@ func (u *upgrade) endDaemon() {
 	})
 }
 
-// endPlugin signals the device plugin to end. It leaves with the product's code.
+// endPlugin signals the device plugin to end. The plugin's end uses the product's code (outlive).
 func (u *upgrade) endPlugin() {
 	holders := func() (n int, _ <-chan struct{}) {
 		u.do(func() {
@@ -394,8 +394,8 @@ func (u *upgrade) replace() (unloaded bool) {
 	return unloaded
 }
 
-// TestOutlive verifies that a failed read of the label changes nothing, and that the deadline starts at the
-// signal.
+// TestOutlive verifies that a failed read of the label changes nothing unless the plugin lacks the right to read
+// it, and that the deadline starts at the signal.
 func TestOutlive(t *testing.T) {
 	away := errors.New("the API server is away")
 	forbidden := fmt.Errorf("read node: %w", apierrors.NewForbidden(v1.Resource("nodes"), "", nil))

@@ -52,7 +52,7 @@ type memory struct {
 
 func newMemory() *memory { return &memory{specs: make(map[types.UID][]byte), left: -1} }
 
-// step calls do, unless the process is killed.
+// step calls the function do, unless the process is killed.
 func (m *memory) step(do func()) error {
 	if m.dead {
 		return errKilled
@@ -68,7 +68,7 @@ func (m *memory) step(do func()) error {
 	return nil
 }
 
-// again starts a process after the kill.
+// again makes the disk usable for the next process after a kill.
 func (m *memory) again() { m.left, m.dead = -1, false }
 
 func (m *memory) Read() ([]byte, error) {

@@ -117,7 +117,7 @@ func watching(t *testing.T, client *fake.Clientset) *Pods {
 	return p
 }
 
-// until waits until the pods satisfy want.
+// until waits until the function want accepts the pods.
 func until(t *testing.T, p *Pods, want func([]allocation.Pod, bool) bool) []allocation.Pod {
 	t.Helper()
 	deadline := time.After(patience)
