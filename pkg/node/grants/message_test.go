@@ -74,7 +74,7 @@ func TestListSizeIsThatOfTheMessage(t *testing.T) {
 	}
 }
 
-// These numbers are the reason why the unit belongs to the node's data and is not 1 MiB.
+// Because of these numbers, each node has a configurable unit, and the unit is not 1 MiB.
 func TestWhichUnitsTheKubeletCanReceive(t *testing.T) {
 	tests := map[string]struct {
 		gpus     int

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// An offer is computed when the GPUs change, and not for each reader.
+// Offers computes an offer when the GPUs change, and not for each reader.
 func TestAnOfferIsMadeWhenTheGPUsChange(t *testing.T) {
 	source := plugintest.NewSource(plugintest.TwoGPUs())
 	o := NewOffers(source, false)
@@ -30,7 +30,8 @@ func TestAnOfferIsMadeWhenTheGPUsChange(t *testing.T) {
 	}
 }
 
-// An offer without a whole unit needs somebody to correct the cause. A node without GPUs does not.
+// On a node whose GPUs have no whole unit, somebody must correct the cause (Refused). On a node without GPUs,
+// nobody must.
 func TestOffersOfNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		inv     gpu.Inventory
@@ -47,14 +48,15 @@ func TestOffersOfNothing(t *testing.T) {
 	}
 }
 
-// fresh is a source whose GPUs change all the time.
+// fresh is a source whose GPUs change with every call.
 type fresh struct{}
 
 func (fresh) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	return plugintest.TwoGPUs(), "", make(chan struct{})
 }
 
-// TestReadersOfAnOffer read it concurrently. The race detector checks the lock: the source has none.
+// TestReadersOfAnOffer reads an offer concurrently. The race detector checks the lock of Offers, because the
+// source has none.
 func TestReadersOfAnOffer(t *testing.T) {
 	o := NewOffers(fresh{}, true)
 	var readers sync.WaitGroup
@@ -68,9 +70,9 @@ func TestReadersOfAnOffer(t *testing.T) {
 	readers.Wait()
 }
 
-// Eight GPUs of 141 GB with a unit of 1 MiB would make a device list that the kubelet drops silently. It is
-// rejected, and the reason contains a unit that fits. With that unit, and with the usual one, the message is
-// within the kubelet's limit.
+// Eight GPUs of 141 GB with a unit of 1 MiB would make a device list that the kubelet drops silently. The offer
+// is then empty, and its reason names a unit that fits. With that unit, and with the default unit, the message
+// is within the kubelet's limit.
 func TestEightLargeGPUsInSmallUnits(t *testing.T) {
 	const mib = 144384 // 141 GiB
 	offerIn := func(unit int64) Offer {

@@ -61,7 +61,7 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	}
 }
 
-// The plan of a corrected pod is its correction. A pod that is swapped after it gets a valid place.
+// The plan of a corrected pod is its correction. A later swap is corrected with this plan.
 func TestASecondSwapIsCorrectedToo(t *testing.T) {
 	a := pod("a", 1, uuidA, app(4))
 	n := newNode(t, nil, nil, a, pod("b", 2, uuidB, app(4)))
@@ -91,7 +91,7 @@ func TestASecondSwapIsCorrectedToo(t *testing.T) {
 	}
 }
 
-// A waiting pod's new plan is known only from the other pod's annotation.
+// Reconciler computes a waiting pod's new plan from the other pod's old annotation.
 func TestASwapIsNotCorrectedByHalf(t *testing.T) {
 	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
 	n := newNode(t, nil, nil, a, b)
@@ -116,8 +116,8 @@ func TestASwapIsNotCorrectedByHalf(t *testing.T) {
 	}
 }
 
-// If a pod without allocations cannot be written, the corrections of pods that could have its plan wait. Other
-// corrections do not.
+// If the write of a pod without allocations fails, Reconciler delays the corrections of interchangeable pods,
+// and no other corrections.
 func TestAPodThatCannotBeWrittenStopsNoOthers(t *testing.T) {
 	const gone gpu.UUID = "GPU-dddddddd-0000-0000-0000-000000000000"
 	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
@@ -169,7 +169,8 @@ func TestAPodThatCannotBeWrittenStopsNoOthers(t *testing.T) {
 	}
 }
 
-// Unlisted allocations are recorded: those pods request memory only in plain init containers.
+// Pods that request memory only in plain init containers have allocations that the kubelet does not list. The
+// table records them.
 func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
 	warm := func(units gpu.Units) placement.Container { return container("warm", placement.Init, units) }
 	only := func(device gpu.UUID, p allocation.Pod) allocation.Pod {
@@ -179,7 +180,7 @@ func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
 	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
 	for name, tc := range map[string]struct {
 		pods    []allocation.Pod // admitted in this order
-		unheard string           // pod whose admission is unknown for a while
+		unheard string           // pod whose admission the API server reports late
 		between func(n *node)
 		then    func(n *node)
 		want    []string
@@ -271,7 +272,7 @@ func TestAnAssignmentThatIsTakenAwayIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// A user changed them, or the driver did. A missing GPU has no index.
+// A user changed the annotation gpu-index, or the driver renumbered the GPUs. A missing GPU has no index.
 func TestIndexesAreWrittenAgain(t *testing.T) {
 	wrong, missing, waiting, gone := pod("wrong", 1, uuidA, app(1)), pod("missing", 2, uuidB, app(2)), pod("waiting", 3, uuidA, app(3)), pod("gone", 4, "GPU-gone", app(4))
 	wrong.Index, missing.Index, waiting.Index = "1", "", "1"
@@ -290,7 +291,7 @@ func TestIndexesAreWrittenAgain(t *testing.T) {
 
 func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
 	bound := pod("a", 1, uuidA, app(3))
-	bound.Assignment.Enforcement = gpu.EnforcementMPS // at the bind; the daemon has ended since
+	bound.Assignment.Enforcement = gpu.EnforcementMPS // at the Binding; the daemon has ended since
 	n := newNode(t, nil, nil, bound)
 	if _, err := n.Admit(t, bound); err != nil {
 		t.Fatal(err)
@@ -315,7 +316,7 @@ func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
 }
 
 // TestTheLevelThatAPodHasOutlivesThePlugin ends the plugin between the allocation and the write of the pod. The
-// pod's annotation still has the node's level from the bind.
+// pod's annotation still has the node's level at the Binding.
 func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 	for name, tc := range map[string]struct {
 		node gpu.Enforcement // at the time of the allocation
@@ -373,8 +374,8 @@ func bothGPUs(name string) allocation.Pod {
 	return p
 }
 
-// If a pod's annotation has another GPU and another level than its allocation, both are corrected without an
-// intermediate wrong GPU.
+// A pod's annotation has another GPU and another level than the pod's allocation. No write on the way to the
+// correct annotation contains the wrong GPU.
 func TestALevelMovesNoPodBack(t *testing.T) {
 	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
 	n := newNode(t, nil, nil, a, b)
@@ -396,7 +397,8 @@ func TestALevelMovesNoPodBack(t *testing.T) {
 	}
 }
 
-// The index of a pod was changed, and its node's level has changed since the bind: one write corrects both.
+// A user has changed a pod's annotation gpu-index, and the node's level has changed since the Binding. One
+// write corrects both annotations.
 func TestAllThatIsWrongOfAPodIsWrittenAtOnce(t *testing.T) {
 	bound := pod("a", 1, uuidA, app(3))
 	bound.Assignment.Enforcement, bound.Index = gpu.EnforcementMPS, "1"
@@ -417,8 +419,8 @@ func TestAllThatIsWrongOfAPodIsWrittenAtOnce(t *testing.T) {
 	}
 }
 
-// The owner of a pod writes that it has a share of each GPU instead of all of one. The account shows the
-// kubelet's allocation until the pod is gone, and the annotation is corrected.
+// The owner of a pod on one whole GPU writes an assignment to a share of each GPU. The account shows the
+// kubelet's allocation until the pod is gone, and Reconciler corrects the annotation.
 func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	p := pod("evil", 1, uuidA, app(8))
 	n := newNode(t, nil, nil, p)
@@ -500,7 +502,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	}
 }
 
-// A missing GPU does not reduce the pod's allocation: its slots exist when it is back.
+// A missing GPU does not reduce the pod's allocation: the slots are valid again when the GPU is back.
 func TestAGPUThatIsGoneIsNotWrittenOff(t *testing.T) {
 	p := pod("two", 1, uuidA, app(8))
 	p.Request.Count = 2

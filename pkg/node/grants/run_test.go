@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// listing counts the kubelet's calls, by the time since the start of the test.
+// listing records the times of the calls to the kubelet, since the start of the test.
 type listing struct {
 	*plugintest.Kubelet
 
@@ -38,7 +38,7 @@ func (l *listing) List(ctx context.Context) ([]allocation.Allocated, map[string]
 	return l.Kubelet.List(ctx)
 }
 
-// since returns the times of the calls after a moment, relative to it.
+// since returns the times of the calls after time t, relative to t.
 func (l *listing) since(t time.Duration) (out []time.Duration) {
 	synctest.Wait()
 	l.mu.Lock()
@@ -57,8 +57,8 @@ func (l *listing) set(fail error) {
 	l.fail = fail
 }
 
-// TestWhenAssignmentsAreReconciled covers the pauses of the loop: growing ones after failures, which it logs once,
-// a short one after a change, and otherwise a minute.
+// TestWhenAssignmentsAreReconciled covers the pauses of the loop: growing pauses after failures, a short pause
+// after a change, and otherwise a minute. The loop logs repeated failures once.
 func TestWhenAssignmentsAreReconciled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const second, debounce = time.Second, 100 * time.Millisecond

@@ -37,8 +37,8 @@ func TestPodsAreReadBeforeTheKubelet(t *testing.T) {
 	}
 }
 
-// A grant that was attributed to an init container belonged to another pod. It is free after that pod has
-// ended.
+// A grant is attributed to an init container, but the kubelet lists its slots at another pod. The slots are
+// free after the other pod has ended.
 func TestWhatAnotherHadIsNotKept(t *testing.T) {
 	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
 	n := newNode(t, nil, []string{"ns/warm", "ns/other"}, warm)
@@ -62,8 +62,8 @@ func TestWhatAnotherHadIsNotKept(t *testing.T) {
 	}
 }
 
-// The kubelet admits a pod that is already gone, and its request seems to be for a waiting pod. It lists those
-// slots at the gone pod before the waiting one is admitted, and never again.
+// The kubelet calls for a pod that is already deleted, and the plugin attributes the grant to a waiting pod.
+// The kubelet lists the slots at the deleted pod only before it admits the waiting pod.
 func TestWhatAnotherHadWhileThePodWaitedIsNotItsOwn(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/warm"}, pod("warm", 1, uuidA, container("warm", placement.Init, 3)))
 	seems, own := []string{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}, []string{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}
@@ -84,7 +84,7 @@ func TestWhatAnotherHadWhileThePodWaitedIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// An answer from before an allocation lists its slots at a pod that has ended since.
+// The kubelet's answer is older than a grant. It lists the grant's slots at a pod that has ended since.
 func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
 	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
 	n := newNode(t, nil, []string{"ns/warm"}, warm)
@@ -105,8 +105,8 @@ func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
 	}
 }
 
-// The kubelet calls for a pod that is already gone and that this node has never seen. The call seems to be for
-// a waiting pod. When the kubelet calls for that pod, it allocates the same slots.
+// The kubelet calls for a deleted pod that the watch has never delivered, and the plugin attributes the grant
+// to a waiting pod. When the kubelet calls for the waiting pod, it allocates the same slots.
 func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
 	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
 	n := newNode(t, nil, []string{"ns/warm"}, warm)
@@ -126,8 +126,8 @@ func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
 	}
 }
 
-// A container keeps its grant although an unseen pod's grant also seems to belong to it: the kubelet, which
-// does not answer, has allocated both.
+// A container keeps its grant although the plugin attributes an unseen pod's grant to it too. The kubelet has
+// made both allocations and does not answer.
 func TestWhatAContainerWasGivenIsNotForgottenForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, nil, []string{"ns/p"}, pod("p", 1, uuidA, container("warm", placement.Init, 3)))
@@ -226,7 +226,7 @@ func TestRetiredClients(t *testing.T) {
 	}
 }
 
-// A pod can arrive and get a grant after the reconciler listed the pods.
+// A pod can arrive and get a grant after the Reconciler has read the pods.
 func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 	const slot = gpu.SlotID("a-0")
 	n := newNode(t, nil, nil)
@@ -263,7 +263,7 @@ func TestAGrantOutlivesAnOlderListOfPods(t *testing.T) {
 	}
 }
 
-// The owner of a pod can understate its grant again after the node has corrected the annotation.
+// The owner of a pod can write less than the allocation again after the node has corrected the annotation.
 func TestTheAccountHasAPodUntilItsEnd(t *testing.T) {
 	evil := pod("evil", 1, uuidA, app(4))
 	n := newNode(t, nil, nil, evil)

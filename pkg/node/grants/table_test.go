@@ -63,7 +63,7 @@ func levelOf(t *Table, h allocation.Allocated) gpu.Enforcement {
 	return g.Level
 }
 
-// A pod of the plugin is force-deleted: its successor starts while it still serves the kubelet.
+// A pod of the plugin is force-deleted. The next pod starts while the old one still serves the kubelet.
 func TestANewProcessHasAllGrantsOfTheOneBefore(t *testing.T) {
 	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
 	old := loaded(store, "")
@@ -170,8 +170,8 @@ func TestAFullDiskKeepsNoGrantFromTheKubelet(t *testing.T) {
 	}
 }
 
-// A process that does not answer in time loses its socket to another one. It continues, and serves again when
-// that one ends.
+// A process that does not answer in time loses its socket to another process. It serves again when the other
+// process ends.
 func TestAProcessThatGaveWayWritesNothing(t *testing.T) {
 	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
 	slow := loaded(store, "")
@@ -226,7 +226,7 @@ func TestAWriteThatFailedIsTriedAgain(t *testing.T) {
 	}
 }
 
-// NRI and the search for clients of a retired MPS protocol begin before the plugin serves the kubelet.
+// Package nri and State.RetiredClients use the table before the plugin serves the kubelet.
 func TestATableHasTheCheckpointBeforeItIsLoaded(t *testing.T) {
 	dir := t.TempDir()
 	former := filepath.Join(dir, "levels.json")
@@ -287,7 +287,7 @@ func TestLevelsOfVersion02(t *testing.T) {
 	}
 }
 
-// A rollback to version 0.2 allocated the slot of an ended pod to another pod. Then the upgrade was repeated.
+// After a rollback, version 0.2 allocated the slot of an ended pod to another pod. Then an upgrade followed.
 func TestAGrantFromBeforeARollbackIsNotThatOfALaterPod(t *testing.T) {
 	dir := t.TempDir()
 	former, store := filepath.Join(dir, "levels.json"), checkpoint.File(filepath.Join(dir, "grants.json"))
@@ -408,8 +408,8 @@ func TestAListedContainerHasAGrant(t *testing.T) {
 	}
 }
 
-// After a restart of the plugin alone, the kubelet still has the grants of the previous process. A call for one
-// of two equal pods can be attributed to the other.
+// After a restart of the plugin alone, the kubelet still has the grants of the previous process. The plugin can
+// attribute the call for one of two equal pods to the other pod.
 func TestAGrantThatTheKubeletListsStays(t *testing.T) {
 	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
 	loaded(store, "").Put(grant("p", "main", gpu.EnforcementKernel, "aaaaaaaa-0"))
@@ -472,8 +472,8 @@ func TestAnInitContainerIsOne(t *testing.T) {
 	}
 }
 
-// TestTwoGrantsExchangeTheirContainers covers an init container that has the grant of another call than the table
-// had assumed. The next process knows the exchange.
+// TestTwoGrantsExchangeTheirContainers covers an init container whose grant the table had attributed to another
+// container. The next process reads the exchange from the checkpoint.
 func TestTwoGrantsExchangeTheirContainers(t *testing.T) {
 	store := checkpoint.File(filepath.Join(t.TempDir(), "grants.json"))
 	table := loaded(store, "")
@@ -517,7 +517,8 @@ type list = plugintest.Pods
 
 func (unwatched) HasUnwatched() bool { return true }
 
-// TestPodsAreListedWhileTheWatchIsBehind verifies that a pass lists the pods only then, and reports a failure.
+// TestPodsAreListedWhileTheWatchIsBehind verifies that a pass lists the pods only while the watch is behind,
+// and reports a failure.
 func TestPodsAreListedWhileTheWatchIsBehind(t *testing.T) {
 	pods := plugintest.NewPods()
 	pass := func(pods Pods) error {
@@ -535,7 +536,8 @@ func TestPodsAreListedWhileTheWatchIsBehind(t *testing.T) {
 	}
 }
 
-// TestThePublishedAccountOutlivesAnIncompleteList keeps a pod's entry while the kubelet lists nothing of the pod.
+// TestThePublishedAccountOutlivesAnIncompleteList expects a pod's entry to stay while the kubelet lists no
+// allocation of the pod.
 func TestThePublishedAccountOutlivesAnIncompleteList(t *testing.T) {
 	entry := gpu.PodAllocation{UID: "u1", Shares: []gpu.Share{{Device: plugintest.GPUA, Units: 3}}}
 	published := plugintest.TwoGPUs()

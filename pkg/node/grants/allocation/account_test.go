@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// given returns the allocation of a pod: index, units and cores on each GPU.
+// given returns the allocation of a pod. Each share is a GPU's index, units and cores.
 func given(name string, shares ...[3]int) gpu.PodAllocation {
 	g := gpu.PodAllocation{UID: name}
 	for _, s := range shares {
@@ -92,8 +92,8 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// If a pod now requests another number of GPUs than the kubelet has allocated, its annotation records the
-// allocation, and overrides the request.
+// If a pod now requests another number of GPUs than the kubelet has allocated, the corrected assignment has the
+// GPUs of the allocation, and overrides the request.
 func TestTheNumberOfGPUsIsTheKubelets(t *testing.T) {
 	for name, tc := range map[string]struct {
 		has, claims []int
@@ -121,7 +121,7 @@ func TestTheNumberOfGPUsIsTheKubelets(t *testing.T) {
 	}
 }
 
-// A missing GPU does not turn a pod on two GPUs into a pod on one.
+// A missing GPU does not turn a pod on two GPUs into a pod on one GPU.
 func TestTheNumberOfGPUsIsNotKnownOfAGPUThatIsGone(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	r := ask(app("c", 8))
@@ -144,9 +144,9 @@ func TestTheNumberOfGPUsIsNotKnownOfAGPUThatIsGone(t *testing.T) {
 	}
 }
 
-// FuzzOwners writes arbitrary annotations as the owners of pods. After each pass of the plugin, no GPU counts
-// for less than its allocations to admitted pods, whatever is written later. After the last change, the
-// annotations match the allocations.
+// FuzzOwners writes arbitrary annotations as the owners of pods. After each pass of the plugin, the scheduler
+// counts at least the allocations to admitted pods on each GPU, whatever the owners write later. After the last
+// correction, the annotations match the allocations.
 func FuzzOwners(f *testing.F) {
 	for seed := range uint64(80) {
 		f.Add(seed)
@@ -181,7 +181,7 @@ func FuzzOwners(f *testing.F) {
 			}
 			for i := range w.pods {
 				if _, known := lying[w.pods[i].Pod.UID]; known && random.IntN(2) == 0 {
-					w.lie(i) // the plugin has recorded it by now
+					w.lie(i) // the plugin has recorded the pod's account by now
 				}
 			}
 			w.countsNoLess(lying, truth)
@@ -220,7 +220,7 @@ func (w *world) promisedAll() []placement.Share {
 	return out
 }
 
-// lie writes a wrong annotation to a pod: other GPUs, another number of them, or none.
+// lie writes a random annotation to a pod: other GPUs, another number of GPUs, or no GPUs.
 func (w *world) lie(i int) {
 	p := &w.pods[i]
 	p.Request.Count = 1 + w.random.IntN(len(w.inv.Devices))

@@ -74,14 +74,14 @@ func pod(name string, r placement.Request, devices ...int) Pod {
 	}
 }
 
-// cluster is a node with its kubelet, the plugin, and the API server's pods.
+// cluster is a node with a kubelet and the plugin, and the pods in the API server.
 type cluster struct {
 	t       testing.TB
 	inv     gpu.Inventory
 	slots   *gpu.Slots
 	pods    []Pod
 	place   bool
-	given   []Attributed // recorded by the plugin
+	given   []Attributed // grants that the plugin has recorded
 	kubelet *kubelet
 }
 
@@ -176,7 +176,7 @@ func (c *cluster) write(correction Correction) {
 	}
 }
 
-// written returns the holding as parsed after an assignment is written.
+// written returns the holding that package api would parse after a write of the assignment.
 func written(h placement.Holding, a placement.Assignment) placement.Holding {
 	h.Assignment = a
 	if a.Allocated {
@@ -232,8 +232,8 @@ func (c *cluster) want(name string, held []gpu.Units, written ...int) {
 	}
 }
 
-// A plain init container's first resource determines the GPU of the second one, even for a pod that no
-// scheduler placed, and if another GPU is better by now.
+// The GPU of a plain init container's first resource is also the GPU of its second resource, even if no
+// scheduler placed the pod and another GPU is better by now.
 func TestAnInitContainerGetsBothResourcesOfOneGPU(t *testing.T) {
 	inv := inventory(10, 10)
 	slots, err := gpu.NewSlots(inv)
@@ -265,8 +265,8 @@ func TestAnInitContainerGetsBothResourcesOfOneGPU(t *testing.T) {
 	}
 }
 
-// Once a later container has an allocation, the init containers before it have theirs. The kubelet's call is
-// then for another pod.
+// Once a later container has an allocation, the init containers before it have all of theirs. A call for the
+// init container's amount is then for another pod.
 func TestAnInitContainerHasHadItsCores(t *testing.T) {
 	inv := inventory(10, 10)
 	slots, err := gpu.NewSlots(inv)
@@ -326,14 +326,14 @@ func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
 	req := ask(app("a", 5), app("b", 3))
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1)}
-	c.mustAdmit("second", "first") // the kubelet lists the pod in question: no guess is wrong
+	c.mustAdmit("second", "first") // the kubelet lists the pod for which it calls, so no guess is wrong
 	c.correct()
 	c.want("first", []gpu.Units{8, 0}, 0)
 	c.want("second", []gpu.Units{0, 8}, 1)
 }
 
-// An unlisted allocation counts for the pod that got it, after the pod's admission and unless the slots turn
-// out to be another pod's.
+// An unlisted grant counts for its pod once the kubelet has admitted the pod, unless the kubelet lists the
+// slots at another pod.
 func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
 	warm := initial("warm", 2)
 	admitted := func(p Pod) Pod { p.Admitted = true; return p }
@@ -358,7 +358,7 @@ func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
 	}
 }
 
-// corrections returns the result of Reconcile by the pod's name.
+// corrections returns the corrections of Reconcile by pod name.
 func corrections(c *cluster) map[string]placement.Assignment {
 	out := make(map[string]placement.Assignment)
 	for _, correction := range Reconcile(c.state()) {
@@ -382,7 +382,8 @@ func TestAPodMadeAgainIsNotTakenForTheOneBefore(t *testing.T) {
 	}
 }
 
-// The kubelet has swapped the GPUs of two equal pods, and has reported one of them so far.
+// The kubelet has allocated other GPUs than planned to two equal pods, and has so far confirmed the admission
+// of one of them.
 func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
 	req := ask(app("a", 8))
 	c := newCluster(t, 1, inventory(8, 8, 8))
@@ -418,7 +419,7 @@ func TestWhatAnOwnerWritesMovesNobodyElse(t *testing.T) {
 	}{
 		"planned there":     {&there, []string{"forged"}},
 		"planned by nobody": {&placement.Assignment{}, []string{"forged"}},
-		"as it is written":  {nil, []string{"forged", "waits"}}, // the kubelet has confused the two
+		"as it is written":  {nil, []string{"forged", "waits"}}, // the kubelet has swapped the two
 	} {
 		s.Pods[0].Plan = tc.plan
 		var got []string
@@ -432,8 +433,7 @@ func TestWhatAnOwnerWritesMovesNobodyElse(t *testing.T) {
 	}
 }
 
-// A pod without an assignment may not be admitted yet. The kubelet's entry under its name can belong to a
-// force-deleted pod.
+// While a pod may not be admitted yet, the kubelet's entry under its name can belong to a force-deleted pod.
 func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("p", ask(app("a", 8)))}
@@ -448,7 +448,7 @@ func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
 	}
 }
 
-// A pod keeps its annotated GPU if an equal pod has a plan that it has not taken yet.
+// A pod keeps its annotated GPU although an equal pod has an unused plan.
 func TestAPodKeepsItsGPUWhereAnEqualOneHasAPlan(t *testing.T) {
 	req := ask(app("a", 4))
 	c := newCluster(t, 1, inventory(8, 8))
@@ -515,8 +515,9 @@ func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
 	}
 }
 
-// The kubelet confuses equal pods if PodResources does not answer, or lists all pods after its start. Each pod
-// still has whole grants, no GPU holds more than planned, and the annotations follow.
+// The plugin confuses equal pods if PodResources does not answer, or lists all pods after the kubelet's start.
+// Each pod still has all its slots on one GPU, no GPU has more allocations than planned, and Reconcile corrects
+// the annotations.
 func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 	req := ask(app("a", 5), app("b", 3))
 	c := newCluster(t, 1, inventory(8, 8, 8))
@@ -537,7 +538,7 @@ func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 	if diff := cmp.Diff(want, corrections(c)); diff != "" {
 		t.Errorf("corrections (-want +got):\n%s", diff)
 	}
-	for _, name := range []string{"first", "third"} { // one is written, and then the plugin ends
+	for _, name := range []string{"first", "third"} { // one annotation is written, and then the plugin ends
 		alone := *c
 		alone.pods = slices.Clone(c.pods)
 		for _, correction := range Reconcile(c.state()) {
@@ -780,8 +781,8 @@ func TestPreferErrors(t *testing.T) {
 	})
 }
 
-// The kubelet frees slots a moment after a force-deleted pod has left the API server. Until then, they cannot
-// be allocated, whatever the annotations show.
+// The kubelet frees slots a moment after a force-deleted pod has left the API server. Until then, the kubelet
+// cannot allocate them, whatever the annotations show.
 func TestAPodWhoseGPUTheKubeletHasNotFreedYetGoesToAnother(t *testing.T) {
 	c := newCluster(t, 1, inventory(4, 4))
 	c.pods = []Pod{pod("p", ask(app("a", 2)), 0), pod("q", ask(app("b", 1)), 0)}
@@ -946,7 +947,7 @@ func TestAdmitSaysForWhichContainer(t *testing.T) {
 	}
 }
 
-// Among pods that request the same amount, the call is for the likeliest.
+// Among pods that request the same amount, Admit returns the likeliest first.
 func TestAdmitSaysForWhichPod(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	two := ask(app("a", 2), app("b", 2))
@@ -1020,14 +1021,15 @@ func TestPreferIsForAPodThatTheKubeletLists(t *testing.T) {
 			t.Errorf("where %s is listed, Prefer = %v, %v, want those from %s on", name, got, err, want)
 		}
 	}
-	// Among unlisted pods, the call is for one that is not admitted, although it got the same amount before.
+	// Without a list, the call is for the pod that is not admitted, although that pod already has a grant of
+	// the same amount.
 	s.Listed, s.Attributed = nil, []Attributed{{Pod: fresh.Pod, Container: fresh.Request.Containers.All()[0], Slots: ids(0, 4, 5, 6, 7)}}
 	if got, err := Prefer(s, gpu.Memory, slices.Concat(ids(0, 0, 1, 2, 3), ids(1, 0, 1, 2, 3)), nil, 4); err != nil || got[0] != ids(0, 0)[0] {
 		t.Errorf("Prefer = %v, %v, want those of the pod that is not admitted", got, err)
 	}
 }
 
-// The preferred slots include the kubelet's required ones, wherever these are among the free ones.
+// The preferred slots include the kubelet's required ones, whatever their positions in the list of free slots.
 func TestPreferKeepsWhatInitContainersLeft(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("p", ask(initial("warm", 2), app("a", 4)), 0)}
@@ -1041,7 +1043,7 @@ func TestPreferKeepsWhatInitContainersLeft(t *testing.T) {
 	}
 }
 
-// Exactly enough free slots are enough.
+// Prefer may use the last free slots of a GPU.
 func TestPreferTakesTheLast(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	last := slices.Concat(ids(0, 1, 3, 5, 7), ids(1, 0, 1, 2))
@@ -1079,8 +1081,8 @@ func TestActualOfAPodThatWaits(t *testing.T) {
 	}
 }
 
-// A pod without an assignment gets a GPU on which the kubelet has enough free slots, even with an init
-// container, unless that has an unlisted allocation.
+// A pod without an assignment gets a GPU on which the kubelet has enough free slots. This applies to a pod with
+// an init container and to a pod with cores, but not to a pod with both (unseen).
 func TestPreferPlacesWhereTheKubeletHasEnough(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.place = true
@@ -1121,7 +1123,7 @@ func TestPreferKnowsWhoseInitContainerWasServed(t *testing.T) {
 	}
 }
 
-// Both resources of an unlisted container become one entry. Cores alone become none.
+// An unlisted container with memory and cores becomes one entry. A container with only cores becomes no entry.
 func TestWhatIsNotListedIsOneEntryOfAContainer(t *testing.T) {
 	p := pod("p", ask(initial("warm", 2), initial("next", 2), initial("cores", 0)))
 	p.Admitted = true

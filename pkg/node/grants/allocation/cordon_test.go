@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// A cordoned GPU accepts no pod that no scheduler placed. A pod that was placed there before gets its slots.
+// A pod that no scheduler placed gets no cordoned GPU. A pod that a scheduler placed there gets its slots.
 func TestCordonedGPUGetsNoUnplacedPod(t *testing.T) {
 	inv := inventory(4, 8)
 	slots, err := gpu.NewSlots(inv)

@@ -41,8 +41,8 @@ func fuzzedState(t *testing.T, held string, broken bool) State {
 	return s
 }
 
-// FuzzResolve verifies that IDs are granted if each belongs to a healthy GPU, none is repeated, and all GPUs
-// have the same number. The grant then matches the IDs.
+// FuzzResolve verifies that Resolve accepts IDs if each ID belongs to a healthy GPU, no ID is repeated, and all
+// GPUs have the same number of IDs. The grant then matches the IDs.
 func FuzzResolve(f *testing.F) {
 	f.Add("00000000-0,00000000-1", false, false)
 	f.Add("00000000-0,00000001-0", false, false)
@@ -81,8 +81,8 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
-// FuzzPrefer verifies the preferred IDs for any offer of the kubelet: the requested number, all of them
-// offered, all required ones included, none repeated, and on one GPU for pods with one.
+// FuzzPrefer verifies the preferred IDs for any available IDs: they have the requested number, are available,
+// include all required IDs, contain no ID twice, and are on one GPU for a pod with one GPU.
 func FuzzPrefer(f *testing.F) {
 	f.Add("00000000-0,00000000-1,00000001-0,00000001-1", "", "", 2, false, false)
 	f.Add("00000001-0,00000001-1,x,00000001-1", "00000001-1", "00000000-3", 3, false, false)

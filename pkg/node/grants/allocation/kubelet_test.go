@@ -10,15 +10,15 @@ import (
 )
 
 // kubelet implements the relevant rules of the kubelet: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager,
-// v1.36.3. It has two resources, whose plugin answers like gpumem's.
+// v1.36.3. It has two resources, and a plugin that answers like gpumem's.
 type kubelet struct {
 	random *rand.Rand
 	slots  []gpu.SlotID // from the plugin's list
 
 	pods []*admitted
 
-	// forgotten contains slots that it wrongly considers free until its next count: slots that were being
-	// allocated at its last count (UpdateAllocatedDevices).
+	// forgotten contains slots that the kubelet wrongly considers free until it counts the allocated slots
+	// again (UpdateAllocatedDevices): its last count happened during their allocation.
 	forgotten map[gpu.SlotID]bool
 
 	prefer   func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error)
@@ -74,8 +74,8 @@ func (k *kubelet) serve(r gpu.Resource, reuse map[gpu.SlotID]bool, size int) ([]
 	slices.Sort(must)
 	k.shuffle(must)
 	if len(must) >= size {
-		// Slots that init containers leave are used first, in the order of a map, without a call for a
-		// preference.
+		// The kubelet first uses the slots that init containers leave, in the order of a map, without a call of
+		// GetPreferredAllocation.
 		ids := must[:size]
 		return ids, k.allocate(r, ids)
 	}
@@ -88,7 +88,7 @@ func (k *kubelet) serve(r gpu.Resource, reuse map[gpu.SlotID]bool, size int) ([]
 	if err != nil {
 		return nil, err
 	}
-	// A short or missing preference is filled up at random.
+	// The kubelet replaces missing preferred slots by random ones.
 	ids := slices.Clone(must)
 	for _, id := range slices.Concat(preferred, available) {
 		if len(ids) < size && slices.Contains(available, id) && !slices.Contains(ids, id) {

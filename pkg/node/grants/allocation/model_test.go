@@ -19,29 +19,32 @@ type world struct {
 	books  *cache.Cache
 	made   int
 
-	gap    bool            // a pod has ended while its annotation named another GPU than its own: see Limits
-	misled map[string]bool // pods that were booked while the accounting had a pod on another GPU than the kubelet
+	gap    bool            // a pod has ended while its annotation named another GPU than its allocation: see Limits in the package comment
+	misled map[string]bool // pods that the scheduler placed while its accounting had some pod on another GPU than the kubelet
 	booked map[string]placement.Assignment
 
-	blind  bool // PodResources does not answer: guesses can be wrong
-	strays bool // some pods come without a scheduler
+	blind  bool // PodResources does not answer, so guesses can be wrong
+	strays bool // no scheduler has placed some of the pods
 }
 
-// lost reports whether the kubelet can confuse pods that are not alike, because nobody separates pods without a
-// scheduler.
+// lost reports whether the plugin can confuse pods that are not interchangeable: PodResources does not answer,
+// and no scheduler keeps such pods apart.
 func (w *world) lost() bool { return w.blind && w.strays }
 
-// FuzzNode binds, admits, ends and corrects pods in any order, and admits them in another order than it binds
-// them. After any guesses: no slot is allocated twice, and no GPU has more allocations than it offers, at the
-// kubelet or in the accounting. Each pod is on as many GPUs as it requests, with equal parts, and where its
-// constraints allow it. A pod that the scheduler placed with correct accounting is admitted. In the end, the
-// annotations match the allocations. If the kubelet can confuse any pods, only the first and the last condition
-// apply.
+// FuzzNode binds, admits, ends and corrects pods in any order. It verifies that
+//
+//  1. the kubelet allocates no slot twice, and no more of a GPU than the GPU offers,
+//  2. the scheduler's accounting has no more of a GPU than the GPU offers,
+//  3. each pod is on as many GPUs as it requests, in equal parts, and on GPUs that its constraints allow,
+//  4. the kubelet admits every pod that the scheduler placed with correct accounting, and
+//  5. in the end, the annotations match the allocations.
+//
+// If the plugin can confuse different pods (lost), only 1 and 5 apply.
 func FuzzNode(f *testing.F) {
 	for seed := range uint64(120) {
 		f.Add(seed)
 	}
-	f.Add(uint64(2287)) // pods on one GPU separate
+	f.Add(uint64(2287)) // pods that were placed on one GPU get different GPUs
 	f.Add(uint64(589))  // a pod with only init containers follows one whose last container is an init container
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 13))
@@ -83,7 +86,7 @@ func FuzzNode(f *testing.F) {
 }
 
 func (w *world) request() placement.Request {
-	if len(w.pods) > 0 && w.random.IntN(2) == 0 { // the kubelet can confuse pods of one kind
+	if len(w.pods) > 0 && w.random.IntN(2) == 0 { // equal requests, so that the plugin can confuse the pods
 		return w.pods[w.random.IntN(len(w.pods))].Request
 	}
 	var r placement.Request
@@ -161,8 +164,8 @@ func (w *world) admitAny() bool {
 	return true
 }
 
-// apart reports whether the kubelet, which does not answer, could confuse a pod with another waiting pod
-// because both were booked on the same GPU: see Limits.
+// apart reports whether the plugin could confuse a pod with a different waiting pod on the same GPU, because
+// PodResources does not answer: see Limits in the package comment.
 func (w *world) apart(p Pod) bool {
 	return w.blind && slices.ContainsFunc(w.pods, func(o Pod) bool {
 		return !o.Admitted && o.Request.Confusable(p.Request) && !o.Request.Interchangeable(p.Request) &&
@@ -183,8 +186,8 @@ func (w *world) remove(i int) {
 	w.pods = slices.Delete(w.pods, i, i+1)
 }
 
-// reconcile writes corrections one by one. At no time does the accounting show less on a GPU than is allocated
-// or planned, because the scheduler could book the difference.
+// reconcile writes corrections one by one. After each write, the scheduler's accounting must show at least the
+// allocated and planned memory of each GPU, because the scheduler could give the difference to another pod.
 func (w *world) reconcile() {
 	for corrections := Reconcile(w.state()); len(corrections) > 0; corrections = Reconcile(w.state()) {
 		for _, c := range corrections {
