@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// kernel is called to set a limit or, without devices, to release a control group.
+// kernel is a function that sets the limit of a control group or, without devices, releases the group.
 type kernel func(group string, devices []gpu.Device, limitMiB int64) error
 
 func (k kernel) SetLimit(_ context.Context, group string, devices []gpu.Device, limitMiB int64) error {
@@ -43,7 +43,7 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
-	n.LevelIs(gpu.EnforcementAdvisory) // the node's level has changed since; the container keeps its own
+	n.LevelIs(gpu.EnforcementAdvisory) // the node's level changes, and the container keeps its level
 	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = false })
 	given := map[string]string{"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe"}
 	for name, limit := range map[string]string{"one": "3072", "two": "1024"} {
@@ -129,7 +129,8 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	n.State.Put(grants.Grant{
 		Slots: n.Kubelet.Allocated()[0].Slots, Level: gpu.EnforcementKernel, GPUs: []grants.GPU{{UUID: uuidB, MiB: 3072}},
 	})
-	// The image's value promises no limit, and the container was created while the plugin was disconnected.
+	// The image sets a level without a limit, and the runtime created the container while the plugin was
+	// disconnected.
 	if err := n.Containers.SetLimit(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
 		t.Error(err)
 	}
@@ -157,8 +158,8 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	}
 }
 
-// A running container gets its limit even if its GPU is no longer offered. While it has none, the level is not
-// kernel, and a node with --enforcement=kernel offers nothing.
+// A running container gets its limit even if its GPU is no longer offered. While the container has no limit,
+// the node's level is not kernel, and a node with --enforcement=kernel offers nothing.
 func TestAContainerOnAGPUThatIsNotOfferedIsLimited(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
 	var asked []string
@@ -188,8 +189,8 @@ func TestAContainerOnAGPUThatIsNotOfferedIsLimited(t *testing.T) {
 	}
 }
 
-// TestAContainerKeepsTheLevelThatItWasGiven: two containers of a pod can have different levels, and a plugin
-// that has just started must not trust the pod's annotation.
+// TestAContainerKeepsTheLevelThatItWasGiven covers two containers of a pod with different levels. A plugin that
+// has just started must not trust the pod's annotation.
 func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
 	p := pod("a", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 1))
 	var asked []string
@@ -200,7 +201,7 @@ func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
 		})
 	}
 	n := newNode(t, change, nil, p)
-	if _, err := n.Admit(t, p); err != nil { // all at advisory
+	if _, err := n.Admit(t, p); err != nil { // both containers at level advisory
 		t.Fatal(err)
 	}
 	n.Begin(t, change)
@@ -272,8 +273,8 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 	}
 }
 
-// TestAnImageTakesNoLimitFromAnInitContainer: the image's value promises no limit, and the runtime did not call
-// the plugin at the creation.
+// TestAnImageTakesNoLimitFromAnInitContainer covers an image that sets a level without a limit, while the
+// runtime does not call the plugin at the container's creation.
 func TestAnImageTakesNoLimitFromAnInitContainer(t *testing.T) {
 	p := pod("a", 1, uuidA, container("prepare", placement.Init, 2), app(3))
 	var asked []string
@@ -295,7 +296,8 @@ func TestAnImageTakesNoLimitFromAnInitContainer(t *testing.T) {
 	}
 }
 
-// TestInitContainersHaveLimits: the kubelet does not list them, and each is limited to its request.
+// TestInitContainersHaveLimits verifies that each init container is limited to its request, although the
+// kubelet does not list init containers.
 func TestInitContainersHaveLimits(t *testing.T) {
 	prepare := container("prepare", placement.Init, 2)
 	two := pod("two", 3, uuidA, container("prepare", placement.Init, 4))
@@ -358,7 +360,7 @@ func TestInitContainersHaveLimits(t *testing.T) {
 	}
 }
 
-// Without grants, the usage of all containers would count as foreign, or keep its old value.
+// Without grants, package usage would count the containers' memory as foreign, or report old values.
 func TestGrantsAreKnownWhileTheKubeletIsSilent(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
 	n := newNode(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond }, nil, p)
@@ -376,7 +378,8 @@ func TestGrantsAreKnownWhileTheKubeletIsSilent(t *testing.T) {
 	}
 }
 
-// TestContainersWhoseGrantIsUnknown covers containers that gpumem cannot describe, and one without a record.
+// TestContainersWhoseGrantIsUnknown covers a container on an unknown GPU, a container without a recorded grant,
+// and a container whose GPU is gone.
 func TestContainersWhoseGrantIsUnknown(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
 	p.Assignment.Enforcement = gpu.EnforcementMPS
@@ -386,7 +389,7 @@ func TestContainersWhoseGrantIsUnknown(t *testing.T) {
 	if _, _, err := n.Containers.Environment(t.Context(), "ns", "strange", "main", nil); err == nil || !strings.Contains(err.Error(), "its GPU memory is unknown") {
 		t.Errorf("a container of an unknown GPU: %v", err)
 	}
-	// No level is recorded, and none is in the environment.
+	// Neither the table nor the environment contains a level.
 	if env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "main", nil); env["GPUMEM_ENFORCEMENT"] != "mps" || !ok || err != nil {
 		t.Errorf("a container without a record: %v, %t, %v", env, ok, err)
 	}

@@ -69,7 +69,7 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 	}
 }
 
-// TestAClientOnAMIGInstance: each instance has a separate daemon.
+// TestAClientOnAMIGInstance expects the pipe of the MIG instance's own MPS daemon.
 func TestAClientOnAMIGInstance(t *testing.T) {
 	cfg := DefaultConfig()
 	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "MIG-a", Index: 2}}, SlotsPerDevice: 3}
@@ -84,9 +84,9 @@ func TestAClientOnAMIGInstance(t *testing.T) {
 	}
 }
 
-// TestFrameworksTakeTheirGrant: a framework multiplies the total that CUDA reports by its variable. The total
-// is the GPU's memory. At the level kernel, it is the grant (NVIDIA, "MPS v3 Memory Partitioning": cuMemGetInfo
-// is capped to the hard limit).
+// TestFrameworksTakeTheirGrant multiplies the total that CUDA reports by the framework's variable, as
+// frameworks do. The total is the GPU's memory or, at level kernel, the grant (NVIDIA, "MPS v3 Memory
+// Partitioning": cuMemGetInfo is capped to the hard limit).
 func TestFrameworksTakeTheirGrant(t *testing.T) {
 	const physicalMiB, unitMiB, context = 15360, 1024, 132 // a T4
 	variables := []string{"GPUMEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF", "FLAGS_fraction_of_gpu_memory_to_use"}
@@ -112,7 +112,7 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 				for name, share := range shares {
 					takes := share * tc.total(granted)
 					if name != "GPUMEM_FRACTION" {
-						takes += context // on top
+						takes += context // the framework does not count its context
 					}
 					if part := takes / granted; part < 0.9 || part > 1 {
 						t.Errorf("by %s=%g a framework takes %.3f of its grant, want 0.9 to 1", name, share, part)
@@ -123,7 +123,8 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 	}
 }
 
-// TestSmallGrantsFillAGPU: 26 programs with 3 GiB each, plus a context each, fit on an H100 with 81559 MiB.
+// TestSmallGrantsFillAGPU expects that, for example, 26 programs with 3 GiB each, contexts included, fit on an
+// H100 with 81559 MiB.
 func TestSmallGrantsFillAGPU(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Frameworks = []Framework{"jax"}
@@ -139,7 +140,7 @@ func TestSmallGrantsFillAGPU(t *testing.T) {
 	}
 }
 
-// TestTheSizeOfAContext covers each model. For an unknown model, NVIDIA's measurements leave that much room.
+// TestTheSizeOfAContext covers each model. For an unknown model, it expects unknownContextMiB.
 func TestTheSizeOfAContext(t *testing.T) {
 	for model, want := range map[string]int64{
 		"Tesla T4": 132, "NVIDIA H100 80GB HBM3": 436, "NVIDIA RTX 6000 Ada Generation": 469, "NVIDIA A100-SXM4-40GB": 357, "NVIDIA A10G": 264,
@@ -151,7 +152,8 @@ func TestTheSizeOfAContext(t *testing.T) {
 	}
 }
 
-// TestAGrantNoLargerThanAContext expects a tenth of the grant for frameworks, because none starts with zero.
+// TestAGrantNoLargerThanAContext expects a tenth of the grant for frameworks, because no framework starts with
+// zero.
 func TestAGrantNoLargerThanAContext(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Frameworks = []Framework{"jax"}

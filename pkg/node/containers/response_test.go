@@ -130,8 +130,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A share includes a part of the memory and, with cores enabled, of the cores. On GPUs of different sizes, a
-// container has the same amount on each: its shares of the smallest.
+// A share includes a part of the memory and, if Config.ShareCores is true, of the cores. On GPUs of different
+// sizes, a container has the same amount on each GPU: its shares of the smallest GPU.
 func TestResponseInShares(t *testing.T) {
 	t4 := gpu.Device{UUID: "GPU-a", Index: 0, MemoryMiB: 15360, Allocatable: 10, ShareMiB: 1500}
 	a100 := gpu.Device{UUID: "GPU-b", Index: 1, MemoryMiB: 81920, Allocatable: 10, ShareMiB: 8000}

@@ -38,7 +38,7 @@ func create(t *testing.T, n *node, name string, env map[string]string) (map[stri
 }
 
 // Settings change while a pod runs, and its containers restart. The kubelet reuses its stored answers, and the
-// runtime calls a new process of the plugin, with its record or without.
+// runtime calls a new process of the plugin, with or without the checkpoint.
 func TestARestartedContainerHasTheGrantOfItsFirstStart(t *testing.T) {
 	strategy := func(s containers.Strategy) func(*deviceplugin.Config) {
 		return func(c *deviceplugin.Config) { c.Containers.Strategy = s }
@@ -65,7 +65,7 @@ func TestARestartedContainerHasTheGrantOfItsFirstStart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		was, is          func(*deviceplugin.Config)
 		wasGPUs, areGPUs func(*gpu.Inventory)
-		recordedAlone    bool // the environment is insufficient
+		recordedAlone    bool // the environment does not contain all of the old settings
 	}{
 		"envvar, then cdi-cri":           {was: strategy(containers.Envvar), is: strategy(containers.CDICRI)},
 		"envvar, then volume-mounts":     {was: strategy(containers.Envvar), is: strategy(containers.VolumeMounts)},
@@ -144,7 +144,7 @@ func admit(t *testing.T, n *node) map[string]map[string]string {
 }
 
 // Two equal pods request GPU memory only in init containers, and the kubelet admits the younger pod first.
-// PodResources lists neither, so only the environment shows which pod has which grant.
+// PodResources lists neither pod's allocation, so only the environment shows which pod has which grant.
 func TestEqualPodsOfInitContainersHaveTheirOwnGrants(t *testing.T) {
 	equal := func(name string, age int64, on gpu.UUID) allocation.Pod {
 		return pod(name, age, on, container("warm", placement.Init, 2), placement.Container{Name: "main", Kind: placement.App})
@@ -221,7 +221,8 @@ func TestAContainerStartsWithTwoAnswersThatDiffer(t *testing.T) {
 	}
 }
 
-// The watch lags, and the kubelet lists the pod. The image must not show all GPUs to a container.
+// The kubelet lists a pod that the watch has not delivered. An image with the value "all" must not show all
+// GPUs to the pod's other containers.
 func TestASidecarOfAPodThatTheWatchHasNotShown(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/a"})
 	ids, err := n.Preferred(t.Context(), n.Free(), nil, 3)

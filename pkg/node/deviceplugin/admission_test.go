@@ -16,8 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// TestWhichPodTheKubeletAsksFor covers pods of init containers alone: the kubelet lists their names and never their
-// slots, so that only pods that are not admitted yet can wait for slots.
+// TestWhichPodTheKubeletAsksFor covers pods in which only plain init containers request memory. The kubelet
+// lists their names and never their slots, so such a pod can wait for slots only until its admission.
 func TestWhichPodTheKubeletAsksFor(t *testing.T) {
 	inv := plugintest.TwoGPUs()
 	slots, err := gpu.NewSlots(inv)
@@ -74,8 +74,8 @@ func slotsOf(ids []string) (out []gpu.SlotID) {
 	return out
 }
 
-// TestAKubeletThatDoesNotWait verifies that a canceled call takes no slots for an unknown pod: the kubelet has given
-// it up.
+// TestAKubeletThatDoesNotWait verifies that a canceled call takes no slots for an unknown pod, because the
+// kubelet no longer waits for the answer.
 func TestAKubeletThatDoesNotWait(t *testing.T) {
 	n := newNode(t, func(c *Config) { c.PlaceUnassigned = true }, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -91,7 +91,8 @@ func TestAKubeletThatDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestAContainerOfGPUShareStarts with the environment from gpushare's plugin, although its slots are unknown here.
+// TestAContainerOfGPUShareStarts verifies that the container starts although its slots are unknown here. Its
+// environment comes from gpushare's plugin.
 func TestAContainerOfGPUShareStarts(t *testing.T) {
 	n := newNode(t, nil, nil)
 	if err := n.Start(t.Context(), "GPU-11111111-2222-3333-4444-555555555555-_-0"); err != nil {
@@ -102,7 +103,7 @@ func TestAContainerOfGPUShareStarts(t *testing.T) {
 	}
 }
 
-// TestAPodWithAWeakerLevelThanItDemands does not start.
+// TestAPodWithAWeakerLevelThanItDemands verifies that such a pod does not start.
 func TestAPodWithAWeakerLevelThanItDemands(t *testing.T) {
 	n := newNode(t, func(c *Config) { c.Ready = func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil } }, nil)
 	for _, tc := range []struct{ has, demands gpu.Enforcement }{

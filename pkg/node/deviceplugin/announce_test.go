@@ -47,7 +47,7 @@ func TestHealthIsAnnouncedOnceOnTheNodeAndToThePodsOfTheGPU(t *testing.T) {
 	})
 }
 
-// TestWordsThatChangeAreAnnouncedRarely: a failing MPS daemon prints a different message each time.
+// TestWordsThatChangeAreAnnouncedRarely covers a failing MPS daemon that prints a different message each time.
 func TestWordsThatChangeAreAnnouncedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := plugintest.NewSource(plugintest.TwoGPUs())

@@ -21,8 +21,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/podresources"
 )
 
-// fullNode is a node with eight GPUs of 288 GiB. 199 pods hold 10 GiB each. It answers the plugin's reads of
-// PodResources like the kubelet. One more pod starts repeatedly.
+// fullNode is a node with eight GPUs of 288 GiB and 199 running pods with 10 GiB each. It implements the
+// kubelet's PodResources API. The benchmark starts one more pod repeatedly.
 type fullNode struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 	*plugintest.Node

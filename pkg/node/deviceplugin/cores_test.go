@@ -76,7 +76,7 @@ func TestBothResourcesAreOfTheSameGPUInEitherOrder(t *testing.T) {
 				}
 				want := assigned
 				if want == "" {
-					want = uuidB // next to the plan
+					want = uuidB // GPU 0 has too few free units beside pod planned
 				}
 				if memEnv["GPUMEM_GPU_UUID"] != string(want) {
 					t.Errorf("memory is of %s, want %s", memEnv["GPUMEM_GPU_UUID"], want)

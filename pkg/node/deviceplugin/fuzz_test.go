@@ -15,8 +15,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
-// FuzzRPCs sends requests that no kubelet sends. Each gets a well-formed answer or an error, a grant names
-// exactly the GPUs of its IDs, and only complete corrections are written.
+// FuzzRPCs sends requests that no kubelet sends. Each request gets a well-formed answer or an error, a grant
+// names exactly the GPUs of its IDs, and the Reconciler writes no pod to more GPUs than the pod requests.
 func FuzzRPCs(f *testing.F) {
 	f.Add("aaaaaaaa-0,aaaaaaaa-1,bbbbbbbb-0", "", "aaaaaaaa-0,aaaaaaaa-1", int32(2), uint8(0))
 	f.Add("aaaaaaaa-0,bbbbbbbb-0", "bbbbbbbb-0", "aaaaaaaa-0,bbbbbbbb-0", int32(2), uint8(1))

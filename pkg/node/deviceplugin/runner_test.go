@@ -31,8 +31,8 @@ import (
 
 const resourceName = "gpumem.dev/gpu-mem"
 
-// registry is the kubelet's end: it calls back each registered plugin, like the kubelet. It stores only the
-// last client of a name, and closes that when any client of the name stops.
+// registry implements the kubelet's end: it calls back each registered plugin. Like the kubelet, it stores only
+// the last client of a resource, and closes this client when any client of the resource stops.
 // (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, runClient)
 type registry struct {
 	pluginapi.UnimplementedRegistrationServer
@@ -50,12 +50,12 @@ func (r *registry) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.client != nil {
-		_ = r.client.Close() // its stream is over
+		_ = r.client.Close() // ends its stream
 		r.client = nil
 	}
 }
 
-// hearsNothing verifies that for a while nobody registers, sends a list or ends.
+// hearsNothing verifies that for a while no plugin registers, sends a list or ends its stream.
 func (r *registry) hearsNothing(t *testing.T) {
 	t.Helper()
 	select {
@@ -95,7 +95,7 @@ func (r *registry) Register(_ context.Context, req *pluginapi.RegisterRequest) (
 	return &pluginapi.Empty{}, nil
 }
 
-// startKubelet starts like a kubelet: it removes all sockets and creates its own.
+// startKubelet starts a kubelet, which first removes all sockets and then creates its own socket.
 func startKubelet(t *testing.T, dir string, refuse error) (r *registry, stop func()) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -155,7 +155,7 @@ func running(t *testing.T, dir string) (r *Runner, stop func()) {
 	return takingOver(t, dir, nil)
 }
 
-// takingOver is like running, with a call before each registration.
+// takingOver is like running, and calls takeOver before each registration.
 func takingOver(t *testing.T, dir string, takeOver func()) (r *Runner, stop func()) {
 	t.Helper()
 	n := newNode(t, nil, nil)
@@ -178,7 +178,7 @@ func listed(t *testing.T) (dir string, kubelet *registry, r *Runner, stop func()
 	return dir, kubelet, r, stop
 }
 
-// A process gives way after another one has replaced its socket, and waits until it can take over.
+// A process gives way while another process serves, and then retries TakeOver until it succeeds.
 func TestRunnerWaitsForItsTurn(t *testing.T) {
 	dir, kubelet, _, stop := listed(t)
 	var ready atomic.Bool
@@ -230,13 +230,13 @@ func (b *busy) Allocate(ctx context.Context, _ *pluginapi.AllocateRequest) (*plu
 	}
 }
 
-// The next process loads the grants after the pending calls of the previous one have ended, of all resources:
-// these calls record grants.
+// The next process loads the grants only after the previous process has ended its pending calls of all
+// resources, because these calls record grants.
 func TestRunnerTakesOverAfterTheLastCall(t *testing.T) {
 	const cores = "gpumem.dev/gpu-core"
 	for name, tc := range map[string]struct {
 		resource string
-		answers  bool // within the grace period
+		answers  bool // Allocate returns within stopGrace
 	}{
 		"memory": {resourceName, true}, "cores": {cores, true}, "hangs": {resourceName, false},
 	} {
@@ -352,7 +352,7 @@ func TestRunnerRegistersAgainAndAgain(t *testing.T) {
 	}
 }
 
-// A new kubelet ends any pause.
+// waitOrReplaced returns as soon as there is a new kubelet.
 func TestAnotherKubeletEndsThePause(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.sock")
 	write := func(name string) {
@@ -434,7 +434,7 @@ func TestRunnerSeesThatTheKubeletNoLongerListens(t *testing.T) {
 	}
 }
 
-// The runner registers at growing intervals with a kubelet that drops it each time.
+// If the kubelet drops the plugin each time, the runner registers at growing intervals.
 func TestRunnerWaitsLongerEachTimeItIsDropped(t *testing.T) {
 	dir := t.TempDir()
 	kubelet, end := startKubelet(t, dir, nil)
@@ -458,8 +458,8 @@ func TestRunnerWaitsLongerEachTimeItIsDropped(t *testing.T) {
 	}
 }
 
-// A plugin whose pod was force-deleted still serves when the next one starts. When it ends, the kubelet drops
-// the plugin that has registered in the meantime.
+// A plugin whose pod was force-deleted still serves when the next plugin starts. When the old plugin ends, the
+// kubelet would drop the next plugin if it had registered already.
 func TestRunnerWaitsForTheOneBefore(t *testing.T) {
 	dir, kubelet, _, stopFirst := listed(t)
 	takenOver := make(chan struct{}, 1)
@@ -539,7 +539,7 @@ func TestRunnerRemovesNoSocketButItsOwn(t *testing.T) {
 	}
 }
 
-// Another listener, for example an administrator's, may come and go.
+// Another client of ListAndWatch, for example an administrator's, may connect and disconnect.
 func TestRunnerIsNotDroppedWhileSomebodyListens(t *testing.T) {
 	_, kubelet, r, stop := listed(t)
 	defer stop()
@@ -557,7 +557,7 @@ func TestRunnerIsNotDroppedWhileSomebodyListens(t *testing.T) {
 	kubelet.hearsNothing(t)
 }
 
-// deaf registers plugins and does not call them.
+// deaf is a kubelet that registers plugins and does not call them.
 type deaf struct {
 	pluginapi.UnimplementedRegistrationServer
 	registered chan struct{}
@@ -583,7 +583,7 @@ func TestRunnerRegistersAgainWhereTheKubeletDoesNotAsk(t *testing.T) {
 	receive(t, d.registered)
 }
 
-// A process that was killed but hangs in the driver keeps its socket, and answers nobody.
+// A killed process that hangs in the driver keeps its socket, and answers no calls.
 func TestRunnerTakesOverFromOneThatHangs(t *testing.T) {
 	dir := t.TempDir()
 	kubelet, end := startKubelet(t, dir, nil)
@@ -624,7 +624,7 @@ func TestRunnerSaysWhyItIsNotRegistered(t *testing.T) {
 	says(t, r, "unsupported version")
 }
 
-// says waits until the runner reports a missing part.
+// says waits until Runner.Missing contains a text.
 func says(t *testing.T, r *Runner, want string) {
 	t.Helper()
 	ticker := time.NewTicker(10 * time.Millisecond)
@@ -638,7 +638,8 @@ func says(t *testing.T, r *Runner, want string) {
 	}
 }
 
-// TestTheSocketOfALongDomain: Linux accepts paths of 107 bytes, and the chart domains of 200.
+// TestTheSocketOfALongDomain verifies that sockets have valid names: Linux accepts paths of 107 bytes, and the
+// chart accepts domains of 200 bytes.
 func TestTheSocketOfALongDomain(t *testing.T) {
 	const kubelet = "/var/lib/kubelet/device-plugins"
 	dir, err := os.MkdirTemp("/tmp", "s") //nolint:usetesting // as long as the kubelet's
@@ -666,7 +667,7 @@ func TestTheSocketOfALongDomain(t *testing.T) {
 	}
 }
 
-// TestLogLinesOfACallShareANumber includes log lines of the packages that the call reaches.
+// TestLogLinesOfACallShareANumber covers the log lines of the server and of the packages that it calls.
 func TestLogLinesOfACallShareANumber(t *testing.T) {
 	n := newNode(t, nil, nil, pod("direct", 1, "", app(3)))
 	core, logged := observer.New(zap.DebugLevel)

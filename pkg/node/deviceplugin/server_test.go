@@ -136,7 +136,7 @@ func TestASwappedPodStaysOnOneGPU(t *testing.T) {
 
 func TestASamePodAskedForAgainGetsItsGPU(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
-	p.Admitted = true // the kubelet has lost its checkpoint
+	p.Admitted = true // the kubelet has lost its checkpoint, and admits the pod again
 	n := newNode(t, nil, nil, p)
 	gpus, err := n.Admit(t, p)
 	if err != nil || !slices.Equal(gpus, []string{"main=1"}) {
@@ -165,8 +165,8 @@ func TestAPodThatIsNotKnownYetIsWaitedFor(t *testing.T) {
 	}
 }
 
-// The allocation of a pod's init container is no longer listed, and the kubelet requests the same amount for an
-// unknown pod.
+// The kubelet does not list the allocation of an admitted pod's init container, and calls for the same amount
+// for an unknown pod.
 func TestAPodThatHasBegunIsNotTakenForOneThatIsNotKnownYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
@@ -203,8 +203,8 @@ func TestAPodThatTheWatchDoesNotTellOfIsAskedFor(t *testing.T) {
 	})
 }
 
-// The plugin retries until the API server answers. Otherwise it would place the pod as one that requests a
-// single GPU, which could not be corrected.
+// The plugin retries until the API server answers. Otherwise it would place the pod on a single GPU, which the
+// Reconciler could not correct.
 func TestThePodIsAskedForUntilTheAPIServerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(c *Config) { c.PodWait = 10 * time.Second }, []string{"ns/late"})
@@ -238,7 +238,7 @@ func TestAPodThatIsGoneIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// A choice after a wait uses the state at that time.
+// After a wait, the plugin chooses GPUs from the current state, not from the state before the wait.
 func TestAGPUThatIsCordonedMeanwhileGetsNoUnknownPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -339,19 +339,19 @@ func TestAKubeletThatHasNeverToldAnything(t *testing.T) {
 }
 
 // A restarted kubelet may have lost allocations since its last answer. Its call is then for a container that
-// was already served.
+// already has a grant.
 func TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven(t *testing.T) {
 	for _, r := range []gpu.Resource{gpu.Memory, gpu.Cores} {
 		t.Run(r.String(), func(t *testing.T) { testKubeletThatStartsAgain(t, r) })
 	}
 }
 
-// testKubeletThatStartsAgain registers the plugin again for one resource. The kubelet keeps its records when
-// the plugin loses its socket for cores.
+// testKubeletThatStartsAgain registers the plugin again for one resource. A registration for cores alone does
+// not mean that the kubelet has lost its records.
 func testKubeletThatStartsAgain(t *testing.T, r gpu.Resource) {
 	p := pod("p", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 2))
 	n := newNode(t, func(c *Config) { c.KubeletWait = 20 * time.Millisecond }, []string{"ns/p"}, p)
-	if err := n.Reconciler.Pass(t.Context()); err != nil { // one answer without allocations
+	if err := n.Reconciler.Pass(t.Context()); err != nil { // the kubelet's first answer has no allocations
 		t.Fatal(err)
 	}
 	n.Kubelet.Deaf = true
@@ -376,7 +376,7 @@ func testKubeletThatStartsAgain(t *testing.T, r gpu.Resource) {
 	}
 }
 
-// TestAllocateResolvesSecondNames covers second names that the pod sets for the container. The record and the
+// TestAllocateResolvesSecondNames covers second names that the pod sets for the container. The table and the
 // kubelet get the same answer.
 func TestAllocateResolvesSecondNames(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 1), container("two", placement.App, 2))
@@ -400,8 +400,8 @@ func TestAllocateResolvesSecondNames(t *testing.T) {
 	}
 }
 
-// TestSecondNamesOfOnePodChangeNoOther covers pods that request the same amount at the same time: the kubelet
-// does not name the pod for which it calls.
+// TestSecondNamesOfOnePodChangeNoOther covers two waiting pods with the same amount. The kubelet's call names
+// neither of them.
 func TestSecondNamesOfOnePodChangeNoOther(t *testing.T) {
 	const given = "per_process_memory_fraction:0.0965"
 	sets := func(value string) map[string]map[string]string {
@@ -502,7 +502,7 @@ func TestPreferredAllocationOfNonsense(t *testing.T) {
 	}
 }
 
-// A GPU offers one unit less than when a container got its last one.
+// After a container got all units of a GPU, the GPU offers one unit less.
 func TestAContainerStartsAgainOnAGPUThatOffersLess(t *testing.T) {
 	p, next := pod("p", 1, uuidA, app(8)), pod("next", 2, uuidA, app(1))
 	n := newNode(t, nil, nil, p)
@@ -547,8 +547,8 @@ func TestPreStartOfAPodOnTwoGPUs(t *testing.T) {
 	}
 }
 
-// A container with slots on fewer GPUs than its pod has does not start: its program would see GPUs that it does
-// not hold.
+// A container with slots on fewer GPUs than its pod requests does not start, because its program would see GPUs
+// on which the container has no slots.
 func TestAContainerOfFewerGPUsThanItsPodDoesNotStart(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 2), container("two", placement.App, 2))
 	p.Request.Count = 2

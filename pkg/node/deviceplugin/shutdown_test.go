@@ -65,8 +65,8 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 	}
 }
 
-// Schedulers learn first that no more pods may come. The kubelet never does: it receives lists and answers as
-// before, for the pods that are already bound.
+// Shutdown first withdraws the inventory from schedulers. The kubelet still receives device lists and answers
+// as before, for the pods that are already bound.
 func TestAPluginThatLeavesServesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := pod("waits", 1, uuidB, app(3))
@@ -101,7 +101,8 @@ func TestAPluginWithNothingToOfferLeavesAtOnce(t *testing.T) {
 	})
 }
 
-// TestAPluginThatCannotListItsPodsLeaves by the pods that the watch has delivered.
+// TestAPluginThatCannotListItsPodsLeaves verifies that Shutdown then uses the pods that the watch has
+// delivered.
 func TestAPluginThatCannotListItsPodsLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)

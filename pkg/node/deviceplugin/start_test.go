@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// demanding returns a pod that accepts no lower level.
+// demanding returns a pod that accepts no weaker level.
 func demanding(p allocation.Pod, level gpu.Enforcement) allocation.Pod {
 	p.Request.Enforcement = level
 	return p
@@ -54,8 +54,9 @@ func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
 	}
 }
 
-// TestNoContainerOfAnUnknownPodStartsWithoutItsLimit: a plugin that has just started has no recorded level, the
-// kubelet does not list init containers, and the kubelet or the API server may not answer.
+// TestNoContainerOfAnUnknownPodStartsWithoutItsLimit covers calls for which the plugin does not know the pod:
+// the kubelet does not list init containers, and the kubelet or the API server may not answer. A restarted
+// plugin also has no recorded level.
 func TestNoContainerOfAnUnknownPodStartsWithoutItsLimit(t *testing.T) {
 	prepare := container("prepare", placement.Init, 2)
 	dead := errors.New("the MPS daemon is dead")
@@ -123,7 +124,7 @@ func TestAPodThatDemandsALevel(t *testing.T) {
 	}
 }
 
-// TestTheLevelIsWrittenBeforeTheProgramRuns: the node had a stronger level when the pod was bound.
+// TestTheLevelIsWrittenBeforeTheProgramRuns covers a node that had a stronger level at the pod's Binding.
 func TestTheLevelIsWrittenBeforeTheProgramRuns(t *testing.T) {
 	p := pod("a", 1, uuidA, app(3))
 	p.Assignment.Enforcement = gpu.EnforcementKernel
@@ -137,8 +138,8 @@ func TestTheLevelIsWrittenBeforeTheProgramRuns(t *testing.T) {
 	}
 }
 
-// TestEachContainerWaitsForItsOwnLevel: the level of the node has changed between two containers of a pod. The
-// pod has the weaker level, but the first container was promised the stronger one.
+// TestEachContainerWaitsForItsOwnLevel changes the node's level between the allocations of a pod's two
+// containers. The pod has the weaker level, but the first container needs the stronger level.
 func TestEachContainerWaitsForItsOwnLevel(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 3), container("two", placement.App, 2))
 	dead := errors.New("the MPS daemon is dead")
@@ -197,8 +198,8 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 	}
 }
 
-// A container that version 0.2 made a client of MPS protocol 3 does not restart: its namespace is gone, and it
-// would run without a limit.
+// A container that version 0.2 made a client of MPS protocol 3 does not restart: the protocol's namespace is
+// gone, and the container would run without a limit.
 func TestNoClientOfARetiredProtocolStarts(t *testing.T) {
 	p := pod("a", 1, uuidA, app(3))
 	n := newNode(t, nil, nil, p)

@@ -26,7 +26,7 @@ func (r *runtime) UpdateContainers(context.Context, *api.UpdateContainersRequest
 	return &api.UpdateContainersResponse{}, nil
 }
 
-// connect accepts one plugin's connection, and returns its client.
+// connect accepts the connection of one plugin, and returns a client of the plugin.
 func (r *runtime) connect(t *testing.T, listener net.Listener) api.PluginService {
 	t.Helper()
 	conn, err := listener.Accept()
@@ -54,8 +54,8 @@ func (r *runtime) connect(t *testing.T, listener net.Listener) api.PluginService
 	return api.NewPluginClient(ttrpc.NewClient(pluginConn))
 }
 
-// TestThePluginIsConnectedOnceItKnowsWhatRuns: a container that started while the plugin was disconnected may
-// have no limit, so the node is not kernel until Synchronize.
+// TestThePluginIsConnectedOnceItKnowsWhatRuns verifies that Connected returns an error until Synchronize. Until
+// then, a container that started while the plugin was disconnected may run without a limit.
 func TestThePluginIsConnectedOnceItKnowsWhatRuns(t *testing.T) {
 	dir, err := os.MkdirTemp("", "nri") //nolint:usetesting // for a short path
 	if err != nil {

@@ -33,8 +33,8 @@ func TestHoldReportsWhetherContainersWait(t *testing.T) {
 	}
 }
 
-// TestMessagesOfTheLibraryAreForPeopleWhoDebug verifies that NRI's library logs everything, and nothing above
-// debug.
+// TestMessagesOfTheLibraryAreForPeopleWhoDebug verifies that the logger records all messages of NRI's library,
+// at level debug.
 func TestMessagesOfTheLibraryAreForPeopleWhoDebug(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	l := logger{zap.New(core).Sugar()}

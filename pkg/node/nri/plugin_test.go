@@ -19,7 +19,7 @@ import (
 type fakeContainers struct {
 	env   map[string]string
 	fail  error
-	holds bool // another container of its pod has GPU memory
+	holds bool // some container of the pod has GPU memory
 	asked []string
 }
 
@@ -92,7 +92,7 @@ func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
 	}
 }
 
-// A setting that pod or image sets by its second name takes precedence over gpumem's value.
+// If the pod or the image sets a setting by its second name, that value takes precedence over gpumem's value.
 func TestASettingWithTwoNames(t *testing.T) {
 	const jax, torch = "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF"
 	grant := map[string]string{"GPUMEM_GPU_UUID": "GPU-a", jax: "0.2000", torch: "per_process_memory_fraction:0.2000"}
@@ -145,7 +145,7 @@ func TestASettingWithTwoNames(t *testing.T) {
 	}
 }
 
-// A container without a grant that claims to have one is not created.
+// CreateContainer rejects a container without a grant if its environment claims a grant.
 func TestNoContainerSaysOfItselfThatItWasGivenGPUs(t *testing.T) {
 	p := New("", &fakeContainers{env: map[string]string{}}, zap.NewNop())
 	adjustment, _, err := p.CreateContainer(t.Context(), sandbox, container("GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=all"))
@@ -154,7 +154,7 @@ func TestNoContainerSaysOfItselfThatItWasGivenGPUs(t *testing.T) {
 	}
 }
 
-// The other containers of a pod see no GPU, regardless of the source of their variable.
+// In a pod with GPU memory, containers without a grant see no GPU, whoever set NVIDIA_VISIBLE_DEVICES.
 func TestOtherContainersOfAPodSeeNoGPU(t *testing.T) {
 	for name, tc := range map[string]struct {
 		has     []string
@@ -232,8 +232,8 @@ func running(id string, state api.ContainerState, env ...string) *api.Container 
 
 var kernel = []string{"GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel"}
 
-// TestContainersThatEnd verifies that their reservations are released, and that they end even if the release
-// fails.
+// TestContainersThatEnd verifies that StopContainer releases reservations, and returns no error even if the
+// release fails.
 func TestContainersThatEnd(t *testing.T) {
 	known := &fakeContainers{fail: errors.New("broken")}
 	p := New("", known, zap.NewNop())
@@ -277,7 +277,8 @@ func (s *slow) change(f func()) {
 }
 
 // TestContainersThatRanBefore verifies that all containers that started while the plugin was disconnected get
-// their limits, however long that takes. Until then, UnlimitedContainer returns one without a limit.
+// their limits, however long that takes. Until then, UnlimitedContainer returns an error with a container's
+// name.
 func TestContainersThatRanBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := &slow{fails: map[string]bool{"/kubepods/podp/c2": true, "/kubepods/podp/c3": true}, held: make(map[string]int)}
