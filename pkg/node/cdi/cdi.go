@@ -28,7 +28,7 @@ const class = "gpu"
 // Kind returns the kind of the GPUs under a domain. A GPU's name is KIND=UUID.
 func Kind(domain string) string { return domain + "/" + class }
 
-// retry is the interval at which Run checks the file, and writes it again after a failure or a foreign change.
+// retry is the interval at which Run checks the file, and writes it again after a failure or a change by others.
 const retry = 10 * time.Second
 
 // timeout bounds Run's wait for NVML, and thus the delay of changes from the source.

@@ -22,7 +22,7 @@ type Containers struct {
 	users  *Users
 }
 
-// Containers returns the Containers of the driver. The parameter kernel limits control groups.
+// Containers returns the Containers of the driver. The parameter kernel sets the limits of control groups.
 func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
 	return Containers{driver: d, kernel: kernel, users: users}
 }

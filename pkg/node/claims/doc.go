@@ -70,7 +70,7 @@
 // Devices are published smallest first. kube-scheduler takes the first device that fits, so large GPUs stay
 // free longer.
 //
-// The driver rejects a claim with parameters (opaque device configuration), because it would seem to apply
-// parameters that it ignores. To request an enforcement level, a claim selects devices by the attribute
-// "enforcement". A claim cannot request a placement policy.
+// The driver has no parameters (opaque device configuration), and rejects a claim with one instead of ignoring it.
+// To request an enforcement level, a claim selects devices by the attribute "enforcement". A claim cannot request
+// a placement policy.
 package claims

@@ -32,6 +32,6 @@
 // (Looked), and retries each second. After 10 seconds, it publishes the GPUs as unhealthy, so that administrators
 // see a reason. After later failures, the last answer stays valid.
 //
-// gpumem cannot prevent the reverse: NVIDIA's plugin allocates GPUs without regard to their users. The node
-// gets one Event each time both plugins begin to allocate a GPU.
+// gpumem cannot keep NVIDIA's plugin from allocating a GPU that gpumem's pods use. The node gets one Event each
+// time both plugins begin to allocate a GPU.
 package coexist

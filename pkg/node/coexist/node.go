@@ -46,7 +46,7 @@ const (
 // notListedReason is the reason why GPUs accept no pods before the kubelet's first answer.
 const notListedReason = "the kubelet has not reported yet which pods use it"
 
-// Filter is an inventory stage that marks GPUs of other owners.
+// Filter is an inventory stage that omits GPUs by --devices, and marks GPUs of other owners as unhealthy.
 type Filter struct {
 	choice   choice
 	memory   string // the resource of GPU memory
@@ -217,7 +217,7 @@ func gpusharePods(users map[string]map[string]string) string {
 func (n *Filter) reportConflicts(inv gpu.Inventory, ours map[string]string) {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
-		return // such a node offers nothing
+		return // a node with such an inventory offers nothing
 	}
 	pods := make(map[gpu.UUID][]string)
 	for id, pod := range ours {

@@ -33,7 +33,7 @@ func (p *Pods) ClaimUsers() (users []ClaimUser) {
 
 // claimsOf returns the names of the claims of each container. It omits claims that have not been created yet.
 func claimsOf(pod *v1.Pod) map[string][]string {
-	names := make(map[string]string) // claim names by their names in the pod
+	names := make(map[string]string) // names of ResourceClaims by their names in the pod's spec
 	for i := range pod.Spec.ResourceClaims {
 		of := &pod.Spec.ResourceClaims[i]
 		if name, _, err := resourceclaim.Name(pod, of); err == nil && name != nil {

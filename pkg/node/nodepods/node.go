@@ -50,7 +50,7 @@ type Publisher struct {
 
 	stop      func()        // closes stopping
 	stopping  chan struct{} // closed to make Run withdraw the inventory
-	withdrawn chan struct{} // closed after Run has withdrawn it
+	withdrawn chan struct{} // closed after Run has withdrawn the inventory
 
 	settings *latest.Value[Settings]
 
@@ -99,9 +99,8 @@ func (n *Publisher) Read() <-chan struct{} { return n.settings.Looked() }
 
 // Run publishes the inventory until the context is done or Withdraw is called. The function `source` returns
 // the node's offer, and a channel that is closed when the offer changes. The function `account` returns the
-// accounts of pods whose annotations have shown less than their grants (see package grants), whether the
-// accounts are known yet, and a channel that is closed when they change. Run does not write the annotation
-// before the accounts are known.
+// accounts (see the package comment), whether they are known yet, and a channel that is closed when they change.
+// Run does not write the annotation before the accounts are known.
 func (n *Publisher) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {

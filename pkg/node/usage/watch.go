@@ -63,7 +63,7 @@ var ErrStatic = errors.New("it is a static pod: remove its manifest from the nod
 
 // Config contains the settings of a Watch.
 type Config struct {
-	ToleranceMiB int64 // usage above a grant that is no excess
+	ToleranceMiB int64 // tolerated usage above a grant
 	Evict        bool  // evict pods that exceed their grants
 
 	// Servers returns the process IDs of MPS servers that serve containers with a grant. The memory of these
