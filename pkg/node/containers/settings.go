@@ -22,12 +22,13 @@ func IsSecondName(name string) bool {
 	return false
 }
 
-// UnknownValue stands for a value that cannot be resolved here.
+// UnknownValue stands for a value with references, which only the kubelet can resolve.
 const UnknownValue = "$()"
 
-// ResolveNames adapts gpumem's variables if the container sets the second name, which takes precedence. It adds
-// gpumem's option to a list without it, and removes any other variable. It returns the changed values, with ""
-// for a removed variable.
+// ResolveNames returns the changes of gpumem's variables (`env`) whose second name the container sets
+// (`seconds`), because the second name takes precedence. If the second value is a list without gpumem's option,
+// the new value of gpumem's variable is this list with the option. Otherwise the new value is "": remove the
+// variable.
 func ResolveNames(env, seconds map[string]string) map[string]string {
 	changed := make(map[string]string)
 	for _, s := range settings {

@@ -66,7 +66,7 @@
 // plugin offers its IDs anymore.
 //
 // Without the plugin, the kubelet fails every pod that requests GPU memory, and the pod's controller
-// immediately creates the next one for the same node: kube-scheduler uses the kubelet's last report, which is
+// immediately creates the next pod for the same node: kube-scheduler uses the kubelet's last report, which is
 // up to 10 s old. So a plugin that leaves withdraws the inventory, which the scheduler respects immediately. If
 // the plugin reported unhealthy slots instead, the kubelet would fail those pods too. A killed or failed plugin
 // withdraws nothing, because it is back within seconds.

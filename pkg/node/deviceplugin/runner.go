@@ -99,7 +99,7 @@ func NewRunner(dir string, log *zap.Logger, endpoints ...Endpoint) *Runner {
 }
 
 // Listed returns a channel that is closed once the kubelet has received a device list of each resource, or
-// there are no devices. Before that, the kubelet fails every pod that requests one.
+// there are no devices. Before that, the kubelet fails every pod that requests a device.
 func (r *Runner) Listed() <-chan struct{} { return r.listed }
 
 // Missing returns the reason why the kubelet receives no devices, or an empty string.

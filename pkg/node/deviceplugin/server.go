@@ -43,7 +43,7 @@ func (p *Server) Cores() *Server {
 }
 
 // GetDevicePluginOptions implements pluginapi.DevicePluginServer. Before a container starts, the kubelet calls
-// only the server of memory, because the holder of the memory also holds the cores.
+// only the server of memory, because the container with the memory slots also has the cores.
 func (p *Server) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: p.resource == gpu.Memory, GetPreferredAllocationAvailable: true}, nil
 }
@@ -85,7 +85,7 @@ func (p *Server) GetPreferredAllocation(ctx context.Context, req *pluginapi.Pref
 	return out, nil
 }
 
-// Allocate returns the environment and devices of containers.
+// Allocate records the grants of containers, and returns their environments and devices.
 func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	r := p.resource
 	out, log := &pluginapi.AllocateResponse{}, operation.Log(ctx, p.log)
@@ -110,9 +110,9 @@ func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 }
 
 // resolveNames adapts the variables of a container to second names that its pod sets (containers.ResolveNames).
-// If the kubelet may have called for several pods that need different changes, it changes nothing, because one
-// pod's variables must not change another pod's environment. Second names that the image sets are known only to
-// the container runtime, so package nri resolves these.
+// If the kubelet may have called for several pods that need different changes, resolveNames changes nothing,
+// because one pod's variables must not change another pod's environment. Second names that the image sets are
+// known only to the container runtime, so package nri resolves these.
 func (p *Server) resolveNames(env map[string]string, possible []allocation.Attributed) {
 	pods, _, _ := p.pods.Pods()
 	var changed map[string]string
@@ -134,8 +134,8 @@ func (p *Server) resolveNames(env map[string]string, possible []allocation.Attri
 	}
 }
 
-// PreStartContainer finds the holder of the slots in the kubelet's list, and corrects the pod's annotation
-// before the container runs.
+// PreStartContainer finds the container with the slots in the kubelet's list, and corrects the pod's
+// annotations before the container runs. It returns an error if the container must not start.
 func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	out, log := &pluginapi.PreStartContainerResponse{}, operation.Log(ctx, p.log)
 	ids := convert[gpu.SlotID](req.GetDevicesIds())

@@ -9,6 +9,7 @@
 //
 //   - listed: present in the last answer of the kubelet's PodResources API (a pod, a container or a slot, which
 //     is one device ID: see package gpu).
+//   - waiting: bound to the node, and without slots yet (a pod).
 //   - attributed: a grant is attributed to the container for which the kubelet most likely called. The slots
 //     are certain. The container is a guess until the kubelet lists the slots.
 //   - plan: the assignment that a pod should have. Until the kubelet admits the pod, this is its annotation.
@@ -95,12 +96,12 @@
 //   - The table's length is bounded by the slots of the node and the init containers of its pods.
 //   - The recorded level of a container overrides the level in the annotation, which the Binding wrote.
 //   - Reconciler writes the annotations of one pod at a time. The next write waits up to Config.WriteWait.
-//   - Annotations are computed from the pod's current state in the watch, not from its state at the time of the
-//     kubelet's answer.
+//   - Reconciler computes annotations from the pod's current state in the watch, not from the state at the time
+//     of the kubelet's answer.
 //   - Reconciler writes waiting pods before pods with slots. If the write of a waiting pod fails, Reconciler
 //     writes no interchangeable pod: it can compute the waiting pod's new plan only while the other pods have
 //     their old annotations.
-//   - No lock is held during a call to the kubelet or to the API server.
+//   - The package holds no lock during a call to the kubelet or to the API server.
 //
 // # Example: an answer of the kubelet that is older than a grant
 //
@@ -117,7 +118,8 @@
 // # Decisions
 //
 // Offers contains the inventory for the kubelet and for schedulers. If the device list exceeds the kubelet's
-// message limit, Offers contains no devices, because the kubelet would drop the list silently. Its reason then
-// names a unit with which the list fits. The list contains no NUMA topology: the kubelet would select aligned
-// IDs before it asks the plugin for preferred IDs, and only preferred IDs belong to the assigned GPU.
+// message limit, Offers contains no devices, because the kubelet would drop the list silently. The reason
+// (Offer.Reason) then names a unit with which the list fits. The list contains no NUMA topology: the kubelet
+// would select aligned IDs before it asks the plugin for preferred IDs, and only preferred IDs belong to the
+// assigned GPU.
 package grants

@@ -34,7 +34,7 @@ type Grant struct {
 	number int // sequence number in this process; 0 for a grant of an earlier process
 }
 
-// GPU is a grant's part of one GPU.
+// GPU is the amount of a grant on one GPU.
 type GPU struct {
 	UUID  gpu.UUID  `json:"uuid"`
 	Units gpu.Units `json:"units,omitempty"`
@@ -62,7 +62,7 @@ func NewGrant(container allocation.Attributed, g allocation.Grant, inv gpu.Inven
 	return out
 }
 
-// LimitMiB returns the memory limit on each GPU of the grant.
+// LimitMiB returns the memory limit on each GPU: the smallest amount of the grant on a GPU.
 func (g Grant) LimitMiB() (least int64) {
 	for i, part := range g.GPUs {
 		if i == 0 || part.MiB < least {

@@ -135,9 +135,9 @@ func (r *Reconciler) refresh(ctx context.Context) error {
 
 // Correct writes the corrections of assignments.
 //
-// It writes waiting pods first. A waiting pod that has lost its GPU to another pod inherits that pod's plan,
-// which is known only while the other pod's annotation still contains it. If the write of a waiting pod fails,
-// Correct writes no pod that is interchangeable with it.
+// It writes waiting pods first. A waiting pod inherits the plan of the pod that got its GPU. Correct can
+// compute this plan only while the other pod's annotation still contains it. If the write of a waiting pod
+// fails, Correct writes no pod that is interchangeable with it.
 func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	corrections := allocation.Reconcile(s)
 	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {

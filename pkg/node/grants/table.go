@@ -233,10 +233,10 @@ func (t *Table) Find(h allocation.Allocated) (g Grant, found bool) {
 	return g, found
 }
 
-// FindInit returns the grants of a pod's init container, one of memory and one of cores. Each is nil if none is
-// recorded. The map `environment` is the container's environment, or nil if the environment is unknown. If init
-// containers of several pods have the same number of units, the environment distinguishes them: it contains the
-// variables of the plugin's response to Allocate.
+// FindInit returns the grants of a pod's init container, one of memory and one of cores. A grant is nil if it
+// is not recorded. The map `environment` is the container's environment, or nil if the environment is unknown.
+// If init containers of several pods have the same number of units, the environment distinguishes them: it
+// contains the variables of the plugin's response to Allocate.
 func (t *Table) FindInit(pod placement.PodRef, container string, units int, environment map[string]string) (memory, cores *Grant) {
 	grants, _ := t.Grants()
 	for i := range grants {

@@ -1,7 +1,7 @@
 // Package allocation implements the node's half of a placement with pure functions. It selects the slots that
 // the kubelet should allocate to a container, interprets the slots that the kubelet took, and finds annotations
 // that differ from the kubelet's allocations. The documentation of package grants defines the terms listed,
-// attributed, plan, account, earlier and interchangeable.
+// attributed, waiting, plan, account, earlier and interchangeable.
 //
 // # Protocol
 //
@@ -28,11 +28,11 @@
 // # Invariants
 //
 //   - A container's slots are on all of its pod's GPUs, with equal parts of memory and of cores.
-//   - A wrong guess swaps interchangeable pods, because the scheduler lets no other pods with equal requests to
-//     the kubelet wait on one node (for an exception, see Limits). One pod gets the other pod's GPU, and the
-//     other pod inherits the first pod's plan. So no GPU ever has more allocations than planned, and Reconcile
-//     corrects the annotations. Until all of them are corrected, each of these pods counts on both GPUs, so
-//     that no other pod gets memory that only seems free.
+//   - A wrong guess swaps interchangeable pods. The scheduler does not let pods that are confusable
+//     (placement.Request.Confusable) but not interchangeable wait on one node together (for an exception, see
+//     Limits). One pod gets the other pod's GPU, and the other pod inherits the first pod's plan. So no GPU
+//     ever has more allocations than planned, and Reconcile corrects the annotations. Until all of them are
+//     corrected, each of these pods counts on both GPUs, so that no other pod gets memory that only seems free.
 //   - A pod keeps the GPUs of its first allocation.
 //   - Allocations do not depend on annotations. Once the node's inventory contains the result of Accounts,
 //     schedulers count at least the allocations to admitted pods on each GPU, whatever annotations the pods'
@@ -72,7 +72,7 @@
 // grants, the GPU that placement.Choose selects again. If the kubelet has not freed enough of that GPU yet,
 // Prefer returns an error.
 //
-// Pods that the kubelet could confuse with each other can wait together if they are on the same GPU. After a
+// Confusable pods that are not interchangeable can wait together if they are assigned to the same GPU. After a
 // wrong guess, one of them may have to move to another GPU. The move does no harm while PodResources works.
 // Otherwise the node rejects the next pod for which the kubelet calls Allocate.
 //
@@ -85,10 +85,11 @@
 // the GPUs of its recorded grants (State.Attributed), without grants on the GPUs in its annotation, and without
 // an annotation on each GPU.
 //
-// A Binding does not prove that the assignment came from the scheduler. A scheduler that knows only sums binds
-// without an assignment, and then the owner's earlier annotation remains. The owner can also change it between
-// the Binding and the admission. The API server's data does not distinguish these cases: it does not track who
-// set a field by a Binding, and the owner can clear field ownership. Such a pod gets only free slots, and
-// counts on its GPUs. But it may get a cordoned GPU, a GPU reserved for an exclusive pod, or memory planned for
-// other pods, and it bypasses State.PlaceUnassigned. The chart's admission policies reject such annotations.
+// A Binding does not prove that the assignment came from the scheduler. A scheduler that counts only the node's
+// total binds without an assignment, and an annotation that the owner wrote before remains. The owner can also
+// change the annotation between the Binding and the admission. The API server's data does not distinguish these
+// cases: it does not track who set a field by a Binding, and the owner can clear field ownership. A pod with
+// such an annotation gets only free slots, and counts on the annotated GPUs. But it may get a cordoned GPU, a
+// GPU reserved for an exclusive pod, or memory planned for other pods, and it bypasses State.PlaceUnassigned.
+// The chart's admission policies reject such annotations.
 package allocation

@@ -208,8 +208,8 @@ func unseen(r placement.Request) bool {
 	})
 }
 
-// locateUnseen sets the GPUs of pods that no scheduler placed, if their init containers have allocations that
-// the kubelet does not list.
+// locateUnseen sets the GPUs of pods without an assignment for which unseen is true, from the attributed grants
+// of their init containers.
 func (b *podStates) locateUnseen() {
 	for _, g := range b.Attributed {
 		i := slices.IndexFunc(b.pods, func(t *podState) bool { return t.Pod == g.Pod && unseen(t.Request) && t.Assignment.None() })

@@ -19,7 +19,8 @@ type Pod struct {
 	// annotation.
 	Plan *placement.Assignment
 
-	// Seconds contains, by container, the variables of the pod that are second names of a framework's setting.
+	// Seconds contains, by container, the variables of the pod that are second names of a framework's setting
+	// (containers.ResolveNames).
 	Seconds map[string]map[string]string
 
 	Index string // the annotation gpu-index: the GPUs' indexes, for people
@@ -63,7 +64,7 @@ type State struct {
 	// or never.
 	Attributed []Attributed
 
-	// NeverListed reports that the kubelet has not yet listed any allocations to the caller: any pod may
+	// NeverListed reports that the kubelet has not yet listed its allocations to this process, so any pod may
 	// already have some.
 	NeverListed bool
 
