@@ -67,7 +67,7 @@ func TestQuotasOfNamespaces(t *testing.T) {
 			cells := append(strings.Split(tc.column, "|"), "", "")
 			want := fmt.Sprintf(`NAMESPACE PODS ALLOCATED(GiB) SHARE %s USED(GiB) WAITING WAITS-FOR(GiB) OLDEST
 				ml 1 4 12.5%% %s ? 0 <none> <none> web 1 2 6.2%% %s ? 0 <none> <none>
-				? is unknown: no program of the pod has used a GPU, or the device plugin of its node could not be read. %s`,
+				%s ? is unknown: no program of the pod has used a GPU, or the device plugin of its node could not be read.`,
 				cells[0], cells[1], cells[2], tc.legend)
 			if diff := cmp.Diff(strings.Fields(want), strings.Fields(stdout)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

@@ -47,3 +47,24 @@ func TestListsFitATerminal(t *testing.T) {
 		}
 	}
 }
+
+// The legend has no notes about columns that a narrow terminal omits.
+func TestLegendsOfShownColumns(t *testing.T) {
+	for _, tc := range []struct{ args, note, header string }{
+		{"gpus", "? is unknown: the device plugin", "USED("},
+		{"gpus -n ml", "PODS counts only pods of namespace ml.\n", "  PODS  "},
+		{"pods", "? is unknown: no program", "USED("},
+		{"", "PENDING: on no known GPU", "PENDING("},
+	} {
+		for columns, want := range map[int]bool{20: false, 200: true} {
+			stdout, _, _ := clirun.OnTerminal(fake.NewClientset(clitest.OddCluster(t)...), columns, strings.Fields(tc.args)...)
+			header, _, _ := strings.Cut(stdout, "\n")
+			if strings.Contains(header, tc.header) != want || strings.Contains(stdout, tc.note) != want {
+				t.Errorf("%q on %d columns: want %q and its note: %t, got:\n%s", tc.args, columns, tc.header, want, stdout)
+			}
+		}
+	}
+	if stdout, _, _ := clirun.Inspect(fake.NewClientset(clitest.OddCluster(t)...), "gpus"); strings.Contains(stdout, "PODS counts") {
+		t.Errorf("a note about one namespace in a list of all:\n%s", stdout)
+	}
+}

@@ -25,14 +25,12 @@ func Print[R any](w io.Writer, l *Flags, v View[R], report inspect.Report, rows 
 		return nil
 	}
 	wide := l.Format == cmdutil.Wide
-	err := table.List(w, columnsOf(l, v, report), rows, table.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours, Bars: l.Bars, Columns: l.Terminal, Layout: &l.layout})
+	columns := columnsOf(l, v, report)
+	err := table.List(w, columns, rows, table.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours, Bars: l.Bars, Columns: l.Terminal, Layout: &l.layout})
 	if err != nil || !headers || l.Columns() != "" {
 		return err
 	}
-	var notes []string
-	if v.Notes != nil {
-		notes = v.Notes(rows, wide)
-	}
+	notes := table.Legend(&l.layout, columns, rows)
 	if l.layout.Cut {
 		notes = append(notes, "… marks a text that is cut: -o wide prints it in full.")
 	}

@@ -18,9 +18,8 @@ type View[R any] struct {
 	Read    func(context.Context) (inspect.Report, cluster.Usage, error)
 	Rows    func(inspect.Report, cluster.Usage) []R
 	Columns func(inspect.Report) []table.Column[R]
-	Name    func(R) string                     // for -o name
-	ID      func(R) string                     // identifies the object of a row
-	Notes   func(rows []R, wide bool) []string // the legend; nil for none
+	Name    func(R) string // for -o name
+	ID      func(R) string // identifies the object of a row
 
 	// AccessLimits returns the parts that the user could not see at the last Read. It is nil for views that need
 	// all namespaces.

@@ -57,6 +57,5 @@ func (o *GPUs) Run(ctx context.Context) error {
 		Columns: printers.GPUColumns,
 		Name:    func(g printers.GPURow) string { return fmt.Sprintf("gpu/%s/%d", g.Node, g.Index) },
 		ID:      func(g printers.GPURow) string { return g.Node + "/" + string(g.UUID) },
-		Notes:   printers.GPUNotes,
 	})
 }

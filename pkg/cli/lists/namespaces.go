@@ -91,8 +91,7 @@ func (o *namespaces) Run(ctx context.Context) error {
 			}
 			return printers.NamespaceColumns(r, *o.limited)
 		},
-		Name:  func(n printers.NamespaceRow) string { return "namespace/" + n.Namespace },
-		ID:    func(n printers.NamespaceRow) string { return n.Namespace },
-		Notes: printers.NamespaceNotes,
+		Name: func(n printers.NamespaceRow) string { return "namespace/" + n.Namespace },
+		ID:   func(n printers.NamespaceRow) string { return n.Namespace },
 	})
 }

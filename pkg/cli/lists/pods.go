@@ -23,7 +23,6 @@ type Pods struct {
 	listing.Flags
 
 	columns   func(inspect.Report) []table.Column[printers.PodRow]
-	notes     func(rows []printers.PodRow, wide bool) []string
 	selects   func(printers.PodRow) bool
 	waiting   func() bool // only waiting pods are shown: those that wait alike share a row, and usage is irrelevant
 	printsEnd func() bool // a watch prints a last row for pods that are gone
@@ -45,7 +44,6 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
   kubectl inspect gpumem pods --waiting`,
 	}, &Pods{
 		columns:   func(r inspect.Report) []table.Column[printers.PodRow] { return printers.PodColumns(r, waiting) },
-		notes:     printers.PodNotes,
 		selects:   func(p printers.PodRow) bool { return !waiting || p.IsWaiting() },
 		waiting:   func() bool { return waiting },
 		printsEnd: func() bool { return !waiting }, // a pod that leaves this list may have got a node
@@ -62,7 +60,6 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
 	}, &Pods{
 		columns:   func(inspect.Report) []table.Column[printers.PodRow] { return printers.TopColumns() },
-		notes:     printers.TopNotes,
 		selects:   func(p printers.PodRow) bool { return !p.IsWaiting() },
 		waiting:   func() bool { return false },
 		printsEnd: func() bool { return false },
@@ -112,7 +109,6 @@ func (o *Pods) Run(ctx context.Context) error {
 		},
 		Columns: o.columns,
 		Name:    func(row printers.PodRow) string { return "pod/" + row.Name },
-		Notes:   o.notes,
 		ID:      func(row printers.PodRow) string { return row.UID },
 		Limits:  func() *cluster.AccessLimits { return o.limits },
 		EndRow:  endRow,

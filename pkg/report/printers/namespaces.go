@@ -70,14 +70,15 @@ func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRo
 	return []table.Column[NamespaceRow]{
 		{Header: "NAMESPACE", Cell: func(n NamespaceRow) string { return n.Namespace }},
 		{Header: "PODS", Cell: func(n NamespaceRow) string { return strconv.Itoa(n.Pods) }},
-		{Header: fmt.Sprintf("ALLOCATED(%s)", m), Cell: func(n NamespaceRow) string { return m.amount(&n.Granted) }},
+		{Header: fmt.Sprintf("ALLOCATED(%s)", m), Cell: func(n NamespaceRow) string { return m.amount(&n.Granted) },
+			Notes: amountNotes(func(n NamespaceRow) []inspect.Memory { return []inspect.Memory{n.Granted} })},
 		{Header: "SHARE", Cell: func(n NamespaceRow) string {
 			if n.Share == nil {
 				return "?"
 			}
 			return fmt.Sprintf("%.1f%%", 100**n.Share)
 		}},
-		{Header: fmt.Sprintf("QUOTA(%s)", m), Hidden: !limited, Cell: func(n NamespaceRow) string { return m.quotas(n.Quotas) }},
+		{Header: fmt.Sprintf("QUOTA(%s)", m), Hidden: !limited, Cell: func(n NamespaceRow) string { return m.quotas(n.Quotas) }, Notes: amountNotes(hardAmounts)},
 		{Header: fmt.Sprintf("USED(%s)", m), Cell: func(n NamespaceRow) string {
 			if n.Pods == 0 {
 				return ""
@@ -87,6 +88,9 @@ func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRo
 				cell += "+"
 			}
 			return cell
+		}, Notes: []table.Note[NamespaceRow]{
+			{Text: notMeasuredNote, About: func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }},
+			{Text: "+ marks a sum without the pods of unknown usage.", About: func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }},
 		}},
 		{Header: "WAITING", Cell: func(n NamespaceRow) string { return strconv.Itoa(n.Waiting) }},
 		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Cell: func(n NamespaceRow) string {
@@ -94,7 +98,7 @@ func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRo
 				return ""
 			}
 			return m.amount(&n.WaitingMemory)
-		}},
+		}, Notes: amountNotes(func(n NamespaceRow) []inspect.Memory { return []inspect.Memory{n.WaitingMemory} })},
 		{Header: "OLDEST", Ages: true, Cell: func(n NamespaceRow) string {
 			if n.Waiting == 0 {
 				return ""
@@ -113,17 +117,21 @@ func (m measure) quotas(all []inspect.Quota) string {
 	return strings.Join(cells, ", ")
 }
 
-// NamespaceNotes returns the legend of a list of namespaces.
-func NamespaceNotes(rows []NamespaceRow, _ bool) []string {
-	holds := func(is func(inspect.Memory) bool) func(NamespaceRow) bool {
-		return func(n NamespaceRow) bool {
-			return is(n.Granted) || is(n.WaitingMemory) || slices.ContainsFunc(n.Quotas, func(q inspect.Quota) bool { return is(q.Hard) })
-		}
+// amountNotes returns the legend of a column with these amounts.
+func amountNotes(amounts func(NamespaceRow) []inspect.Memory) []table.Note[NamespaceRow] {
+	about := func(is func(inspect.Memory) bool) func(NamespaceRow) bool {
+		return func(n NamespaceRow) bool { return slices.ContainsFunc(amounts(n), is) }
 	}
-	return neededNotes(rows,
-		note[NamespaceRow]{notMeasuredNote, func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }},
-		note[NamespaceRow]{"+ marks a sum without the pods of unknown usage.", func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }},
-		note[NamespaceRow]{unitsNote, holds(unsized)},
-		note[NamespaceRow]{sharesNote, holds(func(a inspect.Memory) bool { return a.InShares })},
-	)
+	return []table.Note[NamespaceRow]{
+		{Text: unitsNote, About: about(unsized)},
+		{Text: sharesNote, About: about(func(a inspect.Memory) bool { return a.InShares })},
+	}
+}
+
+// hardAmounts returns the amounts of the quotas of a namespace.
+func hardAmounts(n NamespaceRow) (amounts []inspect.Memory) {
+	for _, q := range n.Quotas {
+		amounts = append(amounts, q.Hard)
+	}
+	return amounts
 }

@@ -192,10 +192,19 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 			},
 			Share:  func(g GPURow) (part, whole float64) { return allocationShare(g.Requested, g.Capacity) },
 			Colour: func(g GPURow) table.Colour { return allocationColour(g.Requested, g.Capacity) },
+			Notes:  []table.Note[GPURow]{{Text: notListedNote, About: isUncounted}},
 		},
-		{Header: fmt.Sprintf("FREE(%s)", m), Omit: 1, Cell: func(g GPURow) string { return freeCell(m, g) }},
-		{Header: fmt.Sprintf("USED(%s)", m), Omit: 2, Cell: func(g GPURow) string { return m.used(g.Usage) }},
-		{Header: "PODS", Omit: 3, Cell: gpuPodsCell},
+		{Header: fmt.Sprintf("FREE(%s)", m), Omit: 1, Cell: func(g GPURow) string { return freeCell(m, g) }, Notes: []table.Note[GPURow]{
+			{Text: notListedNote, About: isUncounted},
+			{Text: sharesNote, About: func(g GPURow) bool { return g.Capacity.InShares }},
+		}},
+		{Header: fmt.Sprintf("USED(%s)", m), Omit: 2, Cell: func(g GPURow) string { return m.used(g.Usage) }, Notes: []table.Note[GPURow]{
+			{Text: "? is unknown: the device plugin of the node could not be read.", About: func(g GPURow) bool { return g.Usage == nil }},
+		}},
+		{Header: "PODS", Omit: 3, Cell: gpuPodsCell, Notes: []table.Note[GPURow]{
+			{Text: notListedNote, About: isUncounted},
+			{Text: "PODS counts only pods of namespace " + table.Clean(r.Namespace) + ".", About: func(GPURow) bool { return r.Namespace != "" }},
+		}},
 		{Header: "GPU-CORE(%)", Omit: 5, Hidden: !showsCores(r), Cell: func(g GPURow) string { return coresOfGPU(g.GPU) }},
 		{
 			Header: "HEALTH", Cut: true,
@@ -233,6 +242,9 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 	}
 }
 
+// isUncounted reports whether the allocated memory of a GPU is unknown.
+func isUncounted(g GPURow) bool { return g.Requested == nil }
+
 func coresOfGPU(g inspect.GPU) string {
 	return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice)
 }
@@ -261,13 +273,13 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 				return ""
 			}
 			return m.amount(&p.Granted)
-		}},
+		}, Notes: allocatedNotes()},
 		{Header: fmt.Sprintf("USED(%s)", m), Omit: 1, Hidden: allWait, Colour: usageColour, Cell: func(p PodRow) string {
 			if !p.holdsMemory() {
 				return ""
 			}
 			return m.used(p.Usage)
-		}},
+		}, Notes: usedNotes()},
 		{Header: "ENFORCEMENT", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return p.Enforcement }},
 		{Header: "STATE", Omit: stateOmit, Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) table.Colour {
 			if p.IsWaiting() {
@@ -287,6 +299,9 @@ func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 			default:
 				return m.amount(&p.RequestedMemory)
 			}
+		}, Notes: []table.Note[PodRow]{
+			{Text: unitsNote, About: func(p PodRow) bool { return unsized(p.RequestedMemory) }},
+			{Text: sharesNote, About: func(p PodRow) bool { return p.RequestedMemory.InShares }},
 		}},
 		{Header: "REASON", Cut: true, Wide: wide, Cell: func(p PodRow) string { return p.Reason }}, // last, because it is long
 	}
@@ -297,9 +312,22 @@ func nominated(r inspect.Report) bool {
 	return slices.ContainsFunc(r.Waiting, func(w inspect.WaitingPod) bool { return w.Nominated != "" })
 }
 
+// allocatedNotes returns the legend of the memory that pods hold.
+func allocatedNotes() []table.Note[PodRow] {
+	return []table.Note[PodRow]{
+		{Text: unitsNote, About: func(p PodRow) bool { return unsized(p.Granted) }},
+		{Text: sharesNote, About: func(p PodRow) bool { return p.Granted.InShares }},
+	}
+}
+
+// usedNotes returns the legend of the memory that pods use.
+func usedNotes() []table.Note[PodRow] {
+	return []table.Note[PodRow]{{Text: notMeasuredNote, About: func(p PodRow) bool { return p.Usage == nil && !p.IsWaiting() }}}
+}
+
 // TopColumns returns the columns of a list of pods by usage.
 func TopColumns() []table.Column[PodRow] {
-	ofGrant := func(p PodRow) (part, whole float64) {
+	ofAllocated := func(p PodRow) (part, whole float64) {
 		if p.Usage == nil {
 			return 0, 0
 		}
@@ -310,8 +338,8 @@ func TopColumns() []table.Column[PodRow] {
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
 		{Header: "NODE", Wide: true, Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Wide: true, Cell: func(p PodRow) string { return numbers(p.GPUs) }},
-		{Header: "ALLOCATED(MiB)", Cell: func(p PodRow) string { return inMiB.amount(&p.Granted) }},
-		{Header: "USED(MiB)", Colour: usageColour, Share: ofGrant, Cell: func(p PodRow) string { return inMiB.used(p.Usage) }},
+		{Header: "ALLOCATED(MiB)", Cell: func(p PodRow) string { return inMiB.amount(&p.Granted) }, Notes: allocatedNotes()},
+		{Header: "USED(MiB)", Colour: usageColour, Share: ofAllocated, Cell: func(p PodRow) string { return inMiB.used(p.Usage) }, Notes: usedNotes()},
 		{Header: "USED(%)", Wide: true, Cell: func(p PodRow) string {
 			if p.Usage == nil {
 				return "?"
@@ -329,7 +357,10 @@ func TopColumns() []table.Column[PodRow] {
 				return "?"
 			}
 			return fmt.Sprintf("%d%%", *p.Usage.SM)
-		}},
+		}, Notes: []table.Note[PodRow]{{
+			Text:  "SM(%) is ? if NVML does not report it: in MIG mode, for an idle client of MPS,\nor if the GPU, the driver or the device plugin is too old.",
+			About: func(p PodRow) bool { return p.Usage != nil && p.Usage.SM == nil },
+		}}},
 		{Header: "HINT", Cell: func(p PodRow) string {
 			if n := Advised(p.Granted, p.Usage); n > 0 {
 				return fmt.Sprintf("ask for %d", n)
@@ -397,49 +428,7 @@ func freeCell(m measure, g GPURow) string {
 	return m.amount(&left)
 }
 
-// note is a line of a legend, and the condition of rows that need it.
-type note[R any] struct {
-	text    string
-	applies func(R) bool
-}
-
-// neededNotes returns the lines of a legend that at least one row needs.
-func neededNotes[R any](rows []R, notes ...note[R]) (lines []string) {
-	for _, n := range notes {
-		if slices.ContainsFunc(rows, n.applies) {
-			lines = append(lines, n.text)
-		}
-	}
-	return lines
-}
-
 const notMeasuredNote = "? is unknown: no program of the pod has used a GPU, or the device plugin of\nits node could not be read."
-
-// GPUNotes returns the legend of a list of GPUs.
-func GPUNotes(rows []GPURow, _ bool) []string {
-	return neededNotes(rows,
-		note[GPURow]{notListedNote, func(g GPURow) bool { return g.Requested == nil }},
-		note[GPURow]{"? is unknown: the device plugin of the node could not be read.", func(g GPURow) bool { return g.Usage == nil }},
-		note[GPURow]{sharesNote, func(g GPURow) bool { return g.Capacity.InShares }},
-	)
-}
-
-// PodNotes returns the legend of a list of pods. A wide list has the requests of waiting pods too.
-func PodNotes(rows []PodRow, wide bool) []string {
-	return neededNotes(rows,
-		note[PodRow]{notMeasuredNote, func(p PodRow) bool { return p.Usage == nil && !p.IsWaiting() }},
-		note[PodRow]{unitsNote, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.RequestedMemory) }},
-		note[PodRow]{sharesNote, func(p PodRow) bool { return p.Granted.InShares || wide && p.RequestedMemory.InShares }},
-	)
-}
-
-// TopNotes returns the legend of a list of pods by usage.
-func TopNotes(rows []PodRow, wide bool) []string {
-	return append(PodNotes(rows, wide), neededNotes(rows, note[PodRow]{
-		"SM(%) is ? if NVML does not report it: in MIG mode, for an idle client of MPS, or if the GPU, the driver or the device plugin is too old.",
-		func(p PodRow) bool { return p.Usage != nil && p.Usage.SM == nil },
-	})...)
-}
 
 func numbers(values []int) string {
 	var out []string

@@ -32,12 +32,14 @@ func list[R any](out *bytes.Buffer, columns []table.Column[R], rows []R, o table
 }
 
 func printNodes(out *bytes.Buffer, r inspect.Report, o table.ListOptions) {
-	list(out, nodeColumns(r), r.Nodes, o)
+	columns, layout := nodeColumns(r), table.Layout{}
+	o.Layout = &layout
+	list(out, columns, r.Nodes, o)
 	if o.NoHeaders {
 		return
 	}
 	fmt.Fprintf(out, "\n%s", ofCluster(r))
-	legend(out, r, o.Wide)
+	legend(out, r, table.Legend(&layout, columns, r.Nodes), o.Wide)
 }
 
 type nodeColumn = table.Column[inspect.Node]
@@ -51,14 +53,22 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 		{Header: "STATUS", Wide: !slices.ContainsFunc(r.Nodes, isNotReady), Cell: func(n inspect.Node) string { return n.Status }},
 	}
 	for _, i := range shown {
-		columns = append(columns, nodeColumn{Header: fmt.Sprintf("GPU%d", i), Cell: func(n inspect.Node) string { return gpuCell(n, i, m) }})
+		columns = append(columns, nodeColumn{Header: fmt.Sprintf("GPU%d", i), Cell: func(n inspect.Node) string { return gpuCell(n, i, m) }, Notes: gpuNotes()})
 	}
 	if slices.ContainsFunc(r.Nodes, hasUnattributed) {
-		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Omit: 1, Cell: func(n inspect.Node) string { return pendingCell(n, m) }})
+		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Omit: 1, Cell: func(n inspect.Node) string { return pendingCell(n, m) }, Notes: []table.Note[inspect.Node]{
+			{Text: "PENDING: on no known GPU", About: hasUnattributed},
+			{Text: unitsMark + " units of unknown size", About: func(n inspect.Node) bool { return hasUnattributed(n) && unsized(*n.UnattributedMemory) }},
+			{Text: sharesMark + " tenths of a GPU", About: func(n inspect.Node) bool { return hasUnattributed(n) && n.UnattributedMemory.InShares }},
+		}})
 	}
 	return append(columns,
 		nodeColumn{Header: "GPU-CORE(%)", Omit: 3, Hidden: !showsCores(r), Cell: coresCell},
-		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Omit: 2, Cell: func(n inspect.Node) string { return totalCell(n, m) }},
+		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Omit: 2, Cell: func(n inspect.Node) string { return totalCell(n, m) }, Notes: []table.Note[inspect.Node]{
+			{Text: withheldMark + " not offered by the kubelet (run doctor)", About: isWithheld},
+			{Text: unitsMark + " units of unknown size", About: unitless},
+			{Text: sharesMark + " tenths of a GPU", About: func(n inspect.Node) bool { return n.Capacity.InShares }},
+		}},
 		nodeColumn{Header: "ALLOCATED", Omit: 4, Cell: func(n inspect.Node) string { return percentOf(n.Requested, n.Capacity) }},
 		nodeColumn{Header: fmt.Sprintf("LARGEST-FREE(%s)", m), Wide: true, Cell: func(n inspect.Node) string { return m.amount(n.LargestFree) }},
 		nodeColumn{Header: "PODS", Wide: true, Cell: podsCell},
@@ -67,6 +77,20 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 		nodeColumn{Header: "DRIVER", Wide: true, Cell: func(n inspect.Node) string { return n.DriverVersion }},
 		nodeColumn{Header: "MODEL", Wide: true, Cell: func(n inspect.Node) string { return models(n.GPUs) }},
 	)
+}
+
+// gpuNotes returns the legend of a GPU's cell.
+func gpuNotes() []table.Note[inspect.Node] {
+	onGPU := func(is func(inspect.GPU) bool) func(inspect.Node) bool {
+		return func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) }
+	}
+	return []table.Note[inspect.Node]{
+		{Text: "GPU0: allocated/total", About: func(n inspect.Node) bool { return len(n.GPUs) > 0 }},
+		{Text: sickMark + " unhealthy", About: onGPU(isUnhealthy)},
+		{Text: cordonedMark + " cordoned", About: onGPU(isCordoned)},
+		{Text: aloneMark + " exclusive to one pod", About: onGPU(isExclusive)},
+		{Text: "+ reserved for nominated pods", About: onGPU(isReserved)},
+	}
 }
 
 func gpuCell(n inspect.Node, index int, m measure) string {
@@ -172,21 +196,7 @@ func add(sum, amount *inspect.Memory) {
 }
 
 // legend explains the marks of the table in one line, and counts the pods and nodes that it does not show.
-func legend(out *bytes.Buffer, r inspect.Report, wide bool) {
-	onGPU := func(is func(inspect.GPU) bool) func(inspect.Node) bool {
-		return func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) }
-	}
-	marks := neededNotes(r.Nodes,
-		note[inspect.Node]{"GPU0: allocated/total", func(n inspect.Node) bool { return len(n.GPUs) > 0 }},
-		note[inspect.Node]{sickMark + " unhealthy", onGPU(isUnhealthy)},
-		note[inspect.Node]{cordonedMark + " cordoned", onGPU(isCordoned)},
-		note[inspect.Node]{aloneMark + " exclusive to one pod", onGPU(isExclusive)},
-		note[inspect.Node]{withheldMark + " not offered by the kubelet (run doctor)", isWithheld},
-		note[inspect.Node]{"+ reserved for nominated pods", onGPU(isReserved)},
-		note[inspect.Node]{unitsMark + " units of unknown size", unitless},
-		note[inspect.Node]{sharesMark + " tenths of a GPU", func(n inspect.Node) bool { return n.Capacity.InShares }},
-		note[inspect.Node]{"PENDING: on no known GPU", hasUnattributed},
-	)
+func legend(out *bytes.Buffer, r inspect.Report, marks []string, wide bool) {
 	if len(marks) > 0 {
 		fmt.Fprintln(out, strings.Join(marks, "; "))
 	}

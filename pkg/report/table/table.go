@@ -40,6 +40,13 @@ type Column[R any] struct {
 	Cell   func(R) string
 	Share  func(R) (part, whole float64) // drawn as a bar before the cell; nil for none
 	Colour func(R) Colour                // nil for plain
+	Notes  []Note[R]                     // legend
+}
+
+// Note is a line of a legend, and the condition of rows that need it.
+type Note[R any] struct {
+	Text  string
+	About func(R) bool
 }
 
 // ListOptions are the options for printing a list.
@@ -72,6 +79,21 @@ const (
 // VisibleColumns returns the visible columns.
 func VisibleColumns[R any](columns []Column[R], wide bool) []Column[R] {
 	return slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !wide })
+}
+
+// Legend returns the notes of the columns in a layout that at least one row needs, each once.
+func Legend[R any](l *Layout, columns []Column[R], rows []R) (lines []string) {
+	for _, c := range columns {
+		if _, shown := l.widths[c.Header]; !shown {
+			continue
+		}
+		for _, n := range c.Notes {
+			if !slices.Contains(lines, n.Text) && slices.ContainsFunc(rows, n.About) {
+				lines = append(lines, n.Text)
+			}
+		}
+	}
+	return lines
 }
 
 // Cells returns the text of each column for a row. Empty texts become none.
