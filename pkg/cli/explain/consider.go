@@ -21,6 +21,7 @@ func (e *explanation) explainWaiting(pod inspect.WaitFacts, nodes []placement.No
 	switch {
 	case pod.Problem != "":
 		e.Summary = "waits, since its request cannot be read: " + pod.Problem
+		e.Advice = "correct the request, in the template of the pod's controller too: admission policies check annotations only when a pod is created, and the scheduler reads them again at each attempt"
 		return
 	case pod.InVain != "":
 		e.Summary = "waits: it " + pod.InVain
@@ -73,11 +74,11 @@ func (e *explanation) explainWithoutNodes(pod inspect.WaitFacts, facts inspect.F
 // schedulerAdvice returns the remedy for a pod whose scheduler may not ask gpumem, for a user who may not
 // read the names of the schedulers that do; empty otherwise.
 func schedulerAdvice(pod inspect.WaitFacts, facts inspect.Facts) string {
-	if !facts.SchedulersUnknown || pod.Scheduler == inspect.DefaultScheduler {
+	if !facts.SchedulersUnknown || pod.Scheduler == api.DefaultScheduler {
 		return ""
 	}
 	return fmt.Sprintf("set spec.schedulerName to the name of gpumem's scheduler (%s by default; the pod has %s), and recreate the pod",
-		inspect.DefaultScheduler, cmp.Or(pod.Scheduler, v1.DefaultSchedulerName))
+		api.DefaultScheduler, cmp.Or(pod.Scheduler, v1.DefaultSchedulerName))
 }
 
 // describeNode describes a node for a request, with the author and the reason of each cordon.

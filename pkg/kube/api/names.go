@@ -11,6 +11,10 @@ import (
 // DefaultDomain is the default domain of resources and annotations.
 const DefaultDomain = "gpumem.dev"
 
+// DefaultScheduler is the scheduler's name in the chart's defaults, for users who may not read the
+// schedulers' configuration.
+const DefaultScheduler = "gpumem-scheduler"
+
 // Keys returns the names of resources and annotations in one domain.
 type Keys struct{ domain string }
 

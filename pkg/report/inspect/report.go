@@ -11,6 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
@@ -261,17 +262,13 @@ type WaitFacts struct {
 	ExcludedNodes map[string]*decide.Refusal
 }
 
-// DefaultScheduler is the scheduler's name in the chart's defaults, for users who may not read the
-// schedulers' configuration.
-const DefaultScheduler = "gpumem-scheduler"
-
 // Unserved returns why no scheduler places the pod; empty if no reason is known. Schedulers are the
 // names of the schedulers that ask gpumem; empty if unknown.
 func (f WaitFacts) Unserved(schedulers []string) string {
 	otherScheduler := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)
 	known := schedulers
 	if len(known) == 0 {
-		known = []string{DefaultScheduler}
+		known = []string{api.DefaultScheduler}
 	}
 	similarName := closest.SimilarName(f.Scheduler, known)
 	isMisspelt := similarName != "" && similarName != f.Scheduler
