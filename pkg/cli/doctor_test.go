@@ -34,7 +34,7 @@ func TestDoctor(t *testing.T) {
 	for _, want := range []string{
 		"error   cluster: no device plugin for gpumem.dev is installed\n        helm upgrade --install gpumem",
 		"error   cluster: no scheduler for gpumem.dev is installed",
-		"note    cluster: not checked, because they could not be listed: configmaps (configmaps is forbidden: not for you)",
+		"note    cluster: not checked, because they could not be listed: configmaps with the names of gpumem's schedulers (configmaps is forbidden: not for you)",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("not a word of %q in:\n%s", want, stdout)

@@ -292,10 +292,10 @@ func TestDoctorOfOneNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout, stderr, err := clirun.Inspect(client, "doctor", "-n", "ml")
-	if code := cmdutil.ExitCode(err); code != 0 || strings.Contains(stdout, "No problem") || stderr != "" {
+	if code := cmdutil.ExitCode(err); code != 1 || strings.Contains(stdout, "No problem") || stderr != "" {
 		t.Errorf("exit code %d, stderr %q, error %v", code, stderr, err)
 	}
-	if !strings.HasPrefix(stdout, "warning pod ml/past: 1 pods with GPU memory are scheduled without asking gpumem") || strings.Count(stdout, "forbidden") != 1 {
+	if !strings.HasPrefix(stdout, "error   pods ml/past, ml/typo: 2 pods with GPU memory are scheduled without asking gpumem") || strings.Count(stdout, "forbidden") != 1 {
 		t.Errorf("want the finding about the pod first, and one line about rights:\n%s", stdout)
 	}
 	if _, _, err := clirun.Inspect(tenants(t), "doctor", "-n", "secret"); cmdutil.ExitCode(err) != cmdutil.ExitUnknown {

@@ -142,7 +142,11 @@ func listUnchecked(s *State) (result []Finding) {
 			fmt.Sprintf("repeat the command in %s, or add --wait", minute)})
 	}
 	if kinds := slices.Sorted(maps.Keys(s.Unread)); len(kinds) > 0 {
-		result = append(result, Finding{"", Note, "cluster", "not checked, because they could not be listed: " + strings.Join(kinds, ", ") + " (" + s.Unread[kinds[0]] + ")",
+		cause := s.Unread[kinds[0]]
+		if i := slices.Index(kinds, "configmaps"); i >= 0 {
+			kinds[i] += " with the names of gpumem's schedulers"
+		}
+		result = append(result, Finding{"", Note, "cluster", "not checked, because they could not be listed: " + strings.Join(kinds, ", ") + " (" + cause + ")",
 			"the ClusterRole and the Role gpumem-viewer have the rights for most of them; a cluster administrator has all"})
 	}
 	return result

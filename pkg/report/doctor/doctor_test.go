@@ -712,6 +712,9 @@ func TestUnreadIsNotEmpty(t *testing.T) {
 		s := healthy(t)
 		lose(s)
 		s.Unread = map[string]string{kind: "forbidden"}
+		if kind == "configmaps" {
+			kind += " with the names of gpumem's schedulers"
+		}
 		want := []Finding{{Severity: Note, Object: "cluster", Wrong: "not checked, because they could not be listed: " + kind + " (forbidden)"}}
 		got := slices.Clone(Examine(s))
 		for i := range got {
@@ -720,6 +723,44 @@ func TestUnreadIsNotEmpty(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("without %s (-want +got):\n%s", kind, diff)
 		}
+	}
+}
+
+// Without the right to read the names of gpumem's schedulers, doctor finds the pods that no scheduler has
+// considered, and the pods of the default scheduler if the release has its own.
+func TestWrongSchedulersWithoutConfigMaps(t *testing.T) {
+	const fix = "set spec.schedulerName to the name of gpumem's scheduler (gpumem-scheduler by default) in the template of these pods, leave spec.nodeName empty, and recreate the pods"
+	considered := []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse}}
+	for name, tc := range map[string]struct {
+		scheduler  string
+		conditions []v1.PodCondition
+		change     func(*State)
+		want       bool
+	}{
+		"no scheduler has considered it":     {"gpumem-schedular", nil, nil, true},
+		"some scheduler has considered it":   {"mine", considered, nil, false},
+		"gpumem's default":                   {"gpumem-scheduler", nil, nil, false},
+		"the default scheduler":              {v1.DefaultSchedulerName, considered, nil, true},
+		"the default scheduler asks gpumem":  {v1.DefaultSchedulerName, considered, func(s *State) { s.Deployments[0].Labels[component] = "extender" }, false},
+		"the workloads cannot be read":       {v1.DefaultSchedulerName, considered, func(s *State) { s.Deployments, s.Unread["deployments"] = nil, "forbidden" }, false},
+		"the pod is younger than the checks": {"gpumem-schedular", nil, func(s *State) { s.Pods[4].CreationTimestamp = metav1.NewTime(s.Now) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := healthy(t)
+			s.ConfigMaps, s.Unread = nil, map[string]string{"configmaps": "forbidden"}
+			pod := &s.Pods[4]
+			pod.Spec.SchedulerName, pod.Status.Conditions = tc.scheduler, tc.conditions
+			if tc.change != nil {
+				tc.change(s)
+			}
+			var want findings
+			if tc.want {
+				want.add(Error, "pod "+namespacedName(pod.ObjectMeta), fix, "1 pods with GPU memory are scheduled without asking gpumem, which knows the free memory of each GPU: 1 wait for a node, the kubelet rejected 0")
+			}
+			if diff := cmp.Diff(want, checkPods(s, findInstallation(s))); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -32,7 +33,7 @@ func checkPods(s *State, inst installation) (result findings) {
 				"is a client of MPS protocol 3, which gpumem no longer runs: the chart refuses the upgrade, and the pod cannot start again after it")
 			continue
 		}
-		if !s.bypasses(asking, pod) {
+		if !s.bypasses(inst, asking, pod) {
 			continue
 		}
 		bypass = append(bypass, namespacedName(pod.ObjectMeta))
@@ -50,22 +51,33 @@ func checkPods(s *State, inst installation) (result findings) {
 	if waiting > 0 {
 		severity = Error // these schedulers place the pods on no GPU
 	}
-	fix := ""
-	if len(asking) > 0 {
-		fix = "set spec.schedulerName to " + strings.Join(asking, " or ") + " in the template of these pods, leave spec.nodeName empty, and recreate the pods"
+	ours := strings.Join(asking, " or ")
+	if len(asking) == 0 {
+		ours = "the name of gpumem's scheduler (" + api.DefaultScheduler + " by default)"
 	}
+	fix := "set spec.schedulerName to " + ours + " in the template of these pods, leave spec.nodeName empty, and recreate the pods"
 	result.add(severity, podsNamed(bypass), fix,
 		"%d pods with GPU memory are scheduled without asking gpumem, which knows the free memory of each GPU: %d wait for a node, the kubelet rejected %d", len(bypass), waiting, rejected)
 	return result
 }
 
 // bypasses reports whether a scheduler that does not ask gpumem places or placed a pod. Asking are the
-// names of the schedulers that do; empty if unknown.
-func (s *State) bypasses(asking []string, pod *v1.Pod) bool {
+// names of the schedulers that do; empty if unknown. Without the right to read these names, it reports pods
+// that no scheduler has considered, and pods of the default scheduler if the release has its own.
+func (s *State) bypasses(inst installation, asking []string, pod *v1.Pod) bool {
 	if a, err := s.Names.AssignmentOf(pod); err == nil && !a.None() {
 		return a.ByNode // the scheduler may have another name by now
 	}
-	return len(asking) > 0 && !slices.Contains(asking, pod.Spec.SchedulerName)
+	switch name := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName); {
+	case len(asking) > 0:
+		return !slices.Contains(asking, name)
+	case s.read("configmaps") || name == api.DefaultScheduler:
+		return false
+	case name == v1.DefaultSchedulerName:
+		return inst.bundled()
+	default:
+		return pod.Spec.NodeName == "" && !api.Considered(pod) && old(s, pod.ObjectMeta)
+	}
 }
 
 // podsNamed returns the object of a finding about pods.
