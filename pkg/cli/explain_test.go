@@ -3,10 +3,12 @@ package cli_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -130,16 +132,16 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 		"web/offered":         "pod web/offered asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is another resource",
 		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is another resource",
 		"web/none":            `pods "none" not found in namespace web; if its controller could not create it, kubectl get events -n web --field-selector reason=FailedCreate shows the reason`,
-		"deploy/api":          "deploy/api is not a pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names; if it has no pods, kubectl get events --field-selector reason=FailedCreate shows the reason",
-		"deployment.apps/api": "deployment.apps/api is not a pod: name one of its pods; kubectl get deployment.apps/api -o wide shows their labels, and kubectl get pods -l LABELS their names; if it has no pods, kubectl get events --field-selector reason=FailedCreate shows the reason",
+		"deploy/api":          "deploy/api has no pods in namespace default; if it could not create them, kubectl get events -n default --field-selector reason=FailedCreate shows the reason",
+		"deployment.apps/api": "deployment.apps/api has no pods in namespace default; if it could not create them, kubectl get events -n default --field-selector reason=FailedCreate shows the reason",
 	} {
 		if _, _, err := clirun.Inspect(client, "explain", arg); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", arg, err, want)
 		}
 	}
 	for _, tc := range []struct{ args, want string }{
-		{"deployment small", "deployment/small is not a pod: name one of its pods; "},
-		{"deployments.apps small", "deployments.apps/small is not a pod: name one of its pods; "},
+		{"deployment small", "deployment/small has no pods"},
+		{"deployments.apps small", "deployments.apps/small has no pods"},
 		{"pod none", `pods "none" not found`},
 		{"small deployment", "accepts 1 arg(s), received 2"},
 		{"deployment small large", "accepts 1 arg(s), received 3"},
@@ -148,7 +150,7 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 			t.Errorf("explain %s: %v, want %q", tc.args, err, tc.want)
 		}
 	}
-	if _, _, err := clirun.Inspect(client, "defrag", "job/x"); err == nil || !strings.HasPrefix(err.Error(), "job/x is not a pod") {
+	if _, _, err := clirun.Inspect(client, "defrag", "job/x"); err == nil || !strings.HasPrefix(err.Error(), "job/x has no pods") {
 		t.Errorf("defrag: %v", err)
 	}
 }
@@ -409,5 +411,37 @@ func TestExplainWithoutTheOtherPods(t *testing.T) {
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
 	if want := "waits, and its scheduler has reported no reason"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would fit") {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+	}
+}
+
+// A controller stands for its newest pod that waits, or else for its newest pod.
+func TestExplainThePodOfAController(t *testing.T) {
+	of := func(kind, owner, hash string, minute int) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: owner, Controller: new(true)}}
+			p.Labels = map[string]string{"pod-template-hash": hash}
+			p.CreationTimestamp = metav1.NewTime(time.Unix(1700000000, 0).Add(time.Duration(minute) * time.Minute))
+		}
+	}
+	pod := func(name, node string, change func(*v1.Pod)) *v1.Pod {
+		return kubetest.With(kubetest.Pod(t, "ml/"+name, node, 3, kubetest.UUID("gpu-a", 0)), change)
+	}
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),
+		pod("web-runs", "gpu-a", of("ReplicaSet", "web-1", "1", 9)), pod("web-old", "", of("ReplicaSet", "web-1", "1", 1)), pod("web-new", "", of("ReplicaSet", "web-2", "2", 2)),
+		pod("other", "", of("ReplicaSet", "web-x-1", "1", 8)), pod("train-a", "", of("Job", "train", "", 1)), pod("train-b", "", of("Job", "train", "", 2)),
+		pod("nightly-a", "", of("Job", "nightly-29000000", "", 1)), pod("db-0", "gpu-a", of("StatefulSet", "db", "", 1)), pod("db-1", "gpu-a", of("StatefulSet", "db", "", 2)))
+	for _, namespaced := range []bool{false, true} {
+		if namespaced {
+			clitest.OnlyIn(client, "ml")
+		}
+		for arg, want := range map[string]string{
+			"deployment/web": "web-new", "deploy/web": "web-new", "deployments.apps/web": "web-new", "rs/web-1": "web-old",
+			"job/train": "train-b", "cronjob/nightly": "nightly-a", "sts/db": "db-1",
+		} {
+			stdout, _, err := clirun.Inspect(client, "explain", "-n", "ml", arg)
+			if err != nil || !strings.HasPrefix(stdout, "Pod ml/"+want+" ") {
+				t.Errorf("%s, the user may read only one namespace: %t: error %v, want pod %s:\n%s", arg, namespaced, err, want, stdout)
+			}
+		}
 	}
 }

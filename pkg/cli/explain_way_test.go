@@ -75,5 +75,10 @@ func TestExplainOfWhatIsFragmented(t *testing.T) {
 		if stdout, _, err := clirun.Inspect(client, "explain", "ml/waits"); err != nil || strings.Contains(stdout, todo) != want {
 			t.Errorf("of %d GiB: error %v, want %t for %q in:\n%s", asks, err, want, todo, stdout)
 		}
+		clitest.Forbid(client, "poddisruptionbudgets")
+		const other = "To do:     ask an administrator to run kubectl inspect gpumem defrag ml/waits, because you may not list PodDisruptionBudgets"
+		if stdout, _, err := clirun.Inspect(client, "explain", "ml/waits"); err != nil || strings.Contains(stdout, other) != want || strings.Contains(stdout, todo) {
+			t.Errorf("of %d GiB, without the right: error %v, want %t for %q in:\n%s", asks, err, want, other, stdout)
+		}
 	}
 }

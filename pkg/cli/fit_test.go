@@ -61,10 +61,15 @@ func TestFitSaysWhatTheQuotasLeave(t *testing.T) {
 	scoped.Name, scoped.Spec.Scopes = "scoped", []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
 	scoped.Status.Hard = v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("1")}
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), quota, scoped)
-	for size, want := range map[string]string{"12": "", "13": "the pod exceeds ResourceQuota gpus"} {
-		stdout, _, err := clirun.Inspect(client, "fit", "-n", "ml", "--mem", size)
-		if !strings.Contains(stdout, "Fits once in all.\nResourceQuota ml/gpus leaves 12 of 12 ") || (err == nil) != (want == "") || err != nil && err.Error() != want {
-			t.Errorf("%s GiB: error %v, want %q; printed:\n%s", size, err, want, stdout)
+	for _, tc := range []struct{ size, total, err string }{
+		{"12", "Fits once in all.\n", ""},
+		{"13", "Fits 0 times in all. The nodes have space for 1.\n", "the pod exceeds ResourceQuota gpus"},
+		{"5", "Fits 2 times in all. The nodes have space for 3.\n", ""},
+	} {
+		stdout, _, err := clirun.Inspect(client, "fit", "-n", "ml", "--mem", tc.size)
+		want := "\n\nResourceQuota ml/gpus leaves 12 of 12 requests.gpumem.dev/gpu-mem\n" + tc.total
+		if !strings.HasSuffix(stdout, want) || (err == nil) != (tc.err == "") || err != nil && err.Error() != tc.err {
+			t.Errorf("%s GiB: error %v, want %q; want at the end %q, printed:\n%s", tc.size, err, tc.err, want, stdout)
 		}
 	}
 }

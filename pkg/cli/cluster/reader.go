@@ -98,6 +98,20 @@ func (r *Reader) MayRequestMemory(pod *v1.Pod) bool {
 	return r.Names.Asks(pod) || len(r.Names.Unoffered(pod, none)) > 0
 }
 
+// DeploymentOf derives the name of a pod's Deployment from the name of its ReplicaSet, which consists of that
+// name and the pod-template-hash. It returns an empty string for a pod of no Deployment.
+func DeploymentOf(pod *v1.Pod) string {
+	owner, hash := metav1.GetControllerOf(pod), pod.Labels["pod-template-hash"]
+	if owner == nil || owner.Kind != "ReplicaSet" || hash == "" {
+		return ""
+	}
+	deployment, ok := strings.CutSuffix(owner.Name, "-"+hash)
+	if !ok {
+		return ""
+	}
+	return deployment
+}
+
 // OneLine returns the text of an error on one line. Joined errors have several.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 

@@ -84,24 +84,10 @@ func CheckNodeNames(names []string) error {
 
 // HasKind reports whether the arguments have the form KIND NAME, which means KIND/NAME.
 func HasKind(args []string) bool {
-	return len(args) == 2 && (slices.Contains(podKinds(), args[0]) || isWorkload(args[0]))
-}
-
-// isWorkload reports whether a kind, or the kind of "kind.group", is a workload.
-func isWorkload(kind string) bool {
-	kind, _, _ = strings.Cut(kind, ".")
-	return slices.Contains(workloads(), kind)
+	return len(args) == 2 && (slices.Contains(podKinds(), args[0]) || kindOf(args[0]) != "")
 }
 
 func podKinds() []string { return []string{"pod", "pods", "po"} }
-
-// workloads returns the kinds of controllers that users may name instead of a pod.
-func workloads() []string {
-	return []string{
-		"deploy", "deployment", "deployments", "sts", "statefulset", "statefulsets", "ds", "daemonset", "daemonsets",
-		"rs", "replicaset", "replicasets", "job", "jobs", "cj", "cronjob", "cronjobs",
-	}
-}
 
 // podNamed parses POD or NAMESPACE/POD. The namespace defaults to the flag, then to the kubeconfig, as
 // in kubectl.
@@ -116,15 +102,15 @@ func (f *Factory) podNamed(arg string) (namespace, name string, err error) {
 	return cmp.Or(f.Namespace(), namespace, metav1.NamespaceDefault), arg, err
 }
 
-// GetPod gets the pod that an argument names.
+// GetPod gets the pod that an argument names: POD, NAMESPACE/POD or, for a pod of a controller, TYPE/NAME.
 func (f *Factory) GetPod(ctx context.Context, r *cluster.Reader, arg string) (*v1.Pod, error) {
 	namespace, name, err := f.podNamed(arg)
 	if err != nil {
 		return nil, err
 	}
 	pod, err := r.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) && isWorkload(namespace) {
-		return nil, fmt.Errorf("%s is not a pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names; if it has no pods, kubectl get events --field-selector reason=FailedCreate shows the reason", arg, arg)
+	if kindOf(namespace) != "" && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
+		return f.podOf(ctx, r, namespace, name)
 	}
 	if apierrors.IsNotFound(err) {
 		err = fmt.Errorf("%w in namespace %s; if its controller could not create it, kubectl get events -n %s --field-selector reason=FailedCreate shows the reason", err, namespace, namespace)

@@ -23,14 +23,14 @@ type Options struct {
 	all    bool // show all nodes
 
 	cluster *cluster.Reader
-	pod     string // POD, NAMESPACE/POD or KIND/NAME
+	pod     string // POD, NAMESPACE/POD or TYPE/NAME
 }
 
 // NewCommand returns the command explain.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f}
 	cmd := &cobra.Command{
-		Use:   "explain POD [-n NAMESPACE] [--all] [-o FORMAT]",
+		Use:   "explain POD|TYPE/NAME [-n NAMESPACE] [--all]",
 		Short: "Explain why a pod waits, or why it is on its node",
 		Long: `Explain why a pod waits, or why it is on its node.
 
@@ -41,8 +41,11 @@ node, it shows the GPUs of this node and the scores of the other nodes.
 The command computes the current fit from objects of the API server. It reads
 past decisions from the scheduler, which records its last answers about each
 pod. To see them, you need the right to forward ports to the scheduler's pods
-(create pods/portforward).`,
-		Example: "  kubectl inspect gpumem explain -n ml train-0",
+(create pods/portforward).
+
+For TYPE/NAME, with the type of a controller such as deployment or job, the
+command explains its newest pod that waits, or else its newest pod.`,
+		Example: "  kubectl inspect gpumem explain -n ml train-0\n\n  kubectl inspect gpumem explain -n ml deployment/serve",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmdutil.HasKind(args) {
 				return nil

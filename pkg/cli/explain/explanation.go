@@ -107,7 +107,7 @@ func (o *Options) explainPod(ctx context.Context, pod *v1.Pod) (explanation, err
 		e.Summary = o.explainPlaced(ctx, &e, pod, waiting, nodes, facts)
 	default:
 		e.explainWaiting(waiting, nodes, facts, o.all)
-		e.setBlockingPods(waiting, rolloutOf(pod), rollouts, nodes, facts)
+		o.setBlockingPods(ctx, &e, waiting, rolloutOf(pod), rollouts, nodes, facts)
 		if waiting.InVain != "" && waiting.Problem == "" {
 			_, e.Advice = cluster.UnofferedAdvice(o.cluster.Names, nodeIndex.Unoffered(o.cluster.Names, pod))
 		}

@@ -2,13 +2,16 @@ package explain
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
@@ -18,18 +21,13 @@ import (
 // differ in the hash.
 type rollout struct{ namespace, deployment, hash string }
 
-// rolloutOf derives the rollout from the name of the pod's ReplicaSet, which consists of the
-// Deployment's name and the hash.
+// rolloutOf returns the rollout of a pod; the zero value for a pod of no Deployment.
 func rolloutOf(pod *v1.Pod) rollout {
-	owner, hash := metav1.GetControllerOf(pod), pod.Labels["pod-template-hash"]
-	if owner == nil || owner.Kind != "ReplicaSet" || hash == "" {
+	deployment := cluster.DeploymentOf(pod)
+	if deployment == "" {
 		return rollout{}
 	}
-	deployment, ok := strings.CutSuffix(owner.Name, "-"+hash)
-	if !ok {
-		return rollout{}
-	}
-	return rollout{pod.Namespace, deployment, hash}
+	return rollout{pod.Namespace, deployment, pod.Labels["pod-template-hash"]}
 }
 
 // replaces reports whether r and old are different revisions of one Deployment.
@@ -39,7 +37,7 @@ func (r rollout) replaces(old rollout) bool {
 
 // setBlockingPods names the pods that have to leave before the pod fits: terminating pods, and pods of the
 // previous revision, which leave only when the new pod runs.
-func (e *explanation) setBlockingPods(pod inspect.WaitFacts, revision rollout, rollouts map[string]rollout, nodes []placement.Node, facts inspect.Facts) {
+func (o *Options) setBlockingPods(ctx context.Context, e *explanation, pod inspect.WaitFacts, revision rollout, rollouts map[string]rollout, nodes []placement.Node, facts inspect.Facts) {
 	if e.fitsSomeNode || len(e.Now) == 0 && (!facts.PodsUnknown || pod.Problem != "" || pod.InVain != "") {
 		return // the pod fits, or waits for another reason
 	}
@@ -59,7 +57,16 @@ func (e *explanation) setBlockingPods(pod inspect.WaitFacts, revision rollout, r
 	noScheduler := pod.NotConsidered && e.Advice != "" // free memory does not help a pod with a wrong schedulerName
 	if e.fragmented && e.Terminating == "" && e.Replaced == "" && !noScheduler {
 		e.Advice = fmt.Sprintf("kubectl inspect gpumem defrag %s plans which pods to move: a node has enough free memory in all", pod.Pod)
+		if !o.mayPlan(ctx) {
+			e.Advice = fmt.Sprintf("ask an administrator to run kubectl inspect gpumem defrag %s, because you may not list PodDisruptionBudgets: a node has enough free memory in all", pod.Pod)
+		}
 	}
+}
+
+// mayPlan reports whether the user may run the command defrag, which lists PodDisruptionBudgets.
+func (o *Options) mayPlan(ctx context.Context) bool {
+	_, err := o.cluster.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
+	return !apierrors.IsForbidden(err)
 }
 
 // simulateDeletion reports the effect of deleting all pods for which isDeleted returns true. The line names

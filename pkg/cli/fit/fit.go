@@ -126,10 +126,7 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	if o.Format == "" && !o.ForPrograms() && !o.NoHeaders {
-		fmt.Fprintf(o.Out, "\nFits %s in all.\n", cmdutil.Times(total))
-		if namespace := o.Namespace(); namespace != "" {
-			exceeded = o.printQuotas(ctx, namespace)
-		}
+		exceeded = o.printTotal(ctx, total)
 	}
 	if err := o.PrintProblems(report.Problems); err != nil {
 		return err
@@ -139,6 +136,22 @@ func (o *Options) Run(ctx context.Context) error {
 		return fmt.Errorf("the pod fits on no node: none of these nodes offers %s", o.pod.resource(o.Cluster.Names))
 	case total == 0:
 		return errors.New("the pod fits on no node")
+	}
+	return exceeded
+}
+
+// printTotal prints how many pods fit all nodes and, for a namespace, its quotas. The error names a quota that
+// refuses the pod.
+func (o *Options) printTotal(ctx context.Context, total int) (exceeded error) {
+	fmt.Fprintln(o.Out)
+	permitted := total
+	if namespace := o.Namespace(); namespace != "" {
+		permitted, exceeded = o.printQuotas(ctx, namespace, total)
+	}
+	if permitted < total {
+		fmt.Fprintf(o.Out, "Fits %s in all. The nodes have space for %d.\n", cmdutil.Times(permitted), total)
+	} else {
+		fmt.Fprintf(o.Out, "Fits %s in all.\n", cmdutil.Times(total))
 	}
 	return exceeded
 }
