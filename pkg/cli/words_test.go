@@ -15,7 +15,7 @@ import (
 func TestMessagesNameTheScheduler(t *testing.T) {
 	extender := regexp.MustCompile(`(?i)\b(an|the|or|gpumem's) extenders?\b`)
 	for _, dir := range []string{".", "../report", "../kube"} {
-		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
