@@ -22,7 +22,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// replace replaces one function of a mock: it returns ret, or its own answer after the delay.
+// replace replaces one function of a mock. After the delay, the new function returns ret, or the original answer if
+// ret is SUCCESS.
 func replace(t *testing.T, of any, function string, ret nvml.Return, delay time.Duration) {
 	t.Helper()
 	field := reflect.ValueOf(of).Elem().FieldByName(function + "Func")
@@ -43,8 +44,8 @@ func replace(t *testing.T, of any, function string, ret nvml.Return, delay time.
 }
 
 // TestEachAnswerOfEachCall tries five answers for each call: success, not supported, unknown, lost and slow. A
-// failed call that the memory accounting needs makes its GPU unhealthy, and no other. An optional call does so
-// only if the GPU is lost. The answer to a slow call counts at the next probe.
+// failed call that the memory accounting needs makes only its GPU unhealthy. A failed optional call does so only if
+// the GPU is lost. The answer to a slow call counts at the next probe.
 func TestEachAnswerOfEachCall(t *testing.T) {
 	const lost, slow = "the driver has lost it", "does not answer"
 	notSupported, unknown := failure(nvml.ERROR_NOT_SUPPORTED), failure(nvml.ERROR_UNKNOWN)
@@ -153,7 +154,7 @@ func TestEachAnswerOfTheLibrary(t *testing.T) {
 	}
 }
 
-// TestASlowCountOfGPUs verifies that the previous answer counts, and no GPU disappears.
+// TestASlowCountOfGPUs verifies that the prober uses the previous count meanwhile, and that no GPU disappears.
 func TestASlowCountOfGPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { pass(time.Minute) })
@@ -173,7 +174,7 @@ func TestASlowCountOfGPUs(t *testing.T) {
 	})
 }
 
-// TestASessionThatOpensLateIsUsed: NVML counts sessions, and lists other GPUs only after all have ended.
+// TestASessionThatOpensLateIsUsed: NVML counts sessions, and lists other GPUs only after all sessions have ended.
 func TestASessionThatOpensLateIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"), t4("GPU-b"))
@@ -297,7 +298,7 @@ func (h Host) reload(t *testing.T) {
 	}
 }
 
-// TestAGPUThatNeedsAResetStaysOut: NVML answers normally for it.
+// TestAGPUThatNeedsAResetStaysOut: NVML answers normally for such a GPU.
 func TestAGPUThatNeedsAResetStaysOut(t *testing.T) {
 	for xid, resets := range map[uint64]bool{46: true, 62: true, 64: true, 79: true, 95: true, 109: true, 119: true, 120: true, 140: true, 48: false, 74: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -358,7 +359,8 @@ func TestAResetIsKeptWhereTheLoadIsUnknown(t *testing.T) {
 	})
 }
 
-// TestAResetThatCannotBeWrittenDown verifies that the process remembers the reset, and writes it when it can.
+// TestAResetThatCannotBeWrittenDown verifies that the process keeps the reset in memory, and writes it once the
+// file is writable.
 func TestAResetThatCannotBeWrittenDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"), t4("GPU-b"))
@@ -381,7 +383,7 @@ func TestAResetThatCannotBeWrittenDown(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(interval)
-		report(0, 119) // caused by the first
+		report(0, 119) // caused by XID 95
 		if f, err := readResets(cfg.Resets); err != nil || !maps.Equal(f.GPUs, map[gpu.UUID]string{"GPU-a": want}) {
 			t.Errorf("the file has %v, %v", f, err)
 		}
@@ -393,7 +395,8 @@ func TestAResetThatCannotBeWrittenDown(t *testing.T) {
 	})
 }
 
-// TestProgramsXIDsTakeNoGPUOut also verifies that the XID that announces an action changes nothing by itself.
+// TestProgramsXIDsTakeNoGPUOut also verifies that the XID for a new recovery action does not change the GPU's
+// health.
 func TestProgramsXIDsTakeNoGPUOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"))
@@ -443,14 +446,14 @@ func TestTheDriverSaysWhatAGPUNeeds(t *testing.T) {
 	}
 }
 
-// TestAGPUThatIsPluggedIn verifies that the prober finds it although all other GPUs are healthy.
+// TestAGPUThatIsPluggedIn verifies that the prober finds a new GPU although all others are healthy.
 func TestAGPUThatIsPluggedIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"))
 		cfg := config(func() (nvml.Interface, string) {
 			lib, path := m.open()
 			n := 0
-			m.change(func() { n = len(m.gpus) }) // NVML lists the GPUs of its initialisation
+			m.change(func() { n = len(m.gpus) }) // NVML lists the GPUs that existed at its initialisation
 			lib.(*mock.Interface).DeviceGetCountFunc = func() (int, nvml.Return) { return n, nvml.SUCCESS }
 			return lib, path
 		})
@@ -470,8 +473,8 @@ func TestAGPUThatIsPluggedIn(t *testing.T) {
 	})
 }
 
-// TestAGPUThatIsGoneCostsLittle verifies that it stays in the list, and that NVML is reopened at growing
-// intervals.
+// TestAGPUThatIsGoneCostsLittle verifies that a missing GPU stays in the inventory, and that the prober reopens
+// NVML at growing intervals.
 func TestAGPUThatIsGoneCostsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := t4("GPU-a"), t4("GPU-b")
@@ -486,7 +489,7 @@ func TestAGPUThatIsGoneCostsLittle(t *testing.T) {
 	})
 }
 
-// TestAGPUThatMovedIsNotTakenForOneThatFails: its former index does not answer.
+// TestAGPUThatMovedIsNotTakenForOneThatFails: the GPU that now has its former index does not answer.
 func TestAGPUThatMovedIsNotTakenForOneThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c := t4("GPU-a"), t4("GPU-b"), t4("GPU-c")
@@ -517,7 +520,7 @@ func TestTheDriversVersionOutlivesNVML(t *testing.T) {
 	})
 }
 
-// TestReservedMemoryIsRoundedUp verifies that no MiB is offered that the driver partly uses.
+// TestReservedMemoryIsRoundedUp verifies that the prober offers no MiB that the driver partly uses.
 func TestReservedMemoryIsRoundedUp(t *testing.T) {
 	c := t4("GPU-a")
 	m := newMachine(c)
@@ -605,7 +608,7 @@ func TestAMachineThatFails(t *testing.T) {
 	}
 }
 
-// TestComputeModesThatCannotBeRead omits GPUs without an answer. It returns an error if no GPU answers.
+// TestComputeModesThatCannotBeRead verifies that Modes omits GPUs without an answer, and fails if no GPU answers.
 func TestComputeModesThatCannotBeRead(t *testing.T) {
 	for _, function := range []string{"GetUUID", "GetComputeMode"} {
 		m := newMachine(t4("GPU-a"), t4("GPU-b"))
@@ -621,7 +624,7 @@ func TestComputeModesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestSupportedEvents never registers for events that a prober ignores.
+// TestSupportedEvents verifies that a watcher registers only for events that the prober handles.
 func TestSupportedEvents(t *testing.T) {
 	c := t4("GPU-a")
 	newMachine(c)
@@ -634,7 +637,7 @@ func TestSupportedEvents(t *testing.T) {
 	}
 }
 
-// TestAFileOfResetsThatCannotBeRead is an error for the command that clears resets.
+// TestAFileOfResetsThatCannotBeRead verifies that ClearResets returns an error for an unreadable file.
 func TestAFileOfResetsThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := ClearResets(dir, "GPU-a"); err == nil {
@@ -652,7 +655,7 @@ func TestAFileOfResetsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestALoadThatIsUnknown requires the module and the boot ID.
+// TestALoadThatIsUnknown verifies that Load needs the module and the boot ID.
 func TestALoadThatIsUnknown(t *testing.T) {
 	h := host(t)
 	if h.Load() == "" {
@@ -666,7 +669,7 @@ func TestALoadThatIsUnknown(t *testing.T) {
 	}
 }
 
-// TestWhatIsKnownOfALostLibrary verifies that usage of a time when NVML answered does not count as current.
+// TestWhatIsKnownOfALostLibrary verifies that the last usage does not count as current after NVML has failed.
 func TestWhatIsKnownOfALostLibrary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := t4("GPU-a")

@@ -9,8 +9,8 @@ import (
 )
 
 // calls runs library calls that may hang in the driver. The timeout ends the wait, not the call. While a call
-// hangs, no second call of the same name starts, and the next wait gets its answer. Not safe for concurrent
-// use.
+// hangs, no second call of the same name starts, and the next wait for that name gets the answer of the hanging
+// call. The type is not safe for concurrent use.
 type calls struct {
 	timeout time.Duration // per wait
 	pending map[string]*pending
@@ -47,7 +47,7 @@ func (c calls) isOverdue(name string) bool {
 	return p != nil && p.returned()
 }
 
-// startCall starts a call. If the last call of the same name is still pending, it returns that one instead.
+// startCall starts a call. If a call of the same name is pending, it returns the pending call instead.
 func startCall[T any](c calls, name string, f func() T) *pending {
 	if p := c.pending[name]; p != nil {
 		return p
@@ -97,13 +97,14 @@ func call[T any](ctx context.Context, c calls, name string, f func() T) (answer 
 // ErrSlow reports that NVML did not answer in time. It may still answer.
 var ErrSlow = errors.New("NVML does not answer")
 
-// Bounded bounds the waits for calls that concurrent callers make. Callers of the same name share a call.
+// Bounded runs library calls for concurrent callers, and bounds each wait. Callers that use the same name share a
+// call.
 type Bounded struct {
 	mu    sync.Mutex // guards calls
 	calls calls
 }
 
-// NewBounded returns a Bounded with the longest time of a wait.
+// NewBounded returns a Bounded whose waits end after the timeout.
 func NewBounded(timeout time.Duration) *Bounded {
 	return &Bounded{calls: calls{timeout: timeout, pending: make(map[string]*pending)}}
 }
@@ -124,8 +125,8 @@ func Call[T any](ctx context.Context, b *Bounded, name string, f func() T) (T, e
 	return late, ErrSlow
 }
 
-// Do makes a call that changes something. It waits for a pending one of that name first, and drops its answer: the
-// later change takes effect last. It returns ErrSlow early if the context is done.
+// Do makes a call that changes something. It first waits for a pending call of the same name, and drops that call's
+// answer: the later change takes effect last. It returns ErrSlow early if the context is done.
 func Do(ctx context.Context, b *Bounded, name string, f func() error) error {
 	type outcome struct{ err error }
 	for {
@@ -143,7 +144,7 @@ func Do(ctx context.Context, b *Bounded, name string, f func() error) error {
 	}
 }
 
-// await waits for a call, and forgets it if it has returned.
+// await waits for call p, and removes it from the pending calls once it has returned.
 func await[T any](ctx context.Context, b *Bounded, name string, p *pending) (answer T, ok bool) {
 	timer := time.NewTimer(b.calls.timeout)
 	defer timer.Stop()

@@ -49,7 +49,7 @@ func resetXIDs() map[uint64]string {
 	}
 }
 
-// meanings returns the names of other errors. A GPU recovers from them by good probes.
+// meanings returns the names of other errors. After such an error, good probes make the GPU healthy again.
 func meanings() map[uint64]string {
 	return map[uint64]string{48: "double-bit ECC error", 74: "NVLink error"}
 }
@@ -76,7 +76,7 @@ type watcher struct {
 // source is a possible origin of an event on a GPU's handle: the GPU, or one of its MIG instances.
 type source struct {
 	uuid gpu.UUID
-	id   uint32 // of the GPU instance; wholeGPU for a GPU
+	id   uint32 // ID of the GPU instance; wholeGPU for a GPU
 }
 
 // wholeGPU is the instance ID in events that concern the whole GPU (NVML, nvmlEventData_t).

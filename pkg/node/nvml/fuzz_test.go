@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// tape returns the fuzzer's bytes, and zeros after their end.
+// tape returns the fuzzer's bytes, and then zeros.
 type tape struct{ data []byte }
 
 func (t *tape) number(n int) int {
@@ -41,7 +41,7 @@ func (t *tape) amount() uint64 { return uint64(t.number(256)) << uint(t.number(6
 type liar struct {
 	*machine
 	tape    *tape
-	devices []nvml.Device // the prober reads them concurrently, so all answers are determined before
+	devices []nvml.Device // the prober reads them concurrently, so open determines all answers in advance
 	rets    []nvml.Return
 }
 
@@ -123,8 +123,8 @@ func someBus(n int) (pci nvml.PciInfo) {
 	return pci
 }
 
-// FuzzAnswers verifies that after any answers of NVML, the prober publishes an offer or a reason. No GPU has
-// more units than fit into its memory, no two have the same index, and an unhealthy one has a reason.
+// FuzzAnswers verifies that after any answers of NVML, the prober publishes an offer or a reason. No GPU has more
+// units than fit into its memory, no two GPUs have the same index, and an unhealthy GPU has a reason.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0, 0, 0, 0, 1, 0}) // -1 GPUs
@@ -144,7 +144,7 @@ func FuzzAnswers(f *testing.F) {
 				checkInventory(t, p)
 			}
 			p.close(t.Context())
-			time.Sleep(time.Minute) // watchers end
+			time.Sleep(time.Minute) // until the watchers have ended
 		})
 	})
 }

@@ -17,8 +17,8 @@ var errNone = errors.New("the control group has no limits, and can have none whe
 var errOld = errors.New("the driver's NVML has no limits of memory")
 
 // Limits sets and reads GPU memory limits of control groups. The driver enforces them (NVIDIA, "MPS v3 Memory
-// Partitioning"; driver 615). Limits abandons a call that hangs in the driver, and makes no other until it
-// returns. An abandoned call may still take effect; package enforcement reverts it.
+// Partitioning"; driver 615). Limits abandons a call that hangs in the driver, and makes no other call until that
+// call returns. An abandoned call may still take effect; package enforcement reverts that.
 type Limits struct {
 	open func() (nvml.Interface, string)
 	lock chan struct{} // held during a call; only one runs at a time
@@ -29,8 +29,8 @@ func NewLimits(open func() (nvml.Interface, string)) *Limits {
 	return &Limits{open: open, lock: make(chan struct{}, 1)}
 }
 
-// Set sets a control group's soft and hard limits on one GPU, in bytes. Dir is the full path of the group's
-// directory. The driver requires CAP_SYS_ADMIN.
+// Set sets a control group's soft and hard limits on one GPU, in bytes. Parameter dir is the full path of the
+// group's directory. The driver requires CAP_SYS_ADMIN.
 func (l *Limits) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error {
 	_, err := l.call(ctx, "nvmlDeviceSetMemoryLimits_v1", id, dir, func(d nvml.Device) (nvml.MemoryLimits_v1, nvml.Return) {
 		return nvml.MemoryLimits_v1{}, d.SetMemoryLimits_v1(dir, soft, hard)

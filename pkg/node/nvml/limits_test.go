@@ -16,7 +16,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 )
 
-// given is the library for a child process of the test: go-nvml binds the functions of one library only.
+// given is the variable with the library's path in a child process of the test: go-nvml binds the functions of one
+// library only.
 const given = "GPUMEM_TEST_LIBRARY"
 
 // inChild runs the test again in a child process with a library that is compiled from testdata/limits.c. It
@@ -69,7 +70,7 @@ func TestLimitsOfControlGroups(t *testing.T) {
 	}
 }
 
-// TestLimitsOfAnOlderDriver: its library lacks these functions, and a call of one would end the process.
+// TestLimitsOfAnOlderDriver: its library lacks the functions for limits, and calling one would end the process.
 func TestLimitsOfAnOlderDriver(t *testing.T) {
 	if !inChild(t, "-DOLD") {
 		return
@@ -90,8 +91,8 @@ func TestLimitsWithoutADriver(t *testing.T) {
 	}
 }
 
-// TestEachAnswerOfLimits distinguishes missing limits, failures and slow answers of NVML. Each session is shut
-// down.
+// TestEachAnswerOfLimits verifies that Limits distinguishes missing limits, failures and slow answers of NVML, and
+// shuts down each session.
 func TestEachAnswerOfLimits(t *testing.T) {
 	for _, tc := range []struct {
 		call string
@@ -171,7 +172,8 @@ func TestEachAnswerOfLimits(t *testing.T) {
 	}
 }
 
-// TestAModeIsSetOnOneGPU changes one GPU next to a GPU that does not report its UUID.
+// TestAModeIsSetOnOneGPU verifies that SetMode changes one GPU only, also next to a GPU that does not report its
+// UUID.
 func TestAModeIsSetOnOneGPU(t *testing.T) {
 	var set []string
 	refuses := nvml.SUCCESS

@@ -14,13 +14,15 @@ import (
 )
 
 // Machine reads all GPUs of a node, and sets their compute modes. Each call initialises the library and shuts it
-// down. No caller waits longer than the timeout, or twice that for SetMode. Machine is safe for concurrent use.
+// down. No caller waits longer than the timeout; SetMode may wait that long again for each earlier SetMode. Machine
+// is safe for concurrent use.
 type Machine struct {
 	open  func() (nvml.Interface, string)
 	calls *Bounded
 }
 
-// NewMachine returns a Machine. Open returns the uninitialised library, and the path that it is loaded from.
+// NewMachine returns a Machine. Parameter open returns the uninitialised library, and the path that it is loaded
+// from.
 func NewMachine(open func() (nvml.Interface, string), timeout time.Duration) *Machine {
 	return &Machine{open: open, calls: NewBounded(timeout)}
 }
@@ -149,8 +151,8 @@ func (m *Machine) modes() (map[string]int, error) {
 	return modes, err
 }
 
-// SetMode sets the compute mode of one GPU. An earlier call that has not returned yet ends first, so that the last
-// mode remains.
+// SetMode sets the compute mode of one GPU. It first waits for an earlier call that has not returned, so that the
+// last mode remains.
 func (m *Machine) SetMode(uuid string, mode int) error {
 	return Do(context.Background(), m.calls, "set", func() error { return m.setMode(uuid, mode) })
 }

@@ -35,7 +35,7 @@ type card struct {
 	asked              int
 	device             nvml.Device
 	instances          []*card // MIG instances by position; nil if there is none
-	slices, ofSlices   uint32  // of an instance, and of its GPU instance if that has more
+	slices, ofSlices   uint32  // slices of an instance, and of its GPU instance if that has more
 	migRet             nvml.Return
 	acting             nvml.Return // result of reading the action below
 	action             nvml.DeviceGpuRecoveryAction

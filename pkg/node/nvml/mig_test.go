@@ -85,7 +85,7 @@ func TestErrorsOfInstances(t *testing.T) {
 	}{
 		"an instance's":            {7, []string{"MIG-a: XID 74: NVLink error", "MIG-b: healthy"}},
 		"the GPU's":                {all, []string{"MIG-a: XID 74: NVLink error", "MIG-b: XID 74: NVLink error"}},
-		"of one that is not known": {3, []string{"MIG-a: healthy", "MIG-b: healthy"}}, // the prober probes
+		"of one that is not known": {3, []string{"MIG-a: healthy", "MIG-b: healthy"}}, // the prober probes again instead
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestErrorsOfInstances(t *testing.T) {
 	}
 }
 
-// TestPartsOfAnInstanceAreNotOffered: each part has all of the instance's memory.
+// TestPartsOfAnInstanceAreNotOffered: NVML reports all of the instance's memory for each part.
 func TestPartsOfAnInstanceAreNotOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := sliced("GPU-a")
@@ -118,7 +118,7 @@ func TestPartsOfAnInstanceAreNotOffered(t *testing.T) {
 	})
 }
 
-// TestAGPUWhoseModeIsNotToldIsNotOffered: it may be in MIG mode.
+// TestAGPUWhoseModeIsNotToldIsNotOffered: the GPU may be in MIG mode.
 func TestAGPUWhoseModeIsNotToldIsNotOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := sliced("GPU-a")
@@ -155,7 +155,7 @@ func TestInstancesOfAMachine(t *testing.T) {
 	}
 }
 
-// TestInstancesThatDoNotAnswer omits instances without an ID or attributes.
+// TestInstancesThatDoNotAnswer verifies that Parts omits instances without an ID, attributes or a UUID.
 func TestInstancesThatDoNotAnswer(t *testing.T) {
 	for function, ret := range map[string]nvml.Return{
 		"GetGpuInstanceId": nvml.ERROR_UNKNOWN, "GetAttributes": nvml.ERROR_NOT_SUPPORTED, "GetUUID": nvml.ERROR_GPU_IS_LOST,
@@ -191,7 +191,7 @@ func TestPartsOfAMachine(t *testing.T) {
 	for _, p := range append(gpus, instances...) {
 		got = append(got, fmt.Sprint(p.UUID, " ", p.Index, " ", p.Closed))
 	}
-	// A lost GPU changes no index of an instance, because the prober counts it too.
+	// A lost GPU does not change the indexes of instances, because the prober counts it too.
 	want := []string{"GPU-a 0 false", "GPU-b 1 false", "GPU-split 2 true", "GPU-others 3 true", "GPU-sliced 5 true", fmt.Sprint("MIG-a ", 6+maxInstances*5, " false")}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" || lost != 1 {
 		t.Errorf("%v, %d lost (-want +got):\n%s", err, lost, diff)

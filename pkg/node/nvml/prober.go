@@ -83,7 +83,7 @@ func (b *backoff) reset() { b.next = 0 }
 // reopen decides when to open the library again.
 type reopen struct {
 	bound, load string // driver state when the library was opened
-	wait, every int    // probes until the next attempt, and between the attempts after it, while something fails
+	wait, every int    // while something fails: probes until the next attempt, and between the later attempts
 }
 
 // maxReopen is the maximum number of probes between two attempts to reopen the library.
@@ -218,7 +218,7 @@ func (p *Prober) waitForProbe(ctx context.Context) bool {
 // maxGPUs is a bound that no machine exceeds.
 const maxGPUs = 1024
 
-// probe reads all GPUs, and returns the reason if there is none.
+// probe reads all GPUs. If the node has no GPU to offer, it returns the reason.
 func (p *Prober) probe(ctx context.Context) (reason string) {
 	load, bound := p.cfg.Host.Load(), p.cfg.Host.Bound()
 	p.logResets(p.resets.refresh(load))
@@ -393,8 +393,8 @@ func (p *Prober) measure(readings []reading) {
 	p.measured = make(chan struct{})
 }
 
-// devicesAt returns the device that last had the reading's index, unless its UUID now appears at another index,
-// and the MIG instances of that GPU.
+// devicesAt returns the device that last had the reading's index, and the MIG instances of that GPU. It omits
+// devices that this probe has read at any index, by the UUIDs in seen.
 func (p *Prober) devicesAt(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	for uuid, d := range p.devices {
 		inside := r.instance == nil && d.instance != nil && d.instance.of == r.index
@@ -441,10 +441,10 @@ func (p *Prober) applyReading(r reading) {
 // Decisions).
 const variation = 32
 
-// size sets the device's memory and capacity from a reading. If heed is true, offered is the device's earlier
-// capacity. Size keeps it if the driver's own memory has changed by at most variation. If the change costs
-// exactly one unit, that unit stays in the capacity and counts as foreign use: without its slot, the kubelet
-// would not restart a container that holds it.
+// size sets the device's memory and capacity from a reading. Parameter offered is the device with its earlier
+// capacity. If keepOffer is true, size keeps that capacity while the driver's own memory differs by at most
+// variation. If a larger difference costs exactly one unit, the unit stays in the capacity and counts as foreign
+// use: the kubelet would not restart a container whose slot is gone.
 func (d *tracked) size(cfg Config, r reading, offered gpu.Device, keepOffer bool) {
 	total := r.device.MemoryMiB
 	of := func(reserved int64) gpu.Device { return inventory.Size(total, reserved, cfg.ReserveMiB, cfg.UnitMiB) }
@@ -476,8 +476,8 @@ func (p *Prober) markUnhealthy(d *tracked, reason string) {
 	d.Status, d.good = gpu.Unhealthy(reason), 0
 }
 
-// needsReset returns why a GPU stays unhealthy although NVML answers normally. A MIG instance needs the reset
-// of its GPU.
+// needsReset returns the reason why a GPU must be reset before it is healthy again, or an empty string. A MIG
+// instance needs the reset of its GPU.
 func (p *Prober) needsReset(d *tracked) string {
 	return cmp.Or(p.resets.of[d.UUID], p.resets.of[d.Parent])
 }
@@ -541,7 +541,7 @@ func (p *Prober) reopens(load, bound string) bool {
 	}
 }
 
-// allWell reports whether no failure remains that reopening the library could repair.
+// allWell returns false if there is a failure that reopening the library could repair.
 func (p *Prober) allWell() bool {
 	if len(p.devices) == 0 || p.watcher == nil || p.watcher.hasEnded() {
 		return false
@@ -611,6 +611,6 @@ func (p *Prober) close(ctx context.Context) bool {
 		return false
 	}
 	p.session = nil
-	clear(p.calls.pending) // they belong to the ended session
+	clear(p.calls.pending) // the calls belong to the ended session
 	return true
 }

@@ -61,7 +61,7 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// health returns the reason for each unhealthy GPU, by index.
+// health returns the health of each GPU, by index, with the reason if it is unhealthy.
 func health(p *Prober) []string {
 	inv, _, _ := p.Inventory()
 	var out []string
@@ -336,7 +336,8 @@ func TestProberKeepsItsWordOnCapacity(t *testing.T) {
 	})
 }
 
-// A new plugin offers the same as its predecessor, unless the difference exceeds a variation.
+// A new plugin offers the same capacity as its predecessor, unless the driver's own memory differs by more than
+// variation.
 func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 	offered := func(units gpu.Units, change func(*gpu.Inventory)) gpu.Inventory {
 		inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360, Allocatable: units}}}
@@ -500,7 +501,7 @@ func TestProcesses(t *testing.T) {
 		a.processes = [3][]nvml.ProcessInfo{
 			{{Pid: 7, UsedGpuMemory: 100 << 20}, {Pid: 3, UsedGpuMemory: 5 << 20}, {Pid: 9, UsedGpuMemory: notAvailable}},
 			{{Pid: 8, UsedGpuMemory: 1 << 20}},
-			{{Pid: 7, UsedGpuMemory: 120 << 20}}, // in the list of MPS
+			{{Pid: 7, UsedGpuMemory: 120 << 20}}, // PID 7 again, as a client of MPS
 		}
 		m := newMachine(a, t4("GPU-b"))
 		p, _ := watched(t, config(m.open))
@@ -561,7 +562,7 @@ func TestHowMuchProcessesUseAGPU(t *testing.T) {
 	}
 }
 
-// Each probe reads the samples since the last one once, also after a failed probe.
+// Each probe reads only the samples that no earlier probe has read, also after a failed probe.
 func TestUseIsAskedForSinceTheLastProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := t4("GPU-a")
@@ -597,7 +598,7 @@ func TestUseIsAskedForSinceTheLastProbe(t *testing.T) {
 	})
 }
 
-// No sample is newer than one from the future: a busy process would look idle until then.
+// After a sample from the future, no sample is newer until that time: a busy process would look idle.
 func TestUseAfterTheClockWasSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := t4("GPU-a")
@@ -615,8 +616,8 @@ func TestUseAfterTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// TestForeignMemoryIsRoundedUp verifies that a part of a MiB counts as a whole one, and that more than all of
-// the memory counts as all.
+// TestForeignMemoryIsRoundedUp verifies that a part of a MiB counts as a whole MiB, and that an amount beyond the
+// GPU's memory counts as all of it.
 func TestForeignMemoryIsRoundedUp(t *testing.T) {
 	d := tracked{Device: gpu.Device{MemoryMiB: 15360, Allocatable: 14}, reservedMiB: 450}
 	for bytes, want := range map[uint64]gpu.Units{0: 0, 1: 0, 574 * mib: 0, 574*mib + 1: 1, 575 * mib: 1, 15360 * mib: 14, 1<<64 - 1: 14} {

@@ -27,12 +27,12 @@ type session struct {
 	driver string
 }
 
-// hasFunctions reports whether the library has all of some functions. Calling a missing one ends the process.
+// hasFunctions reports whether the library has all of the functions. Calling a missing function ends the process.
 func (s *session) hasFunctions(functions ...string) bool {
 	return !slices.ContainsFunc(functions, func(name string) bool { return s.lib.Extensions().LookupSymbol(name) != nil })
 }
 
-// open loads and initialises the library. Its error is the reason that people read when a node offers no GPU.
+// open loads and initialises the library. Users read its error as the reason why a node offers no GPU.
 func open(find func() (nvml.Interface, string)) (*session, error) {
 	lib, path := find()
 	switch ret := lib.Init(); ret {
@@ -51,7 +51,7 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 	return s, nil
 }
 
-// inSession runs f in a new session. NVML counts its users, so the library may already be open.
+// inSession runs f in a new session. NVML counts its sessions, so another one may be open.
 func inSession(find func() (nvml.Interface, string), f func(*session) error) (err error) {
 	s, err := open(find)
 	if err != nil {
@@ -70,8 +70,8 @@ const mib = 1 << 20
 // reading contains the answers for one GPU or MIG instance.
 type reading struct {
 	index       int
-	device      gpu.Device // without capacity and health, which the prober keeps for a known GPU (found)
-	reservedMiB int64      // driver's own memory
+	device      gpu.Device // without capacity and health, which type tracked adds
+	reservedMiB int64      // the driver's own memory
 	usage       usage
 	processes   []inventory.Process
 	sampled     uint64 // time of the newest utilization sample, in microseconds since 1970
@@ -80,9 +80,9 @@ type reading struct {
 	instances   []reading // MIG instances of the GPU, if requested
 	instance    *instance // nil for a GPU
 	handle      nvml.Device
-	failed      string // reason for a missing answer; all other fields are then empty
+	failed      string // reason for a missing answer; then only index and instance are valid
 
-	unlisted bool // NVML did not list the processes: the list of the previous probe counts
+	unlisted bool // NVML did not list the processes; measure keeps the list of the previous probe
 }
 
 // answered reports whether an optional call succeeded. It marks the reading as failed if the call reports a
@@ -94,8 +94,9 @@ func (r *reading) answered(ret nvml.Return) bool {
 	return ret == nvml.SUCCESS
 }
 
-// read reads one GPU, and its MIG instances if requested. It fails if identity or memory is unknown, and omits
-// other facts that NVML does not return. Sampled contains reading.sampled of each GPU at the last probe.
+// read reads one GPU, and its MIG instances if instances is true. The reading fails if identity or memory is
+// unknown, and omits other facts that NVML does not return. Parameter sampled contains reading.sampled of each GPU
+// at the last probe.
 func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) reading {
 	handle, ret := s.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
@@ -181,8 +182,8 @@ func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret 
 	return m.Total, 0, m.Used, ret
 }
 
-// recovery returns why a GPU is unusable although it answers. Drivers before 565 do not report it; for them,
-// only XIDs do.
+// recovery returns the reason why an answering GPU is unusable, or an empty string. Drivers before 565 report no
+// recovery action; the prober detects their faults by XIDs and remapping failures.
 func (s *session) recovery(handle nvml.Device) string {
 	if s.hasFunctions("nvmlDeviceGetFieldValues") {
 		asked := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
@@ -244,8 +245,8 @@ func numaNode(handle nvml.Device) int {
 // notAvailable is NVML's value for the memory of a process if it is unknown.
 const notAvailable = 1<<64 - 1
 
-// processes reads the memory of a GPU's processes, and their GPU time since the last sample. A process that
-// uses the GPU in several ways appears in several lists, with all of its memory in each.
+// processes reads the memory of a GPU's processes, and their GPU time since the sample at time since. A process
+// that uses the GPU in several ways appears in several lists, with all of its memory in each.
 func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 	most := make(map[int]uint64)
 	clients := make(map[int]bool) // clients of MPS
@@ -286,9 +287,9 @@ func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 	r.sampled = sampled
 }
 
-// sm returns, for each process with a sample newer than since, the percentage of time in which the GPU ran its
-// kernels (nil if NVML's number is out of range), and the time of the newest sample. Known is false if the GPU
-// returns no samples.
+// sm reads the utilization samples that are newer than time since. The first result contains, for each process with
+// a sample, the percentage of time in which the GPU ran its kernels, or nil if NVML's number is out of range. The
+// second is the time of the newest sample, and the third is false if NVML cannot return samples.
 func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled uint64, known bool) {
 	if !s.hasFunctions("nvmlDeviceGetProcessUtilization") {
 		return nil, since, false
@@ -320,8 +321,8 @@ func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled
 	return of, sampled, true
 }
 
-// newSamples recovers from a panic in go-nvml: it panics if NVML has more samples than the buffer that it has
-// just allocated.
+// newSamples calls go-nvml and recovers from its panic. go-nvml panics if NVML has more samples than go-nvml's
+// buffer, because NVML added some after go-nvml had read their number.
 func newSamples(handle nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
 	defer func() {
 		if recover() != nil {
@@ -388,9 +389,9 @@ type instance struct {
 	most   int    // maximum number of slices of the GPU; 0 if unknown
 }
 
-// instances reads the MIG instances of a GPU. For facts that NVML does not report by instance, it uses the
-// GPU's. NVML lists the compute instances of a GPU instance, each with all of its memory: an instance that
-// shares its memory fails.
+// instances reads the MIG instances of a GPU. Each instance gets a copy of the facts that NVML reports only for the
+// whole GPU. NVML lists each compute instance with all memory of its GPU instance. If several compute instances
+// share that memory, their readings fail.
 func (s *session) instances(parent nvml.Device, of reading, sampled map[gpu.UUID]uint64) (out []reading) {
 	most, _ := parent.GetMaxMigDeviceCount()
 	for place := range maxInstances {
