@@ -1,7 +1,7 @@
 // Package answers reads responses of gpumem's own pods. It does not connect: the command line reads
-// through the API server, and the page's process reads from the pods' addresses.
+// through the API server, and the extender reads from the pods' addresses.
 //
-// It limits the size of a response, whatever the pod sends.
+// The package limits the size of a response, whatever the pod sends.
 package answers
 
 import (
@@ -15,13 +15,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Plugins is the label selector of the device plugins of every release.
+// Plugins is the label selector of the device plugin's pods, of all Helm releases.
 const Plugins = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component=device-plugin"
 
 // GPUUsed is the device plugin's metric of used GPU memory, in bytes. Its label uuid identifies the GPU.
 const GPUUsed = "gpumem_device_plugin_gpu_memory_used_bytes"
 
-// Max is the maximum size of a response in bytes. The largest have some hundred KiB.
+// Max is the maximum size of a response in bytes. The largest responses have a few hundred KiB.
 const Max = 4 << 20
 
 // AtOnce is the maximum number of concurrent requests to pods.
@@ -36,7 +36,7 @@ func Read(reader io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// Metrics parses Prometheus' text format and returns the families of metrics by name.
+// Metrics parses Prometheus' text format and returns the metric families by name.
 func Metrics(text []byte) (map[string]*dto.MetricFamily, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	return parser.TextToMetricFamilies(bytes.NewReader(text))

@@ -27,9 +27,9 @@ const (
 // Results. All except Fits and Bound are refusals.
 const (
 	Fits    = "fits"    // the pod fits some node; for prioritize, the nodes are scored
-	Bound   = "bound"   // to the node, with the chosen GPUs
+	Bound   = "bound"   // bind bound the pod to the node and the chosen GPUs
 	Unfit   = "unfit"   // the pod fits no node, and no eviction helps
-	Refused = "refused" // of bind: the pod was not bound
+	Refused = "refused" // bind did not bind the pod
 	Failed  = "failed"  // the extender could not decide
 )
 
@@ -47,22 +47,22 @@ type Decision struct {
 	Time    time.Time `json:"time"`
 	Verb    string    `json:"verb"`
 	Result  string    `json:"result"`
-	Reason  string    `json:"reason,omitempty"`  // of the closest node, as a word; empty if the pod fits
+	Reason  string    `json:"reason,omitempty"`  // one word, from the closest node; empty if the pod fits
 	Message string    `json:"message,omitempty"` // the reason, for people
 	Node    string    `json:"node,omitempty"`    // the node of the binding, or the best one
-	Asked   int       `json:"asked"`             // number of nodes in the question
+	Asked   int       `json:"asked"`             // number of nodes in kube-scheduler's request
 	Fit     int       `json:"fit"`               // number of nodes that the pod fits
-	Why     string    `json:"why,omitempty"`     // why the best node is not the policy's choice, for people; empty if it is
-	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler left out nodes, as it does if it searches only for some feasible ones
+	Why     string    `json:"why,omitempty"`     // for people, if the best node is not the policy's choice: the reason
+	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler left out nodes, as it does without percentageOfNodesToScore: 100
 
-	// Nodes are some of the nodes, the most informative first.
+	// Nodes has at most MaxNodes nodes, the most informative first.
 	Nodes []Node `json:"nodes,omitempty"`
 }
 
 // Node is a node that the extender considered.
 type Node struct {
 	Name    string `json:"name"`
-	Score   *int64 `json:"score,omitempty"`  // by prioritize, 0 to 10
+	Score   *int64 `json:"score,omitempty"`  // from prioritize, 0 to 10
 	Reason  string `json:"reason,omitempty"` // empty if the pod fits
 	Message string `json:"message,omitempty"`
 	UnitMiB int64  `json:"unitMiB,omitempty"`
@@ -77,7 +77,7 @@ type GPU struct {
 	Capacity  gpu.Units `json:"capacity"`
 	Free      gpu.Units `json:"free"`
 	FreeCores *int      `json:"freeCores,omitempty"` // per cent; nil if unknown
-	Reason    string    `json:"reason,omitempty"`    // why the pod does not fit on it
+	Reason    string    `json:"reason,omitempty"`    // why the pod does not fit this GPU
 	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods, for people
 	Chosen    bool      `json:"chosen,omitempty"`
 
@@ -126,7 +126,7 @@ func (l *Log) Add(ref placement.PodRef, d Decision) {
 	if d.Verb == Filter || d.Verb == Preempt && !filtered {
 		pod.Tries++
 	}
-	// Copy the slice, because readers may have the old one.
+	// Copy the slice, because callers of Pods may still read the old one.
 	kept := append(make([]Decision, 0, 1+len(pod.Decisions)), d)
 	for _, old := range pod.Decisions {
 		if old.Verb != d.Verb {
@@ -140,8 +140,8 @@ func (l *Log) Add(ref placement.PodRef, d Decision) {
 	}
 }
 
-// Pods returns the records of the pods with a namespace and a name, the latest first. An empty string
-// matches all.
+// Pods returns the recorded pods with this namespace and name, the pod with the latest decision first.
+// An empty string matches all.
 func (l *Log) Pods(namespace, name string) []Pod {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +171,7 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(List{Pods: l.Pods(query.Get("namespace"), query.Get("pod"))})
 }
 
-// DescribeNode describes a node for a request. Chosen are the GPUs that the pod has been assigned, if any.
+// DescribeNode describes a node for a request. Parameter chosen has the GPUs assigned to the pod, if any.
 func DescribeNode(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB, GPUs: make([]GPU, 0, len(n.Devices))}
 	for _, d := range n.Devices {
@@ -190,8 +190,8 @@ func DescribeNode(req placement.Request, n placement.Node, chosen placement.Assi
 	return out
 }
 
-// Ranked returns the decision of a ranking. Nodes is the number of ranked nodes. The pod fits all of
-// them.
+// Ranked returns the decision for a ranking. Parameter nodes is the number of ranked nodes; the pod fits
+// all of them.
 func Ranked(order ranking.Ranking, nodes int) Decision {
 	d := Decision{Verb: Prioritize, Result: Fits, Asked: nodes, Fit: nodes, Why: reasons.ExplainRanking(order)}
 	best := order.Best[:min(len(order.Best), MaxNodes)]
@@ -206,7 +206,7 @@ func Ranked(order ranking.Ranking, nodes int) Decision {
 	return d
 }
 
-// scores are all scores, for Node.Score to point to.
+// scores has all possible scores. Node.Score points to its elements.
 var scores = func() (all [ranking.MaxScore + 1]int64) {
 	for i := range all {
 		all[i] = int64(i)
@@ -232,7 +232,8 @@ type candidate struct {
 	gap closest.Gap
 }
 
-// Add adds a verdict with its gap, if it is among the closest so far. Other verdicts cost little.
+// Add adds a verdict if it is among the MaxNodes closest so far. Parameter gap is the node's distance
+// from a fit. Rejecting other verdicts is cheap.
 func (c *Closest) Add(v *placement.Verdict, gap closest.Gap) {
 	one := candidate{v, gap}
 	at, _ := slices.BinarySearchFunc(c.kept, one, compare)
@@ -246,7 +247,7 @@ func compare(a, b candidate) int {
 	return cmp.Or(a.gap.Compare(b.gap), cmp.Compare(a.Node.Name, b.Node.Name))
 }
 
-// Nodes describes the nodes, the closest first.
+// Nodes describes the nodes of the collected verdicts, the closest first.
 func (c *Closest) Nodes() []Node {
 	var out []Node
 	for _, v := range c.kept {

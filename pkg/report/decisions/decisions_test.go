@@ -122,7 +122,7 @@ func TestLogIsUsedByManyAtOnce(t *testing.T) {
 	}
 }
 
-// Closest has the same verdicts as the beginning of a full sort.
+// Closest has the first MaxNodes verdicts of a full sort.
 func TestClosestIsASort(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
@@ -178,7 +178,7 @@ func TestRanked(t *testing.T) {
 	}
 }
 
-// A recorded decision about a pod that fits allocates little: schedulers record two for each pod.
+// Recording that a pod fits allocates little, because the extender does it twice for each pod.
 func TestAllocationsOfADecision(t *testing.T) {
 	n := placement.NewNode("n", gpu.Inventory{UnitMiB: 1024}, nil)
 	order := ranking.Ranking{First: ranking.Candidate{Node: &n}, ByPolicy: ranking.Candidate{Node: &n}}

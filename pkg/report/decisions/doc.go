@@ -6,13 +6,13 @@
 //   - The log is bounded. It has a maximum number of pods, and drops the pod whose last decision is the
 //     oldest. For each pod it has the last decision of each verb, and for each decision at most MaxNodes
 //     nodes.
-//   - No decision depends on the log, and the log ends with the process.
+//   - No scheduling decision reads the log. A restart of the process empties it.
 //
 // # Decisions
 //
-// kube-scheduler asks again and again about a waiting pod, among thousands of others. The last decision
-// of each verb explains the pod's state, so the log counts earlier ones and drops them.
+// kube-scheduler repeats its requests for each of thousands of waiting pods. The last decision of each
+// verb explains the pod's state, so the log only counts earlier attempts.
 //
-// The log is in memory, and not written as Events. An Event for each answer would be thousands of
-// requests, and kube-scheduler's own Event has the reasons already.
+// The extender keeps the log in memory and writes no Events. An Event for each decision would cost
+// thousands of API requests, and kube-scheduler's own Event already has the reasons.
 package decisions

@@ -10,14 +10,14 @@
 // # Decisions
 //
 // A node takes no new pods while it is cordoned, NotReady, or its kubelet does not offer the resource of
-// its inventory. For NotReady, the condition Ready counts, and not the taints that follow it: even
-// a pod that tolerates these taints cannot start if the kubelet does not answer.
+// its inventory. For NotReady, the package reads the condition Ready and ignores the taints that
+// Kubernetes derives from it: even a pod that tolerates them cannot start if the kubelet does not answer.
 //
-// A taint does not close a node. It excludes pods that do not tolerate it, and the free memory is
-// available to the others. Pods with GPU memory count as tolerating the taints that protect GPU nodes
-// from pods without GPU memory: nvidia.com/gpu, which the chart's device plugin tolerates by default,
-// and the names of gpumem's resources, which the admission plugin ExtendedResourceToleration adds as
-// tolerations to each pod that requests them. Other taints reserve a part of the fleet for some pods.
+// A taint alone does not make a node refuse all pods: pods that tolerate the taint can use the free
+// memory. The package assumes that pods with GPU memory tolerate the taints that keep other pods off GPU
+// nodes: nvidia.com/gpu, which the chart's device plugin tolerates by default, and the names of gpumem's
+// resources. The admission plugin ExtendedResourceToleration adds tolerations of these names to pods that
+// request the resources. Other taints reserve a part of the fleet for some pods.
 //
 // The extender's verb filter does not use this package, because kube-scheduler excludes such nodes before
 // it calls the extender.

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Reasons why nodes refuse pods, however much is free.
+// Reasons why nodes refuse pods, however much memory is free.
 const (
 	Cordoned    = "SchedulingDisabled"
 	NotReady    = "NotReady"
@@ -35,8 +35,8 @@ func Advertises(names api.Names, n placement.Node) v1.ResourceName {
 	return names.Offered(n.InShares())
 }
 
-// NodeFacts returns the facts from the object of a node. Advertises is the resource of its inventory;
-// empty if it has none.
+// NodeFacts returns the facts from the object of a node. Parameter advertises is the resource of the
+// node's inventory; empty if the node has no inventory.
 func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspect.NodeFacts {
 	notes := make(map[gpu.UUID]string)
 	for id, note := range cordons.ParseNotes(names, node) {
@@ -64,7 +64,7 @@ func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspe
 	return f
 }
 
-// assumedTolerations returns the tolerations that every pod with GPU memory is assumed to have: see Decisions.
+// assumedTolerations returns the tolerations that every pod with GPU memory is assumed to have: see the package comment.
 func assumedTolerations(names api.Names) (out []v1.Toleration) {
 	for _, key := range []string{"nvidia.com/gpu", string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())} {
 		out = append(out, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})
@@ -73,7 +73,8 @@ func assumedTolerations(names api.Names) (out []v1.Toleration) {
 }
 
 // untoleratedTaint returns the key of a node's taint that excludes pods with these tolerations, and whether
-// there is one. It ignores taints that only repeat that the node is cordoned or NotReady.
+// there is such a taint. It ignores the effect PreferNoSchedule, and the taints that Kubernetes adds to
+// a cordoned or NotReady node.
 func untoleratedTaint(node *v1.Node, tolerations []v1.Toleration) (key string, barred bool) {
 	taint, barred := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, tolerations, func(t *v1.Taint) bool {
 		isCordon := node.Spec.Unschedulable && t.Key == v1.TaintNodeUnschedulable

@@ -17,10 +17,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Nodes has the nodes with GPU memory, and computes which of them a pod may go to.
+// Nodes stores the nodes with GPU memory, and computes which nodes a pod's spec excludes.
 type Nodes struct {
 	nodes    map[string]*v1.Node                   // by name
-	excluded map[string]map[string]*decide.Refusal // results of ExcludedNodes, by the constraints of the pod
+	excluded map[string]map[string]*decide.Refusal // results of ExcludedNodes, by the pod's constraints as JSON
 }
 
 // NewNodes returns Nodes without a node.
@@ -28,7 +28,7 @@ func NewNodes() *Nodes {
 	return &Nodes{nodes: make(map[string]*v1.Node), excluded: make(map[string]map[string]*decide.Refusal)}
 }
 
-// Add adds the relevant fields of a node.
+// Add stores the fields of a node that other methods read.
 func (n *Nodes) Add(node *v1.Node) {
 	n.nodes[node.Name] = &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels},
@@ -37,8 +37,8 @@ func (n *Nodes) Add(node *v1.Node) {
 	}
 }
 
-// Facts returns the facts from the objects of nodes with GPU memory and of waiting pods. Stored returns
-// the object of a node; nil if there is none.
+// Facts derives the facts of nodes with GPU memory and of waiting pods from their objects. Parameter
+// stored returns the object of a node; nil if there is none.
 func Facts(names api.Names, nodes []placement.Node, stored func(name string) *v1.Node, waiting []*v1.Pod) inspect.Facts {
 	facts := inspect.Facts{Resource: string(names.GPUMem()), Nodes: make(map[string]inspect.NodeFacts)}
 	index := NewNodes()
@@ -50,14 +50,14 @@ func Facts(names api.Names, nodes []placement.Node, stored func(name string) *v1
 	}
 	facts.CoresOff = index.CoresOff(names, facts)
 	for _, pod := range waiting {
-		if w := index.WaitFacts(names, pod); w.Problem != "" || !w.Request.Empty() { // the request may be zero
+		if w := index.WaitFacts(names, pod); w.Problem != "" || !w.Request.Empty() { // a pod may request 0 units
 			facts.Waiting = append(facts.Waiting, w)
 		}
 	}
 	return facts
 }
 
-// WaitFacts returns the request of a pod without a node, and the nodes that its spec excludes.
+// WaitFacts returns the facts of a pod without a node, with its request and the nodes that its spec excludes.
 func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
 		Pod: api.Ref(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
@@ -70,14 +70,14 @@ func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	}
 	var err error
 	if w.Request, err = names.Request(pod); err != nil {
-		w.Problem = strings.ReplaceAll(err.Error(), "\n", "; ") // on one line: joined errors have several
+		w.Problem = strings.ReplaceAll(err.Error(), "\n", "; ") // on one line: joined errors have several lines
 	}
 	w.Nominated, w.NominatedGPUs, _ = api.Nomination(pod, w.Request, time.Now())
 	return w
 }
 
-// ExcludedNodes returns the nodes that a pod may not go to, with the reasons. Pods with the same constraints get the
-// same map.
+// ExcludedNodes returns the nodes that a pod's spec excludes, with the reasons. Pods with the same constraints get
+// the same map.
 func (n *Nodes) ExcludedNodes(pod *v1.Pod) map[string]*decide.Refusal {
 	terms := struct {
 		Selector    map[string]string
@@ -101,8 +101,8 @@ func (n *Nodes) ExcludedNodes(pod *v1.Pod) map[string]*decide.Refusal {
 	return off
 }
 
-// ExclusionRefusal returns why a pod may not go to a node, by its nodeSelector, its node affinity and its
-// tolerations; nil if it may.
+// ExclusionRefusal returns why a pod's nodeSelector, node affinity or tolerations exclude a node; nil if
+// they do not.
 func ExclusionRefusal(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !matches {
 		return &decide.Refusal{Reason: KeptAway, Message: "the pod's nodeSelector or affinity excludes the node", Unresolvable: true}
@@ -113,8 +113,8 @@ func ExclusionRefusal(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	return nil
 }
 
-// CoresOff returns a message if no node offers cores. It is empty if a node offers cores or may offer them:
-// if no kubelet offers GPU memory either, or if the facts have only some nodes of the cluster.
+// CoresOff returns a message if no node offers cores. The message is empty if a node offers cores. It is also
+// empty if a node may offer them: no kubelet offers GPU memory either, or the facts have only some nodes.
 func (n *Nodes) CoresOff(names api.Names, facts inspect.Facts) string {
 	open := 0
 	for name := range n.nodes {

@@ -2,11 +2,11 @@
 //
 // # Invariants
 //
-//   - Characters that control a terminal or break a line are replaced.
-//   - If the caller keeps the layout, later rows line up with earlier ones.
+//   - The package replaces characters that control a terminal or break a line.
+//   - If the caller passes the Layout of earlier rows, new rows align with them.
 //
 // # Decisions
 //
-// Colours repeat what words or marks say, and bars repeat the number after them. The package prints both
-// only if the caller reports a terminal.
+// A colour repeats the meaning of a word or mark, and a bar repeats the number after it. The package
+// prints colours and bars only if the caller reports a terminal.
 package table

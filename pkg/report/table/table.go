@@ -38,12 +38,12 @@ type Column[R any] struct {
 	Omit   int  // on a narrow terminal, the column with the highest number is omitted first; 0 keeps the column
 	Cut    bool // may be cut at the terminal's edge: only for the last column, with long text
 	Cell   func(R) string
-	Share  func(R) (part, whole float64) // drawn as a bar before the cell; nil for none
+	Share  func(R) (part, whole float64) // drawn as a bar before the cell; nil for no bar
 	Colour func(R) Colour                // nil for plain
 	Notes  []Note[R]                     // legend
 }
 
-// Note is a line of a legend, and the condition of rows that need it.
+// Note is a line of a legend. A row needs the line if About returns true.
 type Note[R any] struct {
 	Text  string
 	About func(R) bool
@@ -66,7 +66,7 @@ type ListOptions struct {
 
 // Layout describes the columns that a list printed.
 type Layout struct {
-	Cut    bool           // the edge of the terminal cut a cell
+	Cut    bool           // List cut a cell at the terminal's edge
 	widths map[string]int // by header
 }
 
@@ -81,7 +81,7 @@ func VisibleColumns[R any](columns []Column[R], wide bool) []Column[R] {
 	return slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !wide })
 }
 
-// Legend returns the notes of the columns in a layout that at least one row needs, each once.
+// Legend returns the notes of the layout's columns that at least one row needs, each text once.
 func Legend[R any](l *Layout, columns []Column[R], rows []R) (lines []string) {
 	for _, c := range columns {
 		if _, shown := l.widths[c.Header]; !shown {
@@ -96,7 +96,7 @@ func Legend[R any](l *Layout, columns []Column[R], rows []R) (lines []string) {
 	return lines
 }
 
-// Cells returns the text of each column for a row. Empty texts become none.
+// Cells returns the text of each column for a row. Empty texts become "<none>".
 func Cells[R any](columns []Column[R], row R) (cells []string) {
 	for _, c := range columns {
 		cells = append(cells, cmp.Or(Clean(c.Cell(row)), none))
@@ -104,8 +104,8 @@ func Cells[R any](columns []Column[R], row R) (cells []string) {
 	return cells
 }
 
-// List prints each row on one line, with aligned columns. If they exceed the terminal's width, it omits the
-// bars, then columns, and cuts the last column.
+// List prints each row on one line, with aligned columns. If a line exceeds the terminal's width, List omits
+// the bars, then columns, and finally cuts the last column.
 func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) error {
 	columns = VisibleColumns(columns, o.Wide)
 	l := o.Layout
@@ -157,8 +157,8 @@ func render[R any](columns []Column[R], rows []R, lines [][]string, widths []int
 	return out.Bytes()
 }
 
-// arrange returns the columns that fit the limit, with their cells and widths. A layout of rows printed
-// before decides the columns.
+// arrange returns the columns that fit the limit, with their cells and widths. If the layout has columns
+// of earlier rows, arrange returns these columns, whatever the limit.
 func arrange[R any](l *Layout, columns []Column[R], rows []R, o ListOptions, limit int) (kept []Column[R], lines [][]string, widths []int) {
 	if l.widths != nil {
 		columns = slices.DeleteFunc(columns, func(c Column[R]) bool { _, ok := l.widths[c.Header]; return !ok })
@@ -209,7 +209,7 @@ func renderCells[R any](columns []Column[R], rows []R, o ListOptions) (lines [][
 	return lines
 }
 
-// columnWidths returns the width of each column: of its widest cell, and at least the width in the layout.
+// columnWidths returns the width of each column: the width of its widest cell, and at least the layout's.
 func columnWidths[R any](l *Layout, columns []Column[R], lines [][]string) []int {
 	widths := make([]int, len(columns))
 	for i, c := range columns {
@@ -247,7 +247,7 @@ func cut(s string, columns int) string {
 	return s
 }
 
-// Width returns the columns that a terminal gives to a text: two for a wide character, none for a combining one.
+// Width returns the number of terminal columns of a text: two for a wide character, none for a combining character.
 func Width(s string) (columns int) {
 	for _, r := range s {
 		switch kind := width.LookupRune(r).Kind(); {
@@ -279,7 +279,7 @@ func bar(part, whole float64) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
 }
 
-// Load returns the colour for the used share of a whole.
+// Load returns the colour for a used part of a whole: yellow from 90 per cent, and red above 100.
 func Load(part, whole float64) Colour {
 	switch {
 	case whole <= 0 || part < 0.9*whole:
@@ -299,7 +299,7 @@ type Items[R any] struct {
 	Problems   []inspect.Problem `json:"problems,omitempty"` // objects that could not be read
 }
 
-// NewItems returns rows as a list for programs. Kind is the kind of the list, for example "GPUList".
+// NewItems returns rows as a list for programs. Parameter kind is the list's kind, for example "GPUList".
 func NewItems[R any](kind string, rows []R, problems []inspect.Problem) Items[R] {
 	if rows == nil {
 		rows = []R{}
