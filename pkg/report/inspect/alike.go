@@ -21,7 +21,8 @@ func Alike[R any, K comparable](rows []R, key func(R) K) (groups [][]R) {
 	return groups
 }
 
-// WaitGroup is a group of pods that wait alike, represented by the first of them.
+// WaitGroup is a group of waiting pods with the same controller, request and reason, represented by the
+// first of them.
 type WaitGroup struct {
 	WaitingPod
 	Count  int
@@ -60,8 +61,8 @@ func (w WaitingPod) RequestedMemory(unitMiB int64) Memory {
 	return Memory{Units: w.Units, MiB: int64(w.Units) * unitMiB}
 }
 
-// UnitMiB returns the unit if all nodes with a unit have the same one, else 0. Only with a common unit
-// is the size of a waiting pod's request known.
+// UnitMiB returns the nodes' common unit, or 0 if their units differ. Nodes without a unit do not count.
+// The size of a waiting pod's request is known only with a common unit.
 func (r Report) UnitMiB() (unit int64) {
 	for _, n := range r.Nodes {
 		switch {

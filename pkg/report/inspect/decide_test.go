@@ -17,7 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// A pod that the extender refuses everywhere fits no node in a report, for the same reason.
+// A report gives the extender's reason for a pod that the extender refuses on all nodes.
 func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 	t4, a10 := placementtest.Model("T4"), placementtest.Model("A10")
 	of := placementtest.Models
@@ -35,7 +35,7 @@ func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 		node   placement.Node
 		req    placement.Request
 		policy placement.Policy
-		want   string // empty: the pod may go there
+		want   string // the refusal; empty if the pod fits
 	}{
 		"the kubelet could take it for another":      {node(both, hold("first", ask(3, of("T4")), 0)), ask(3, of("A10")), placement.Binpack, confusable},
 		"which it has admitted":                      {node(both, admitted(hold("first", ask(3, of("T4")), 0))), ask(3, of("A10")), placement.Binpack, ""},
@@ -64,7 +64,7 @@ func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 	}
 }
 
-// The result for a node agrees with a Bind to this node.
+// The result for a node agrees with the cache's answer to AssumePod on this node.
 func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
 	seen := make(map[string]int)
 	for seed := range uint64(4000) {
@@ -90,7 +90,7 @@ func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
 		switch {
 		case chance.Refusal != nil && chance.Refusal.Reason == inspect.Overdrawn:
 			seen[inspect.Overdrawn]++
-			continue // kube-scheduler does not ask about it
+			continue // kube-scheduler rejects the node itself
 		case chance.Refusal != nil:
 			seen[chance.Refusal.Reason]++
 			said = chance.Explain()

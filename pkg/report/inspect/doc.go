@@ -3,10 +3,10 @@
 //
 // # Invariants
 //
-//   - All amounts come from placement.Node, on which the scheduler decides. The package derives nothing
-//     from annotations a second time.
-//   - decide.Decide determines where a pod fits, by the cluster's policy. The policy is one of the
-//     facts, and the package assumes no default.
+//   - All amounts come from placement.Node, which is also the input of the scheduler's decisions. The
+//     package itself parses no annotations.
+//   - decide.Decide determines which nodes a pod fits, by the cluster's policy. Facts has the policy, and
+//     the package assumes no default.
 //   - An unknown amount is absent, and not zero: if the pods could not be listed, a report has no
 //     requested amounts.
 //   - Reports are deterministic: nodes, GPUs and pods are sorted.
@@ -25,7 +25,7 @@
 // evaluates the nodes once for all pods with the same request and the same constraints on nodes.
 //
 // A pod does not fit a node that refuses it, however much memory is free. Package reach derives these
-// refusals from objects of Kubernetes, and the facts contain them. Results are ordered by the obstacle.
-// A node comes before full nodes if the only obstacle is its refusal, or GPUs that are unhealthy or
-// cordoned. Nodes that the pod's own spec excludes come last.
+// refusals from objects of Kubernetes, and Facts contains them. NodeResult.Compare orders the nodes by
+// their obstacle. Nodes whose only obstacle is a refusal, or an unhealthy or cordoned GPU, precede full
+// nodes. Nodes that the pod's own spec excludes come last.
 package inspect

@@ -27,7 +27,7 @@ func named(name string, n placement.Node) placement.Node {
 	return n
 }
 
-// Chances sort best first, and each describes its obstacle.
+// Node results sort best first, and each result describes its obstacle.
 func TestChances(t *testing.T) {
 	req := ask(8)
 	free := inventory(device(0, 16))
@@ -90,8 +90,8 @@ func TestChances(t *testing.T) {
 	}
 }
 
-// kube-scheduler compares only a node's sums. Memory that pods hold on a GPU beyond the amount offered
-// to the kubelet reduces the sum for the other GPUs.
+// kube-scheduler compares only a node's sums. Allocated memory beyond the amount that a GPU offers to the
+// kubelet reduces the sum for the other GPUs.
 func TestOverdraws(t *testing.T) {
 	const against = " against the node's other GPUs: kubectl inspect gpumem drain n "
 	shrunk := []placement.Holding{hold("ml/big", ask(14, cores(60)), 0)}
@@ -118,7 +118,7 @@ func TestOverdraws(t *testing.T) {
 	}
 }
 
-// Terminating pods make room for nominated pods, which count after their arrival.
+// For a node with nominated pods, OverdrawnRefusal counts the nominated pods and ignores terminating pods.
 func TestOverdrawsCountsNominatedPods(t *testing.T) {
 	ends := placementtest.Terminating(hold("ml/ends", ask(9), 1))
 	for name, tc := range map[string]struct {
@@ -144,7 +144,7 @@ func TestOverdrawsCountsNominatedPods(t *testing.T) {
 	}
 }
 
-// A GPU that is out of use is not the reason of a waiting pod if the pod would not fit on it anyway.
+// A waiting pod's reason names an unhealthy or cordoned GPU only if the pod would otherwise fit this GPU.
 func TestOutOfUseIsSaidWhereItMatters(t *testing.T) {
 	for name, tc := range map[string]struct {
 		req  placement.Request

@@ -52,8 +52,8 @@ type reporter struct {
 	facts Facts
 }
 
-// memory returns an amount of the node. Shares of unknown GPUs have the average size of the node's
-// shares.
+// memory converts units of the node. A share has the average size of the node's shares, because its GPU
+// is unknown.
 func (r reporter) memory(u gpu.Units) Memory {
 	if !r.InShares() {
 		return Memory{Units: u, MiB: int64(u) * r.UnitMiB}
@@ -65,12 +65,12 @@ func (r reporter) memory(u gpu.Units) Memory {
 	return Memory{Units: u, MiB: int64(u) * all / max(1, int64(r.Allocatable())), InShares: true}
 }
 
-// deviceMemory returns an amount of one device.
+// deviceMemory converts units of one device.
 func (r reporter) deviceMemory(d placement.Device, u gpu.Units) Memory {
 	return Memory{Units: u, MiB: d.MiB(u, r.UnitMiB), InShares: d.InShares()}
 }
 
-// requested returns the memory that pods hold on the node, including pods on no known device.
+// requested returns the memory allocated on the node, including the requests of pods on unknown devices.
 func (r reporter) requested() Memory {
 	unattributed := gpu.Units(0)
 	for _, h := range r.Unattributed {
@@ -130,7 +130,7 @@ func (r reporter) node(f NodeFacts) Node {
 	return out
 }
 
-// gpu reports one GPU. Promised are the pods on it, including nominated pods.
+// gpu reports one GPU. Parameter promised has the pods on the GPU, including nominated pods.
 func (r reporter) gpu(d placement.Device, promised []*placement.Holding, f NodeFacts) GPU {
 	out := GPU{
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
@@ -161,7 +161,7 @@ func (r reporter) gpu(d placement.Device, promised []*placement.Holding, f NodeF
 
 func (r reporter) pod(h placement.Holding, memory Memory, cores int) Pod {
 	f := r.facts.Pods[h.Pod.UID]
-	memory.InShares = h.Request.InShares // on a node that the user may not read, only the pod has this fact
+	memory.InShares = h.Request.InShares // if the user may not read the node, only the request has this fact
 	out := Pod{
 		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: memory, Cores: cores,
 		State: f.State, Started: h.Started, Enforcement: f.Enforcement, Problem: f.Problem,
@@ -192,7 +192,7 @@ func waiting(nodes []placement.Node, facts Facts) []WaitingPod {
 	type requestKey struct {
 		key      placement.Key
 		priority int32
-		excluded uintptr // address of the map, which the pods of one template share
+		excluded uintptr // address of ExcludedNodes, which pods with the same constraints share
 		uid      string
 	}
 	results := make(map[requestKey]struct {

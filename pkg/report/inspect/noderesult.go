@@ -16,11 +16,11 @@ import (
 // NodeResult is the result of one node for a waiting pod.
 type NodeResult struct {
 	placement.Verdict
-	Refusal    *decide.Refusal // why the node refuses the pod, however much is free; nil if it does not
+	Refusal    *decide.Refusal // why the pod may not run on the node, however much memory is free; nil if it may
 	IsExcluded bool            // the pod's own spec excludes the node
 
-	// OutOfUse are the GPUs that the pod would fit on if they were healthy and not cordoned. It is empty if
-	// the GPUs have another fault too.
+	// OutOfUse are the GPUs that the pod would fit if they were healthy and not cordoned. OutOfUse is empty
+	// if the pod fits the node without them, or does not fit the node even with them.
 	OutOfUse []placement.Device
 
 	node    NodeFacts
@@ -28,8 +28,8 @@ type NodeResult struct {
 	tainted bool        // only a taint keeps the pod off the node
 }
 
-// EvaluateNode returns the result of a node for a pod: the verdict of decide.Decide and, before that, the
-// reasons for which kube-scheduler would not ask about the node.
+// EvaluateNode returns the result of a node for a pod. kube-scheduler's own reasons to skip the node
+// precede the verdict of decide.Decide.
 func (f Facts) EvaluateNode(pod WaitFacts, n placement.Node) NodeResult {
 	n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)
 	c := NodeResult{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.ExcludedNodes[n.Name], node: f.Nodes[n.Name]}
@@ -52,8 +52,8 @@ func (f Facts) EvaluateNode(pod WaitFacts, n placement.Node) NodeResult {
 	return c
 }
 
-// Tainted names the first node that only its taint closes to the pod, and the taint; empty if there is
-// none. The results are of one pod, which no node can take now.
+// Tainted names the first node whose taint is its only obstacle, and the taint; empty if there is no such
+// node. All results must be of one pod that is not placeable on any node.
 func Tainted(results ...NodeResult) string {
 	for _, c := range results {
 		if c.tainted {
@@ -63,13 +63,13 @@ func Tainted(results ...NodeResult) string {
 	return ""
 }
 
-// Overdrawn is the reason of a node whose sum over all GPUs is too small for a request that fits on one
-// GPU.
+// Overdrawn is the refusal reason of a node whose free memory or cores, summed over all GPUs, are too
+// small for a request that fits the node's GPUs.
 const Overdrawn = "Overdrawn"
 
-// OverdrawnRefusal returns why kube-scheduler does not send a request to a node although it fits on the node's
-// GPUs; nil if it does. kube-scheduler compares only sums, so memory that pods hold on a GPU that is out
-// of use, or beyond the capacity of a GPU, reduces the free amount of the other GPUs.
+// OverdrawnRefusal returns why kube-scheduler rejects a node although the request fits the node's GPUs; nil
+// if kube-scheduler accepts the node. kube-scheduler compares only sums. So allocated memory on a GPU that
+// the device plugin does not advertise, or beyond a GPU's capacity, reduces the free sum of the other GPUs.
 func OverdrawnRefusal(req placement.Request, n placement.Node) *decide.Refusal {
 	if n.InSum(req) {
 		return nil // the usual case
@@ -115,8 +115,8 @@ func OverdrawnRefusal(req placement.Request, n placement.Node) *decide.Refusal {
 		strings.Join(amounts, " and "), strings.Join(gpuTexts, ", "), n.Name, worstIndex)}
 }
 
-// afterNominations returns the node as it will be once its nominated pods have arrived: without the terminating
-// pods, which have then left. A node without nominated pods stays as it is.
+// afterNominations returns the node without its terminating pods, which end before the nominated pods are bound.
+// It returns a node without nominated pods unchanged.
 func afterNominations(n placement.Node) placement.Node {
 	pods := n.Holdings()
 	if !slices.ContainsFunc(pods, func(h placement.Holding) bool { return h.Nominated }) {
@@ -125,8 +125,8 @@ func afterNominations(n placement.Node) placement.Node {
 	return n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
 }
 
-// findOutOfUse returns the GPUs that a pod would fit on if they were healthy and not cordoned. It
-// returns none if the request fits without them, or does not fit with them.
+// findOutOfUse returns the GPUs that a pod would fit if they were healthy and not cordoned. It returns
+// none if the pod fits the node without them, or does not fit the node even with them.
 func findOutOfUse(v placement.Verdict) (out []placement.Device) {
 	// Return early for the many nodes without a fault.
 	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Status.TakesPods() }) {
@@ -159,7 +159,7 @@ const (
 	NodeNotReady = "the node is NotReady"
 )
 
-// Refusal returns why the node takes no new pod with this request, however much is free; nil if it does.
+// Refusal returns why the node refuses this request, however much memory is free; nil if it does not.
 func (f NodeFacts) Refusal(req placement.Request) *decide.Refusal {
 	if f.Refuses == nil && req.Cores() > 0 {
 		return f.RefusesCores
@@ -194,8 +194,8 @@ func (c NodeResult) explainVerdict() string {
 	return "would fit, but " + strings.Join(causes, "; ")
 }
 
-// explainOutOfUse describes GPUs of one state that are out of use. For cordoned GPUs it adds the command that
-// uncordons them.
+// explainOutOfUse describes unhealthy or cordoned GPUs with the same state. For GPUs that are only cordoned, it
+// adds the command that uncordons them.
 func (c NodeResult) explainOutOfUse(gpus []placement.Device) string {
 	indexes := make([]string, 0, len(gpus))
 	for _, d := range gpus {
@@ -212,8 +212,8 @@ func (c NodeResult) explainOutOfUse(gpus []placement.Device) string {
 	return text
 }
 
-// Compare orders results, the better one first: the one that passed more checks or, among equals, the
-// one whose node is closer to a fit.
+// Compare orders results, the best first: by the kind of obstacle (see the package comment) and then by
+// the node's distance from a fit.
 func (c NodeResult) Compare(other NodeResult) int {
 	return cmp.Or(cmp.Compare(c.rank(), other.rank()), c.gap.Compare(other.gap))
 }
@@ -237,8 +237,8 @@ func (c NodeResult) rank() int {
 	}
 }
 
-// bestNode returns the best result of a pod, or the first placeable one. Without nodes, the result has a node
-// without a name. If the pod is not placeable, tainted is the result of Tainted.
+// bestNode returns the first placeable result of a pod or, if there is none, the best result. Without nodes, the
+// result's node has no name. If the pod is not placeable, result tainted is the text of Tainted.
 func (f Facts) bestNode(pod WaitFacts, nodes []placement.Node) (best NodeResult, tainted string) {
 	best = NodeResult{Verdict: placement.Fit(pod.Request, placement.Node{})}
 	for _, n := range nodes {

@@ -28,10 +28,10 @@ type Report struct {
 	Resource   string `json:"resource"` // the extended resource of the amounts in units
 
 	Nodes            []Node       `json:"nodes"`                 // by name
-	WithoutInventory int          `json:"nodesWithoutInventory"` // number of nodes without GPU memory and without pods that hold any; not in Nodes
+	WithoutInventory int          `json:"nodesWithoutInventory"` // number of nodes with neither GPU memory nor pods that have it; not in Nodes
 	Total            Total        `json:"total"`                 // of Nodes
 	Selected         bool         `json:"selected,omitempty"`    // Nodes are only some nodes of the cluster
-	Namespace        string       `json:"namespace,omitempty"`   // pods of other namespaces are left out, but count
+	Namespace        string       `json:"namespace,omitempty"`   // if set, only its pods are listed, but the amounts include all pods
 	RequestedUnknown bool         `json:"requestedUnknown"`      // the pods could not be listed
 	Waiting          []WaitingPod `json:"waiting"`               // pods without a node, by namespace and name
 	Problems         []Problem    `json:"problems,omitempty"`    // objects that could not be read
@@ -76,12 +76,12 @@ type Node struct {
 	PodCount    *int    `json:"podCount,omitempty"`    // in all namespaces; nil if unknown
 	LargestFree *Memory `json:"largestFree,omitempty"` // the most that a new pod could get on one GPU; nil if unknown
 
-	// Unattributed are pods on this node whose GPU is unknown. For new pods, they count on each GPU until
-	// the device plugin has placed them.
+	// Unattributed are pods on this node whose GPU is unknown. Until the device plugin has assigned a GPU,
+	// their memory is unavailable to new pods on every GPU.
 	Unattributed       []Pod   `json:"unattributed"`
 	UnattributedMemory *Memory `json:"unattributedMemory,omitempty"` // nil if there are no such pods
 
-	Closed   string `json:"closed,omitempty"`   // why the node takes no new pods, however much is free
+	Closed   string `json:"closed,omitempty"`   // why the node takes no new pods, however much memory is free
 	Taint    string `json:"taint,omitempty"`    // key of a taint that pods must tolerate to get the free memory
 	Withheld bool   `json:"withheld,omitempty"` // its kubelet offers no GPU memory, so new pods get none
 	Problem  string `json:"problem,omitempty"`  // why its inventory could not be read
@@ -111,7 +111,7 @@ type GPU struct {
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
 	PodCount       *int    `json:"podCount,omitempty"` // in all namespaces; nil if unknown
-	NominatedPods  []Pod   `json:"kept,omitempty"`     // pods nominated to the node; their memory is reserved against pods of the same or a lower priority
+	NominatedPods  []Pod   `json:"kept,omitempty"`     // pods nominated to the node; pods of the same or a lower priority cannot get their memory
 }
 
 // NVLink is the connection of a GPU to another GPU of its node.
@@ -143,11 +143,11 @@ type WaitingPod struct {
 	InShares  bool      `json:"shares,omitempty"` // the units are shares
 	GPUs      int       `json:"gpus"`
 	Cores     int       `json:"cores,omitempty"`
-	Nominated string    `json:"nominated,omitempty"` // the node where other pods leave for it
+	Nominated string    `json:"nominated,omitempty"` // the node where kube-scheduler evicts pods for it
 	Node      string    `json:"node,omitempty"`      // a node that it fits, or the closest node
 	Fits      bool      `json:"fits"`
 	Reason    string    `json:"reason"`
-	Unserved  string    `json:"unserved,omitempty"` // why no scheduler places it; empty if unknown
+	Unserved  string    `json:"unserved,omitempty"` // why no scheduler places it; empty if no reason is known
 	Owner     string    `json:"owner,omitempty"`    // its controller, as KIND/NAME
 	Created   time.Time `json:"created,omitzero"`   // zero if unknown
 }
@@ -184,15 +184,15 @@ type Problem struct {
 // Facts are the facts from the API server that placement.Node does not have.
 type Facts struct {
 	Resource          string
-	Policy            placement.Policy     // the cluster's, for pods that name none
+	Policy            placement.Policy     // the cluster's policy, for pods whose annotations name none
 	Nodes             map[string]NodeFacts // by name
 	Pods              map[string]PodFacts  // bound pods, by UID
 	Waiting           []WaitFacts
-	Schedulers        []string // names of the schedulers that ask gpumem; empty if unknown
+	Schedulers        []string // names of the schedulers that call gpumem; empty if unknown
 	SchedulersUnknown bool     // the names of the schedulers could not be read
-	CoresOff          string   // why no node takes pods that request cores; empty if some may
+	CoresOff          string   // why no node takes pods that request cores; empty if a node may take them
 	PodsUnknown       bool     // the pods could not be listed
-	WhyUnknown        string   // for people
+	WhyUnknown        string   // the reason for PodsUnknown, for people
 	Selected          bool     // the nodes are only some nodes of the cluster
 	Problems          []Problem
 }
@@ -206,7 +206,7 @@ type NodeFacts struct {
 	Problem     string // why the inventory could not be read
 
 	NotReady     bool                // the state of its pods may be out of date
-	Refuses      *decide.Refusal     // why it takes no new pods, however much is free; nil if it takes new pods
+	Refuses      *decide.Refusal     // why it takes no new pods, however much memory is free; nil if it takes them
 	RefusesCores *decide.Refusal     // why it takes no new pods that request cores; nil if it takes them
 	Cordons      map[gpu.UUID]string // author and reason of cordons, if known: "by alice (its fan is loud)"
 	Taint        string              // key of a taint that pods with GPU memory usually do not tolerate; empty if there is none
@@ -224,7 +224,7 @@ func (f NodeFacts) cordon(d placement.Device) string {
 // Causes returns why a GPU of the node takes no new pods, with the author of a cordon; empty if the GPU takes
 // new pods.
 func (f NodeFacts) Causes(d placement.Device) string {
-	return strings.TrimSpace(reasons.Causes(d.Status) + " " + f.cordon(d)) // the cordon is the last cause
+	return strings.TrimSpace(reasons.Causes(d.Status) + " " + f.cordon(d)) // a cordon is the last cause in reasons.Causes
 }
 
 // State describes the state of a GPU of the node, as package reasons does, with the author of a cordon.
@@ -246,10 +246,10 @@ type PodFacts struct {
 type WaitFacts struct {
 	Pod           placement.PodRef
 	Request       placement.Request
-	Nominated     string               // the node where other pods leave for it
-	NominatedGPUs placement.Assignment // its GPUs there; none if unknown
+	Nominated     string               // the node where kube-scheduler evicts pods for it
+	NominatedGPUs placement.Assignment // its GPUs on that node; none if unknown
 	Problem       string               // why the request could not be read
-	InVain        string               // a requested resource that no node offers, in a sentence; empty if there is none
+	InVain        string               // sentence about a requested resource that no node offers; empty if there is no such resource
 	Scheduler     string               // its schedulerName; empty if unknown
 	Gated         bool                 // it has scheduling gates
 	NotConsidered bool                 // no scheduler has reported anything about it
@@ -257,13 +257,13 @@ type WaitFacts struct {
 	Owner         string               // its controller, as KIND/NAME; empty if there is none or it is unknown
 	Created       time.Time            // zero if unknown
 
-	// ExcludedNodes has, by node, why the pod's own spec excludes the node. The refusal is unresolvable if the
-	// pod selects other nodes. Pods with the same constraints share the map.
+	// ExcludedNodes has the nodes that the pod's own spec excludes, with the reasons. A refusal is unresolvable
+	// if the pod's nodeSelector or affinity is the reason. Pods with the same constraints share the map.
 	ExcludedNodes map[string]*decide.Refusal
 }
 
-// Unserved returns why no scheduler places the pod; empty if no reason is known. Schedulers are the
-// names of the schedulers that ask gpumem; empty if unknown.
+// Unserved returns why no scheduler places the pod; empty if no reason is known. Parameter schedulers has
+// the names of the schedulers that call gpumem; empty if unknown.
 func (f WaitFacts) Unserved(schedulers []string) string {
 	otherScheduler := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)
 	known := schedulers

@@ -8,8 +8,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// CountFits returns how many pods with this request fit the node one after the other. If none fits,
-// reason is the refusal of the first one.
+// CountFits returns how many pods with this request the node can take one after the other. If the first
+// pod does not fit, result reason is the refusal.
 func CountFits(req placement.Request, n placement.Node, policy placement.Policy) (count int, reason string) {
 	n = decide.Promised(n, policy)
 	for {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Troubles returns the faults of a node: why it or some of its GPUs take no new pods, an unreadable
-// inventory, and pods on unknown GPUs. GPUs with the same fault share an entry.
+// Troubles returns the faults of a node: its own and its GPUs' reasons for taking no new pods, an
+// unreadable inventory, and pods on unknown GPUs. GPUs with the same fault share an entry.
 func (n Node) Troubles() (out []string) {
 	if n.Problem != "" {
 		out = append(out, "its inventory cannot be read: "+n.Problem)
@@ -29,7 +29,7 @@ func (n Node) Troubles() (out []string) {
 	return out
 }
 
-// Trouble returns the report with only the nodes that have trouble.
+// Trouble returns the report with only the nodes that have faults (see Troubles).
 func (r Report) Trouble() Report {
 	r.Nodes = slices.DeleteFunc(slices.Clone(r.Nodes), func(n Node) bool { return len(n.Troubles()) == 0 })
 	r.Selected = true

@@ -46,7 +46,7 @@ func (m *DevicePlugin) Drifted(pods int) { m.drift.Set(float64(pods)) }
 // Corrected implements grants.Metrics.
 func (m *DevicePlugin) Corrected(reason string) { m.corrections.WithLabelValues(reason).Inc() }
 
-// Answered counts one call of the kubelet.
+// Answered records the duration and the error of one call of the kubelet.
 func (m *DevicePlugin) Answered(rpc string, took time.Duration, err error) {
 	m.took.WithLabelValues(rpc).Observe(took.Seconds())
 	if err != nil {

@@ -22,7 +22,7 @@ type Extender struct {
 	healed   *prometheus.CounterVec
 }
 
-// outcomes returns, by verb, the results without a reason.
+// outcomes returns the successful result of each verb.
 func outcomes() map[string]string {
 	return map[string]string{
 		decisions.Filter: decisions.Fits, decisions.Prioritize: decisions.Fits,

@@ -44,9 +44,9 @@ func (g gauge) family() *dto.MetricFamily {
 	return &dto.MetricFamily{Name: new(prometheus.BuildFQName(namespace, "extender", g.name)), Help: &g.help, Type: dto.MetricType_GAUGE.Enum(), Metric: g.samples}
 }
 
-// Series yields the extender's state at the time of the scrape. So a GPU that is gone leaves no series
-// behind. Metrics of nodes, GPUs and pods have a part for each node. A part is valid until the caller asks
-// for the next one.
+// Series yields the metrics of the extender's state at the time of the scrape, so a removed GPU leaves no
+// series behind. Metrics of nodes, GPUs and pods have one part for each node. A part is valid until the
+// caller requests the next part.
 func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
 	var nodes []placement.Node
 	var facts []inspect.NodeFacts
@@ -140,9 +140,9 @@ func schedulable(n placement.Node, facts inspect.NodeFacts) []*dto.Metric {
 	return []*dto.Metric{sample(oneIf(facts.Refuses == nil), label("node", n.Name), label("taint", facts.Taint))}
 }
 
-// perGPU returns a value for each GPU of a node. The samples of all nodes use the same memory: a reader
-// of Series reads one part before it asks for the next. A large fleet has several samples for each of
-// tens of thousands of GPUs.
+// perGPU returns a function that returns one sample for each GPU of a node. The function reuses the
+// samples' memory for the next node, because a large fleet has several samples for each of tens of
+// thousands of GPUs. Callers of Series must read a part before they request the next part.
 func perGPU(value func(placement.Device, placement.Node) float64) func(placement.Node, inspect.NodeFacts) []*dto.Metric {
 	var samples []*dto.Metric
 	return func(n placement.Node, _ inspect.NodeFacts) []*dto.Metric {
@@ -159,7 +159,7 @@ func perGPU(value func(placement.Device, placement.Node) float64) func(placement
 	}
 }
 
-// pods returns the allocation of each pod of a node, if pods have series. A pod and its terminating
+// pods returns the allocation of each pod of a node; nil unless f.Pods is set. A pod and its terminating
 // predecessor of the same name share a series.
 func (f Fleet) pods(n placement.Node, _ inspect.NodeFacts) (out []*dto.Metric) {
 	if !f.Pods {
@@ -189,10 +189,10 @@ func allocated(n placement.Node) iter.Seq2[placement.Holding, float64] {
 	}
 }
 
-// fleetSum has sums over all nodes, in bytes.
+// fleetSum has sums over all nodes, and the largest free amount. Amounts of memory are in bytes.
 type fleetSum struct {
 	free, largest, stranded float64
-	tainted, broken         float64 // parts of free: behind a taint, and on partly allocated GPUs
+	tainted, broken         float64 // parts of free: on tainted nodes, and on partly allocated GPUs
 	nodes, unattributed     int
 	namespaces              map[string]float64
 }
@@ -206,8 +206,8 @@ const (
 	otherNamespaces = "(others)"
 )
 
-// largestNamespaces returns the allocations of the namespaces with the largest ones, and the sum of the
-// others.
+// largestNamespaces returns the largest allocations by namespace, at most maxNamespaces, and the sum of
+// the others.
 func (s *fleetSum) largestNamespaces() map[string]float64 {
 	if len(s.namespaces) <= maxNamespaces {
 		return s.namespaces
@@ -261,8 +261,8 @@ func deviceBytes(d placement.Device, u gpu.Units, n placement.Node) float64 {
 	return float64(d.MiB(u, n.UnitMiB)) * mib
 }
 
-// podBytes returns the bytes that a pod requests, or has by claims. A share has a tenth of the memory of
-// its GPU.
+// podBytes returns the bytes that a pod requests or, if it requests none, has been allocated by claims.
+// A share has a tenth of the memory of its GPU.
 func podBytes(h placement.Holding, n placement.Node) (sum float64) {
 	units := h.Request.Units()
 	if h.Request.Empty() {

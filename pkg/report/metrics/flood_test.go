@@ -81,8 +81,8 @@ func get(ctx context.Context, client *http.Client, url string) (status int, size
 	return answer.StatusCode, size, err
 }
 
-// Scrapes without a pause cost little even for a large fleet, and the kubelet's probes are still
-// answered.
+// Scrapes without a pause cost little even for a large fleet, and the process still answers the kubelet's
+// probes.
 func TestAFloodOfScrapes(t *testing.T) {
 	const (
 		scrapers  = 512
@@ -146,8 +146,8 @@ func TestAFloodOfScrapes(t *testing.T) {
 	}
 }
 
-// Of many concurrent scrapes, sixteen are served in the first second, and the others later or not at
-// all.
+// Of many concurrent scrapes, the handler serves sixteen at once. It serves or refuses the others a second
+// later.
 func TestScrapesWaitForTheirTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := metrics.Handler(metrics.NewRegistry("dev"))

@@ -26,8 +26,8 @@ const namespace = "gpumem"
 const (
 	// maxAge is the maximum age of a response.
 	maxAge = time.Second
-	// maxScrapes is the maximum number of scrapes at a time and per second, because the text of a large
-	// fleet has megabytes. A slow reader occupies its slot for longer.
+	// maxScrapes is the maximum number of concurrent scrapes, and of scrapes per second, because the text of
+	// a large fleet has megabytes. A slow reader occupies its slot for more than a second.
 	maxScrapes = 16
 	// scrapeWait is the maximum time that a scrape waits for a slot.
 	scrapeWait = time.Second
@@ -70,12 +70,12 @@ func (r registry) durations(help string, buckets []float64, labels ...string) *p
 }
 
 // Series yields metrics in parts, each computed on demand, so that a large fleet needs little memory.
-// Parts of the same name must follow one another.
+// Parts of the same metric must follow one another.
 type Series = iter.Seq[*dto.MetricFamily]
 
 // Handler serves metrics in Prometheus' text format. It creates the text at most once per maxAge, and
-// serves maxScrapes scrapes per second. Others wait for scrapeWait and are then refused, so a client that
-// scrapes without pause gets about one response per second.
+// serves at most maxScrapes scrapes per second. It refuses a further scrape with status 503 if no slot
+// becomes free within scrapeWait.
 func Handler(gatherer prometheus.Gatherer, series ...Series) http.Handler {
 	return &scrapes{gatherer: gatherer, series: series, slots: make(chan struct{}, maxScrapes)}
 }

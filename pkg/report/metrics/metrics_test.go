@@ -71,7 +71,7 @@ func with(t *testing.T, registry *prometheus.Registry, series Series) prometheus
 	return prometheus.Gatherers{all} // in order
 }
 
-// want compares the metrics with these names, or all metrics.
+// want compares the metrics with these names, or all metrics without names, with a text.
 func want(t *testing.T, registry prometheus.Gatherer, names []string, text string) {
 	t.Helper()
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(text), names...); err != nil {
@@ -156,8 +156,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// With series for pods, a pod on two GPUs has their sum. A recreated pod and its terminating predecessor
-// share a series. A pod without GPU memory has none.
+// With series for pods, a pod on two GPUs has one series with their sum. A recreated pod and its
+// terminating predecessor share a series. A pod without GPU memory has no series.
 func TestPodsAreToldWhereThatIsOn(t *testing.T) {
 	books := cache.New()
 	books.SetNode("a", gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Allocatable: 20}, {UUID: "GPU-2", Index: 1, Allocatable: 20}}})
@@ -193,7 +193,7 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="unknown"} 5.368
 	}
 }
 
-// A share has the size that it has on its GPU, in metrics of pods and of nodes.
+// Metrics of pods and of nodes convert a share to bytes by the size of its GPU.
 func TestSharesAreBytes(t *testing.T) {
 	books := cache.New()
 	books.SetNode("a", gpu.Inventory{Devices: []gpu.Device{
@@ -316,7 +316,7 @@ gpumem_extender_assumed_pods 1
 `)
 }
 
-// gpus is a node's GPUs as a test sets them.
+// gpus implements GPUs with the inventory of a test.
 type gpus struct{ inv gpu.Inventory }
 
 func (g *gpus) Inventory() (gpu.Inventory, string, <-chan struct{}) { return g.inv, "", nil }
@@ -391,7 +391,7 @@ gpumem_device_plugin_mps_server_memory_bytes{uuid="GPU-1"} 11
 `)
 }
 
-// The number of namespaces' series is bounded, and their sum includes all namespaces.
+// The metric has a bounded number of series, and their sum includes all namespaces.
 func TestNamespacesAreBounded(t *testing.T) {
 	registry := newRegistry(t)
 	books := cache.New()
@@ -433,8 +433,8 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
-// waiting returns pods of the namespace team. pod-0 has waited for an hour, and each next pod for a
-// second less.
+// waiting returns n pods of the namespace team. pod-0 is an hour old, and each next pod is a second
+// younger.
 func waiting(n int) (out []WaitingPod) {
 	created := time.Now().Add(-time.Hour)
 	for i := range n {

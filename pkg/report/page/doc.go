@@ -12,14 +12,14 @@
 //
 // # Decisions
 //
-// The page has a separate port, because users forward the port to their machine, where any website that
-// they visit could send requests to it. The port of the verbs, which bind pods, must not be reachable
-// like this.
+// The page has a separate port. Users forward this port to their machine, and any website in their
+// browser can then send requests to it. The extender's port, whose verbs bind pods, must not be exposed
+// to websites.
 //
 // The page polls every two seconds, and receives the fleet only if it has changed. The server computes
 // the fleet at most once per second, for all clients together.
 //
 // The front end has three files that browsers read without a build or a framework. It renders only the
-// visible nodes, so thousands of nodes cost as much as a screen of them. Names come from other users'
+// visible nodes, so thousands of nodes cost as much as one screen. Names come from other users'
 // objects, so the front end sets them as text, and never as HTML.
 package page

@@ -43,13 +43,13 @@ type Fleet struct {
 	Waiting []WaitingPod       `json:"waiting"`
 }
 
-// WaitingPod is a group of pods of one controller that have no node, the same request and the same reason.
+// WaitingPod is a group of waiting pods with the same controller, request and reason.
 type WaitingPod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`            // of the first pod
 	Owner     string    `json:"owner,omitempty"` // the pods' controller, as KIND/NAME
 	Count     int       `json:"count"`
-	MemoryMiB int64     `json:"memoryMiB,omitempty"` // requested by each pod; 0 if the nodes' units differ
+	MemoryMiB int64     `json:"memoryMiB,omitempty"` // requested by each pod; 0 for shares, or if the nodes' units differ
 	Oldest    time.Time `json:"oldest,omitzero"`     // creation time of the oldest pod
 	Reason    string    `json:"reason"`
 }
@@ -57,7 +57,7 @@ type WaitingPod struct {
 // freshness is the maximum age of a response.
 const freshness = time.Second
 
-// Handler serves the page, if source is not nil, and readHandlers, by path. Now is the clock.
+// Handler serves readHandlers by path and, unless source is nil, the page. Parameter now is the clock.
 func Handler(source *Source, readHandlers map[string]http.Handler, now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
 	for path, handler := range readHandlers {
@@ -177,7 +177,7 @@ func NewFleet(source Source) Fleet {
 	return out
 }
 
-// removeUIDs removes the UIDs of pods. The page does not use them, and they are half of a compressed
+// removeUIDs removes the UIDs of pods. The page does not use UIDs, and they would be half of a compressed
 // response.
 func removeUIDs(pods []inspect.Pod) {
 	for i := range pods {

@@ -105,7 +105,7 @@ func TestFleetIsWhatTheCacheSays(t *testing.T) {
 	}
 }
 
-// A node has the reason why it takes no new pods, and the taint that pods must tolerate.
+// The fleet has each node's reason for taking no new pods, and the taint that pods must tolerate.
 func TestNodesThatTakeNoNewPods(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14)
@@ -141,7 +141,7 @@ func TestSharesAreSentInMiB(t *testing.T) {
 	}
 }
 
-// Pods of one controller that wait alike share a line, with the age of the oldest.
+// Waiting pods with the same controller, request and reason share a line, with the age of the oldest pod.
 func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14)
@@ -172,7 +172,8 @@ func TestPodsOnNoKnownGPUAreSent(t *testing.T) {
 	}
 }
 
-// The server accepts a proxy that sends its own address as Host, but no other name.
+// The server accepts requests from a proxy that sends the server's own address as Host, and rejects
+// requests from a proxy that passes on the client's Host.
 func TestThroughAProxy(t *testing.T) {
 	page := httptest.NewServer(newWorld().handler())
 	defer page.Close()

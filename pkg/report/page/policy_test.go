@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
 )
 
-// The page counts a nominated pod on the same GPU as the extender, by the extender's policy.
+// By the extender's policy, the page reserves a nominated pod's memory on the same GPU as the extender.
 func TestThePageAsksByTheExtendersPolicy(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14, 14)
