@@ -27,11 +27,11 @@ type Cluster interface {
 	Pod(namespace, name string) *v1.Pod
 	// ReadPod reads a pod from the API server. It returns nil and no error if there is no such pod.
 	ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
-	// ReadPodsOn reads the pods of a node that have not ended from the API server. The result includes all
+	// ReadPodsOn reads from the API server the pods of a node that have not ended. The result includes all
 	// pods that are bound at the time of the call.
 	ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
-	// Leader reads the current leader of the kube-schedulers. A process that leads again after another one
-	// gets a different name. Leader returns an empty name if the leader is unknown.
+	// Leader reads the current leader of the kube-schedulers. If a process leads again after another process,
+	// Leader returns a different name than before. Leader returns an empty name if the leader is unknown.
 	Leader(ctx context.Context) (string, error)
 	// Revision reads the current resource version of the API server. Shown reports whether the watch of pods
 	// has shown all changes up to a resource version.
@@ -65,8 +65,9 @@ type Binder struct {
 	Policies ranking.Policies // for pods that name none
 	Now      func() time.Time
 
-	// Leads returns since when this process leads, and whether a binding that is sent now lands, or fails,
-	// before another process can lead. It is nil if another process leads and sends requests to this one.
+	// Leads returns the time since which this process leads, and whether a binding that is sent now lands, or
+	// fails, before another process can lead. Leads is nil if this process takes no part in the election:
+	// then the kube-scheduler that leads sends it requests.
 	Leads func() (since time.Time, alone bool)
 
 	// Missing returns the data that the cache still lacks; empty: the cache is complete.
@@ -94,7 +95,7 @@ func (b *Binder) Record(ref placement.PodRef, d decisions.Decision) {
 	}
 }
 
-// NotReady returns why the process cannot decide yet; empty: it can.
+// NotReady returns the reason why this process cannot decide now; empty: it can.
 func (b *Binder) NotReady() string {
 	if b.shutdown.hasBegun() {
 		return b.Self + " is ending"
@@ -123,8 +124,8 @@ func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 	b.Cache.HoldPod(ref.UID, false)
 }
 
-// Bind picks the pod's GPUs on the node, or uses those that are reserved for it there, and binds the pod.
-// Once the binding is sent, Bind continues even if the caller disconnects.
+// Bind picks the pod's GPUs on the node, or uses the GPUs that are already reserved there, and binds the pod.
+// Parameter asked is the caller's context: Bind ignores its end once the binding is sent.
 func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName string) error {
 	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
 	b.RecordRequest()
@@ -156,7 +157,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 	return nil
 }
 
-// prepare rejects malformed requests, and updates the cache with the node's earlier bindings.
+// prepare rejects malformed requests, and loads the node's bindings by previous leaders into the cache.
 func (b *Binder) prepare(ctx, asked context.Context, ref placement.PodRef, nodeName string) error {
 	if ref.Name == "" || ref.Namespace == "" || ref.UID == "" || nodeName == "" {
 		return fmt.Errorf("the request must name namespace, name and UID of the pod and the node; it has %q, %q, %q and %q", ref.Namespace, ref.Name, ref.UID, nodeName)
@@ -210,7 +211,8 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 	return assignment, nil
 }
 
-// mayDecide returns an error if another process may decide by now, or if nothing can be sent any more.
+// mayDecide returns an error if Bind must not send a binding: the process is not ready, another process may
+// lead, the caller has disconnected, or BindTimeout has passed.
 func (b *Binder) mayDecide(ctx, asked context.Context) error {
 	if problem := b.NotReady(); problem != "" {
 		return errors.New(problem)
@@ -227,7 +229,7 @@ func (b *Binder) mayDecide(ctx, asked context.Context) error {
 	return nil
 }
 
-// MayLead reports whether, as far as this process knows, no other process decides.
+// MayLead reports whether this process may bind pods: as far as it knows, no other process can lead now.
 func (b *Binder) MayLead() bool {
 	if b.Leads == nil {
 		return true
@@ -267,7 +269,7 @@ func (b *Binder) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignmen
 }
 
 // resolveBind resolves a binding that returned an error: it reads the pod, and then keeps or removes the
-// reservation. decided is the time of the reservation.
+// reservation. Parameter decided is the time of the reservation.
 func (b *Binder) resolveBind(ctx context.Context, ref placement.PodRef, nodeName string, decided time.Time, cause error) (placement.Assignment, error) {
 	var none placement.Assignment
 	cause = fmt.Errorf("bind pod %s to node %s: %w", ref, nodeName, cause)
@@ -289,11 +291,11 @@ func (b *Binder) resolveBind(ctx context.Context, ref placement.PodRef, nodeName
 	return none, fmt.Errorf("%w: the outcome is not known; the memory is reserved until it is", cause)
 }
 
-// ReviewAssumed reads pods from the API server whose reservation is older than limit, and resolves their
+// ReviewAssumed reads from the API server the pods whose reservation is older than limit, and resolves their
 // bindings.
 //
-// The limit must be longer than the API server may process a binding after its sender has given up.
-// Otherwise, a binding in progress could land after its memory was allocated to another pod.
+// The limit must exceed the time for which the API server may still process a binding after its sender has
+// given up. Otherwise, a binding in progress could land after its memory was allocated to another pod.
 func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := b.Now().Add(-limit)
 	for _, a := range b.Cache.AssumedBefore(before) {
@@ -316,7 +318,7 @@ func (b *Binder) readAssumed(ctx context.Context, ref placement.PodRef) (*v1.Pod
 	return b.readPod(ctx, ref)
 }
 
-// bindDecision returns the record of a Bind. before is the node's state before the Bind.
+// bindDecision returns the record of a Bind. Parameter before is the node's state before the Bind.
 func (b *Binder) bindDecision(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
 	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
 	if err != nil {
@@ -355,8 +357,8 @@ func (s *shutdown) recordUnknown(sent time.Time) {
 	}
 }
 
-// beginBind counts a Bind until done is called. Drain does not wait for a Bind that begins after it, because
-// NotReady rejects that Bind.
+// beginBind counts a Bind as in progress until its caller calls done. Drain does not wait for Binds that
+// begin after Drain, because NotReady rejects them.
 func (s *shutdown) beginBind() (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,45 +18,47 @@ import (
 )
 
 // IdleThreshold is the gap between two requests after which another extender may have served requests in
-// between. A change of the leader takes longer: a kube-scheduler that dies holds the Lease for fifteen seconds,
-// and one that loses or releases it exits, and can lead again only after the next leader has lost the Lease.
+// between. A change of the leader takes longer: a kube-scheduler that dies still holds the Lease for fifteen
+// seconds. A kube-scheduler that loses or releases the Lease exits, and can lead again only after the next
+// leader has lost the Lease.
 const IdleThreshold = time.Second
 
 // Handover is the time after the start of a lead during which a binding of the previous leader may still be
-// written. Its kube-scheduler may send requests for five seconds after it has released the Lease, a Bind
-// takes at most BindTimeout, and the API server takes five seconds more.
+// written. The previous kube-scheduler may send requests for five seconds after it has released the Lease, a
+// Bind takes at most BindTimeout, and the API server takes five seconds more.
 const Handover = 20 * time.Second
 
 // ReadTimeout bounds one read from the API server. An API server whose cache is behind etcd waits three
 // seconds for its cache, and then reads from etcd.
 const ReadTimeout = 5 * time.Second
 
-// leadTracker counts the terms of this process: another process may have led between two of them.
+// leadTracker tracks the current lead. It divides time into terms: within a term, the leader cannot have
+// changed; between two terms, another process may have led.
 type leadTracker struct {
 	mu        sync.Mutex
 	requested time.Time // time of the last request
-	since     time.Time // start of this process's lead, if the process knows it
+	since     time.Time // start of this process's own lead; zero if Leads is nil
 	term      int       // number of terms so far
 	readIn    int       // term in which the lead was read
 	lead      *lead     // result of that read
 }
 
-// lead is a period in which one kube-scheduler leads, as this process has observed it.
+// lead is the period in which one kube-scheduler leads, as this process has observed it.
 type lead struct {
 	leader string    // name from Cluster.Leader; empty: unknown
 	begun  time.Time // start of the lead, or the first read that showed it
-	from   string    // the API server's resource version at that time
+	from   string    // the API server's resource version when this value was created
 
 	mu    sync.Mutex
 	read  map[string]bool // nodes whose pods were read since then
-	shown bool            // the watch has shown all earlier bindings
+	shown bool            // the watch has shown all changes up to from
 }
 
 // recordRequest records the time of a request. If the previous request was too long ago, a new term begins.
 func (t *leadTracker) recordRequest(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if lease.Passed(t.requested, now) > IdleThreshold { // or both machines were paused, and another process may have led
+	if lease.Passed(t.requested, now) > IdleThreshold { // a pause of both machines counts too: another process may have led
 		t.term++
 	}
 	t.requested = now
@@ -72,8 +74,8 @@ func (t *leadTracker) recordStart(since time.Time) {
 	}
 }
 
-// last returns the last lead that was read, and the present term. current means that the lead was read in this
-// term.
+// last returns the lead that was read last, and the present term. Result current reports whether that read
+// was in the present term.
 func (t *leadTracker) last() (l *lead, term int, current bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +91,7 @@ func (t *leadTracker) recordLead(l *lead, term int) {
 	}
 }
 
-// covers reports whether the cache has all pods of a node that were bound before the lead.
+// covers reports whether the cache has all pods that were bound to a node before the lead began.
 func (l *lead) covers(node string, shown func(revision string) bool) bool {
 	l.mu.Lock()
 	done := l.shown || l.read[node]
@@ -110,11 +112,11 @@ func (l *lead) recordRead(node string) {
 	l.read[node] = true
 }
 
-// loadNode loads the pods that previous leaders bound to a node. A previous leader can exist only in an
-// earlier term, so loadNode reads the leader once in each term. If the leader has changed, or has led only for
-// a short time, the watch may be a minute behind: client-go may wait that long before it retries an API server
-// that was unavailable. Until the watch has shown all earlier changes, loadNode reads the pods of the node.
-// Concurrent Binds share one read.
+// loadNode loads the pods that previous leaders bound to a node. The leader can change only between terms, so
+// loadNode reads it once in each term. If the leader has changed, or has led only for a short time, the watch
+// may be a minute behind: client-go may wait that long before it retries an API server that was unavailable.
+// Until the watch has shown all earlier changes, loadNode reads the pods of the node. Concurrent Binds share
+// one read.
 func (b *Binder) loadNode(ctx context.Context, node string) error {
 	lead, err := b.currentLead(ctx)
 	if err != nil || lead.covers(node, b.Cluster.Shown) {
@@ -132,9 +134,9 @@ func (b *Binder) loadNode(ctx context.Context, node string) error {
 	return err
 }
 
-// shareRead runs read, or returns the result of a concurrent read with the same key. If that read fails,
-// possibly after a long time, shareRead runs read once more. A read is bounded only by ReadTimeout, and not by
-// the caller's deadline, because later callers may wait for the same read.
+// shareRead calls read, or waits for a concurrent call with the same key and returns its result. If a shared
+// call fails, possibly after a long time, shareRead calls read once more. Only ReadTimeout bounds a call, not
+// the caller's deadline, because later callers may wait for the same call.
 func (b *Binder) shareRead(ctx context.Context, key string, read func(context.Context) (any, error)) (any, error) {
 	do := func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ReadTimeout)
@@ -182,7 +184,8 @@ func (b *Binder) currentLead(ctx context.Context) (*lead, error) {
 	return found.(*lead), nil
 }
 
-// readLead reads the current leader. It returns the last lead if this one continues.
+// readLead reads the current leader. It returns last if the same process leads and has led for Handover, and
+// otherwise a new value.
 func (b *Binder) readLead(ctx context.Context, last *lead) (*lead, error) {
 	if b.Leads != nil {
 		return b.newLead(ctx, "", b.Now())
@@ -238,7 +241,7 @@ func (b *Binder) readPod(ctx context.Context, ref placement.PodRef) (*v1.Pod, er
 	return pod, err
 }
 
-// storePod stores a bound pod that a read has shown, and forgets a pod that has ended.
+// storePod adds a bound pod from a read to the cache, or removes the pod from the cache if it has ended.
 func (b *Binder) storePod(read *cache.Read, pod *v1.Pod) {
 	if !b.Names.Holds(pod) {
 		return

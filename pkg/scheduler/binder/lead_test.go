@@ -27,7 +27,7 @@ func TestAPausedMachineIsASilence(t *testing.T) {
 	}
 }
 
-// If a request follows another silence during a read of the Lease, the Lease is read again.
+// A new term begins during a read of the Lease. The next request reads the Lease again.
 func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
 	var leads leadTracker
 	now := time.Now()
@@ -51,7 +51,7 @@ type away struct{ Cluster }
 
 func (away) Revision(context.Context) (string, error) { return "", errors.New("no answer") }
 
-// TestALeadThatCannotBegin covers a process that leads and cannot read how far the API server has got.
+// TestALeadThatCannotBegin covers a process that leads and cannot read the API server's resource version.
 func TestALeadThatCannotBegin(t *testing.T) {
 	b := Binder{Cluster: away{}, Reads: new(singleflight.Group), Now: time.Now, Leads: func() (time.Time, bool) { return time.Unix(0, 0), true }}
 	if lead, err := b.currentLead(t.Context()); lead != nil || err == nil || !strings.Contains(err.Error(), "no answer") {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Two bindings have an unknown outcome. The one that was sent last may land last, in whichever order the
-// binder gave them up.
+// Two bindings have an unknown outcome. The binding that was sent last may land last, even if the binder has
+// recorded it first.
 func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Binder{Now: time.Now}
@@ -24,8 +24,8 @@ func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
 	})
 }
 
-// TestBindsThatEndTogether report unknown outcomes concurrently, each later than those before it. The race detector
-// checks the lock.
+// TestBindsThatEndTogether records eight unknown outcomes concurrently, with increasing times. The race
+// detector checks the lock.
 func TestBindsThatEndTogether(t *testing.T) {
 	b := Binder{Now: time.Now}
 	sent := b.Now().Add(-BindTimeout)

@@ -6,8 +6,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// A pod whose hinted node is accepted allocates little from Begin to Best. The limit is about twice the present
-// number.
+// If kube-scheduler accepts the hinted node, a cycle makes few allocations from Begin to the first Refuse.
+// The limit is about twice the present number.
 func TestAllocationsOfAHintedPod(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "10")

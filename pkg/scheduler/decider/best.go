@@ -7,11 +7,12 @@ import (
 
 const (
 	// minTried and maxTried bound the number of nodes that Best tries for one pod. Best tries a sixteenth of
-	// all nodes. If the other filters reject all of these, kube-scheduler evaluates all nodes, and the pod
-	// costs both.
+	// all nodes. If the other filters reject all tried nodes, kube-scheduler evaluates all nodes, and the
+	// time of Best is lost.
 	minTried, maxTried = 32, 256
-	// Each fruitless walk in a row halves the number of tried nodes, down to leastTried. After every fullWalk
-	// fruitless walks, Best tries the full number again, so that other pods get hints again.
+	// A walk over the nodes is fruitless if the other filters reject all tried nodes. Each fruitless walk in
+	// a row halves the number of nodes to try, down to leastTried. After every fullWalk fruitless walks, Best
+	// tries the full number once, because other pods may pass the filters.
 	leastTried, fullWalk = 16, 16
 	// maxEqual is the maximum number of equal nodes from which kube-scheduler's scores choose.
 	maxEqual = 16

@@ -16,7 +16,7 @@
 //	Bind, Unreserve    Bind, Unreserve                 bind
 //	Wake               once a second                   once a second
 //
-// Meanwhile, the pod is in one of four states. Package cache records the last three:
+// On this path, the pod is in one of four states. Package cache records the last three:
 //
 //	                          Reserve, Bind
 //	   ┌────────────────────────────────────────────────────────┐
@@ -30,42 +30,45 @@
 // A pod leaves each of these states when it ends or is deleted.
 //
 // Unfit only records a waiting pod. Preemption and defrag nominate a pod through the API server. Wake
-// nominates a pod that temporary refusals have kept waiting for two seconds. A nominated pod has no memory
-// yet, but its memory is reserved against the pods that it precedes. A released pod is nominated again if its
-// nomination has not ended, and waits otherwise.
+// nominates a pod after two seconds of temporary refusals: these end by themselves, usually within a second,
+// without an eviction (decide.Refusal). A nominated pod has no GPUs yet, but gpumem reserves its requested
+// memory on the node against pods of lower precedence. When a reservation is released, the pod is nominated
+// again if its nomination has not ended, and waits otherwise.
 //
 // A reserved pod has GPUs of a node, from Reserve or Bind until the watch shows its binding. If the outcome
-// of a binding is unknown, the pod keeps its GPUs until the binder reviews it and reads it from the API
-// server.
+// of its binding is unknown, the pod keeps its GPUs until the binder reads the pod from the API server
+// (Binder.ReviewAssumed).
 //
-// If the extender's filter leaves only one node, the pod is expected there for three seconds. An expected pod
-// affects only the ranking of other pods (cache.Expect).
+// If the extender's filter returns only one node, or prioritize has one best node, the cache expects the pod
+// there for three seconds. An expected pod affects only the choice of nodes and GPUs for other pods
+// (cache.Expect).
 //
 // # Invariants
 //
-//   - One Decider serves all profiles of a process. A second cache would allocate the same GPU twice.
+//   - One Decider serves all profiles of a process, because two caches would allocate the same GPU twice.
 //   - Reserve, and Bind in the extender, pick and reserve the GPUs in one critical section. After
 //     Unreserve, the reservation remains while a binding may still succeed.
-//   - Refuse evaluates the pods that kube-scheduler has on the node, because preemption removes and
-//     restores pods there. It adds the pods whose bindings the watch has not shown. Reserve and
-//     DeletionHelps remove a pod from the cache, but only if the watch has stored that the pod is gone.
-//   - No pod is evicted for a pod that a node refuses only temporarily (MayEvict). A pod that such
-//     refusals have kept waiting precedes the pods that caused them. Both rules end after a minute.
+//   - Refuse evaluates the pods that kube-scheduler has on the node, because preemption removes and restores
+//     pods there. It adds the pods whose bindings the watch has not shown. Reserve and DeletionHelps remove a
+//     pod from the cache, but only if the informer's store shows that the pod is gone.
+//   - gpumem evicts no pod for a pod that a node refuses only temporarily (MayEvict). After two seconds of
+//     temporary refusals, the refused pod precedes the pods that caused them. Both rules apply for a minute
+//     at most.
 //   - A pod that fits now is tried again. Either a queueing hint requeues it (DeletionHelps, ChangeHelps,
-//     NodeHelps), or Wake does within about two seconds if the cache learns of the change later than
-//     kube-scheduler. Only nodes that refused the pod for lack of GPU memory count. Wake requeues a
-//     pod at most once after each refusal, and the pause grows with each vain attempt.
+//     NodeHelps), or Wake does within about two seconds if the cache handles the event later than
+//     kube-scheduler. Only nodes that refused the pod for lack of GPU memory count. Wake requeues a pod at
+//     most once after each refusal, and the pause grows with each vain attempt.
 //
 // # Decisions
 //
 // In kube-scheduler's process, the cache follows kube-scheduler's own informers. So there is one watch, and
 // the page, the metrics, the self-check and the command line read the same nodes as Refuse. The alternative
-// is to derive the state of a node from kube-scheduler's NodeInfo by its generation. But kube-scheduler does
-// not know a pod's GPUs between Reserve and the watch, and has no bindings of unknown outcome, and the page
-// and the metrics may not read its NodeInfo. So the decider compares both whenever one of them has changed.
-// This costs two look-ups for each node.
+// is to derive the state of a node from kube-scheduler's NodeInfo. But NodeInfo lacks a pod's GPUs until the
+// watch shows the binding, and lacks bindings of unknown outcome, and the page and the metrics must not read
+// NodeInfo. So the decider compares a node's NodeInfo with its cached state whenever either has changed. For
+// an unchanged node, this costs two look-ups.
 //
-// kube-scheduler and the cache learn of an event from two handlers of one informer, in either order. Without
-// the comparison, a pod could be refused because of a deleted pod, and preemption would then evict pods from
-// a second GPU.
+// kube-scheduler and the cache receive an event through two handlers of one informer, in either order.
+// Without the comparison, a pod could be refused because of a deleted pod, and preemption would then evict
+// pods from a second GPU.
 package decider

@@ -30,7 +30,7 @@ type Decider struct {
 	agreed  agreements
 	waiters waiters
 
-	fruitless atomic.Int32 // number of Best's walks without a result since the last one with a result
+	fruitless atomic.Int32 // number of fruitless walks in a row (see leastTried)
 }
 
 // Node is a node as kube-scheduler sees it.
@@ -46,7 +46,8 @@ type Node struct {
 type Cycle struct {
 	cache.Question
 	Sampled bool // kube-scheduler asked about a sample of the nodes
-	// Templates has node objects by name. They count for nodes that the cache lacks: these may not exist yet.
+	// Templates maps node names to Node objects. They describe nodes that the cache lacks, because these may
+	// not exist yet.
 	Templates map[string]*v1.Node
 
 	asked   int    // number of nodes
@@ -73,9 +74,10 @@ func (c *Cycle) BoundNode() string {
 // Refused returns the number of times that Refuse has refused the pod.
 func (c *Cycle) Refused() int { return int(c.refused.Load()) }
 
-// Begin reads a pod's request and starts a cycle. verb is one of package decisions, and nodes is the number
-// of nodes in question. Begin returns three nils for a pod that requests no GPU memory. It returns a refusal,
-// which applies to all nodes, if the request is unreadable, and an error if the process is not ready.
+// Begin reads a pod's request and starts a cycle. Parameter verb is a verb of package decisions, and nodes is
+// the number of nodes in question. Begin returns three nils for a pod that requests no GPU memory. It returns
+// a refusal, which applies to all nodes, if the request is unreadable, and an error if the process is not
+// ready.
 func (d *Decider) Begin(verb string, pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error) {
 	req, err := d.Names.Request(pod)
 	if err == nil && req.Empty() {
@@ -106,8 +108,8 @@ func unreadable(err error) *decide.Refusal {
 	return &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
 }
 
-// Refuse returns why the pod cannot go to a node, given the pods that kube-scheduler has on the node. It
-// returns nil if the pod fits. It is safe for concurrent use.
+// Refuse returns the reason why the pod cannot go to a node, or nil if the pod fits. It evaluates the pods
+// that kube-scheduler has on the node. It is safe for concurrent use.
 func (d *Decider) Refuse(c *Cycle, node Node) *decide.Refusal {
 	refusal := d.refuse(c, node)
 	if refusal != nil {
@@ -139,7 +141,7 @@ func (d *Decider) refuse(c *Cycle, node Node) *decide.Refusal {
 	return refusal
 }
 
-// template returns the state of a node that the cache lacks, from its object.
+// template derives the state of a node that the cache lacks from its Node object.
 func (d *Decider) template(object *v1.Node) (*placement.Node, error) {
 	inv, err := template.Inventory(d.Names, object)
 	if err != nil {
@@ -166,7 +168,7 @@ func (c *Cycle) Message(refusal *decide.Refusal) string {
 // many reports whether the request has more nodes than Unfit describes.
 func (c *Cycle) many() bool { return c.asked > decisions.MaxNodes }
 
-// Rank ranks the feasible nodes, and returns at most most of them, the best first. It counts expected pods
+// Rank ranks the feasible nodes, and returns at most limit of them, the best first. It counts expected pods
 // and the memory that is reserved for nominated pods.
 func (d *Decider) Rank(c *Cycle, names []string, limit int) ranking.Ranking {
 	order := d.rank(c, names, limit)

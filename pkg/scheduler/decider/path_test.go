@@ -149,7 +149,7 @@ func (w *world) begin(name, units string) *Cycle {
 	return c
 }
 
-// fits reports whether Refuse accepts the node, called as by the plugin.
+// fits reports whether Refuse, called as by the plugin, accepts the node.
 func (w *world) fits(c *Cycle) bool {
 	return w.Refuse(c, w.node()) == nil
 }
@@ -219,7 +219,7 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// kube-scheduler and the cache learn of an event in either order, and preemption removes pods.
+// kube-scheduler and the cache handle an event in either order, and preemption removes pods.
 func TestRefusesForThePodsThatKubeSchedulerHas(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -292,7 +292,7 @@ func TestRefusesForThePodsThatKubeSchedulerHas(t *testing.T) {
 	}
 }
 
-// The result of a comparison is valid until either side changes.
+// The result of a comparison is valid until the node changes in kube-scheduler or in the cache.
 func TestComparesAgainWhenOneHasChanged(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", "8", first), w.pod("b", "8", second)
@@ -400,7 +400,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// A refused pod has reserved nothing. Its memory from an earlier attempt remains.
+// Unreserve for a cycle that reserved nothing does not release the pod's reservation by an earlier cycle.
 func TestUnreserveTakesBackItsOwn(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin("pod", "10")
@@ -413,8 +413,8 @@ func TestUnreserveTakesBackItsOwn(t *testing.T) {
 	}
 }
 
-// Between Reserve and Bind, other plugins may wait for any time, for a volume or for the rest of a group. The
-// pod keeps its GPUs meanwhile.
+// Between Reserve and Bind, other plugins may wait for any time, for a volume or for the other pods of a
+// group. The pod keeps its GPUs meanwhile.
 func TestAReservationLastsUntilBind(t *testing.T) {
 	const limit = 30 * time.Second
 	for _, tc := range []struct {
@@ -720,7 +720,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// One node refuses the pod because of another pod, and another node fits.
+// Two of three nodes refuse the pod. Fits records both nodes with their reasons, the confusable pod first.
 func TestANodeThatWasPassedOverIsRecorded(t *testing.T) {
 	w := newWorld(t)
 	var got decisions.Decision
@@ -790,7 +790,7 @@ func TestBestRecoversAfterOneFruitlessWalk(t *testing.T) {
 		}})
 	}
 	first := func(nodes []string) string { return nodes[0] }
-	best := func(i int, refused int) string { // other filters reject the first refused nodes
+	best := func(i int, refused int) string { // other filters reject the first nodes; refused is their number
 		tried := 0
 		return w.Best(w.begin(fmt.Sprint("pod-", i), "10"), func(string) bool { tried++; return tried > refused }, first)
 	}

@@ -29,8 +29,8 @@ func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	})
 }
 
-// Unfit records that the pod fits no node, and adds it to the waiting pods, which Wake requeues when they fit
-// one of the refused nodes. It returns the nodes that are closest to a fit.
+// Unfit records that the pod fits no node, and adds it to the waiting pods. Wake requeues a waiting pod when
+// it fits one of the nodes that refused it. Unfit returns the nodes that are closest to a fit.
 func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
 	decision := decisions.Decision{
 		Verb: decisions.Filter, Result: decisions.Unfit, Asked: c.asked, Sampled: c.Sampled, Nodes: describe(refused),
@@ -55,8 +55,8 @@ func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
 }
 
 // describe returns the descriptions of the nodes that are closest to a fit. Nodes that refuse the pod for
-// reasons other than their GPUs come first. The others follow in the order of their verdicts. A node without
-// a refusal fits now, because the cache has changed since.
+// reasons other than their GPUs come first. The others follow in the order of their distance from a fit.
+// describe omits nodes without a refusal: the cache has changed, and the pod fits them now.
 func describe(nodes []RefusedNode) (out []decisions.Node) {
 	var closest decisions.Closest
 	for _, node := range nodes {
@@ -76,8 +76,8 @@ func describe(nodes []RefusedNode) (out []decisions.Node) {
 const NoEviction = "no pod is evicted: the pod fits as soon as a node has admitted the pods that it has"
 
 // MayEvict reports whether pods may be evicted for the pod. If a node refuses the pod only temporarily,
-// MayEvict returns false and records why. proposed is the number of nodes for which kube-scheduler proposes
-// victims.
+// MayEvict returns false and records why. Parameter proposed is the number of nodes for which kube-scheduler
+// proposes victims.
 func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
 	if !d.waiters.get(c.Pod.UID).isTemporary(d.Now()) {
 		return true
@@ -86,8 +86,9 @@ func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
 	return false
 }
 
-// Evicts records on how many of the proposed nodes evictions make room for the pod, and the chosen node if it
-// is known. If there is no such node, why is the reason.
+// Evicts records the result of a preemption: the number of proposed nodes, the number of nodes on which
+// evictions make room for the pod, and the chosen node if it is known. If evictions help on no node, reason
+// is the cause.
 func (d *Decider) Evicts(c *Cycle, proposed, possible int, node, reason string) {
 	decision := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible, Node: node}
 	if possible == 0 {

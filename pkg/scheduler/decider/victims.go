@@ -14,8 +14,8 @@ import (
 )
 
 // Victims returns the pods to evict from a node, instead of the pods that kube-scheduler proposes, so that
-// the pod fits on a GPU. beyond is the number of proposed pods whose eviction violates a budget. Victims
-// returns false if no eviction helps.
+// the pod fits on a GPU. Result beyond is the number of proposed pods whose eviction violates a budget.
+// Victims returns false if no eviction helps.
 func (d *Decider) Victims(c *Cycle, name string, proposed []*v1.Pod, budgetsIn func(namespace string) []*policyv1.PodDisruptionBudget) (chosen preemption.Victims, beyond int, ok bool) {
 	node, ok := d.Cache.Node(name)
 	if !ok {
@@ -33,9 +33,9 @@ func (d *Decider) Victims(c *Cycle, name string, proposed []*v1.Pod, budgetsIn f
 	return chosen, preemption.Violations(before, budgets), ok
 }
 
-// Cheaper returns pods of a node, in the node's order, whose eviction lets the pod fit on a GPU and costs
-// less than the eviction of victims. violations is the number of these pods whose budgets allow no eviction.
-// Cheaper returns false if there are no such pods.
+// Cheaper returns pods of a node, in the node's order. Their eviction lets the pod fit on a GPU and costs
+// less than the eviction of the given victims. Result violations is the number of these pods whose budgets
+// allow no eviction. Cheaper returns false if there are no such pods.
 func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policyv1.PodDisruptionBudget) (pods []*v1.Pod, violations int, ok bool) {
 	known := d.Cache.GetNode(node.Name)
 	if known == nil {
@@ -61,7 +61,7 @@ func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policy
 	return pods, chosen.Violations, len(pods) == len(chosen.Pods)
 }
 
-// holdings returns the requests of pods. Requests of pods that the node has are in the node's unit.
+// holdings returns the requests of pods. The requests of pods on the node are in the node's unit.
 func (d *Decider) holdings(node placement.Node, pods []*v1.Pod) []placement.Holding {
 	known, out := node.Holdings(), make([]placement.Holding, len(pods))
 	for i, pod := range pods {

@@ -19,20 +19,20 @@ type agreements struct {
 	count atomic.Int64
 }
 
-// agreement identifies a node's state on both sides.
+// agreement identifies a node's state in kube-scheduler and in the cache.
 type agreement struct {
 	generation int64
 	cached     *placement.Node
 }
 
-// agree reports whether both sides have the same pods on a node.
+// agree reports whether an earlier comparison of these two states has found the same pods.
 func (a *agreements) agree(name string, generation int64, cached *placement.Node) bool {
 	last, ok := a.nodes.Load(name)
 	return ok && generation != 0 && last == agreement{generation, cached}
 }
 
-// add records that both sides have the same pods on a node. It clears the map when the map has more than
-// twice as many entries as the cluster has nodes: some of these nodes no longer exist.
+// add records that both states of a node have the same pods. It clears the map when the map has more than
+// twice as many entries as the cluster has nodes, because some entries belong to deleted nodes.
 func (a *agreements) add(name string, generation int64, cached *placement.Node, nodes int) {
 	if _, listed := a.nodes.Swap(name, agreement{generation, cached}); !listed && a.count.Add(1) > int64(2*nodes) {
 		a.nodes.Clear()
@@ -41,9 +41,9 @@ func (a *agreements) add(name string, generation int64, cached *placement.Node, 
 }
 
 // differing reports whether kube-scheduler's pods of a node differ from the cached pods, and returns the node
-// with kube-scheduler's pods if they do. Cached is the node in the cache. The pods differ in preemption, which asks
-// about a node without some pods, and when one of the two event handlers is behind the other. While neither
-// side changes, differing compares them once.
+// with kube-scheduler's pods if they do. Parameter cached is the node in the cache. The pods differ during
+// preemption, which evaluates a node without some pods, and while one of the two event handlers is behind the
+// other. While neither state changes, differing compares the pods only once.
 func (d *Decider) differing(node Node, cached *placement.Node) (placement.Node, bool) {
 	if cached == nil || d.agreed.agree(node.Name, node.Generation, cached) {
 		return placement.Node{}, false
@@ -80,8 +80,9 @@ func (d difference) applyTo(node placement.Node) placement.Node {
 }
 
 // compare returns how kube-scheduler's pods of a node differ from the cached pods. A pod whose binding the
-// watch has not confirmed counts as present even if kube-scheduler lacks it, because its outcome is unknown.
-// A pod that only kube-scheduler has and that is not bound does not count: its reservation was released.
+// watch has not confirmed counts as present even if kube-scheduler lacks it, because the outcome of the
+// binding is unknown. A pod that kube-scheduler only assumes on the node does not count if the cache lacks
+// it: its reservation was released.
 func (d *Decider) compare(node Node, cached *placement.Node) (diff difference) {
 	names := d.Binder.Names
 	listed := make(map[string]bool)
@@ -128,8 +129,8 @@ func (d *Decider) boundTo(pod *v1.Pod, node string) bool {
 	return seen != nil && seen.UID == pod.UID && seen.Spec.NodeName == node
 }
 
-// catchUp removes from the cache the deleted pods of a node, if kube-scheduler knows of the deletion before
-// the cache does. It returns an error while the node has a bound pod that the cache lacks: this pod may have
+// catchUp removes a node's deleted pods from the cache if kube-scheduler has handled their deletion before
+// the cache. It returns an error while the node has a bound pod that the cache lacks: this pod may have
 // memory of any GPU.
 func (d *Decider) catchUp(node Node) error {
 	cached := d.Binder.Cache.GetNode(node.Name)
@@ -146,8 +147,8 @@ func (d *Decider) catchUp(node Node) error {
 	return nil
 }
 
-// forget removes a pod from the cache if the pod is gone. An informer stores an object before it calls the
-// handlers, so the stored pod is never older than the handled one.
+// forget removes a pod from the cache if the informer's store shows that the pod is gone. An informer stores
+// an object before it calls the handlers, so the store is never behind the cache.
 func (d *Decider) forget(ref placement.PodRef) {
 	seen := d.Binder.Cluster.Pod(ref.Namespace, ref.Name)
 	if d.Binder.Cache.IsConfirmed(ref.UID) && (seen == nil || string(seen.UID) != ref.UID || api.Terminal(seen)) {

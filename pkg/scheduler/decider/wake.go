@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// WakeAfter is how long a pod must have fitted some node before Wake requeues it. Until then,
-	// kube-scheduler may retry the pod itself.
+	// WakeAfter is the time for which a pod must have fitted some node before Wake requeues the pod. Until
+	// then, kube-scheduler may retry the pod itself.
 	WakeAfter = time.Second
 	// RefusalTTL is the time after which Wake forgets a refused pod. It is twice the interval of five minutes
 	// at which the leading kube-scheduler retries each waiting pod.
 	RefusalTTL = 10 * time.Minute
 	// maxWatchLag is the maximum lag of this process's watch behind kube-scheduler's watch.
 	maxWatchLag = time.Minute
-	// maxWakePause bounds the pause after an attempt to wake a pod that did not help.
+	// maxWakePause bounds the pause between two attempts to wake a pod.
 	maxWakePause = time.Minute
-	// queueDelay is how long temporary refusals must have kept a pod waiting before Wake queues the pod on a
-	// node. Most temporary refusals end earlier, and each queued pod delays other pods.
+	// queueDelay is the time after which Wake nominates a temporarily refused pod to a node (Cache.QueuePod).
+	// Most temporary refusals end earlier, and each nominated pod delays other pods.
 	queueDelay = 2 * time.Second
-	// maxTemporary is the time after which a refusal no longer counts as temporary, because a refusal that lasts
-	// this long has another cause.
+	// maxTemporary is the time after which a refusal no longer counts as temporary: if it lasts this long, it
+	// has another cause.
 	maxTemporary = time.Minute
 )
 
@@ -42,22 +42,23 @@ type Queue interface {
 	Wake(ctx context.Context, pod placement.PodRef) error
 }
 
-// waiting is a pod that fitted no node at its last decision. A value is immutable: waiters.update replaces it.
+// waiting describes a pod that fitted no node at its last decision. The values in waiters are immutable: add
+// and update replace them.
 type waiting struct {
 	cache.Question
 	decided   time.Time     // time of the decision
 	refusing  cache.NodeSet // the nodes that refused the pod
 	count     int           // number of these nodes
 	sampled   bool          // kube-scheduler asked about a sample of the nodes
-	elsewhere bool          // the nodes refused the pod only because it may be bound to another node
+	elsewhere bool          // the nodes refused the pod only because the pod may be bound to another node
 
 	temporary []string  // the nodes that refuse the pod only temporarily
-	since     time.Time // since when some nodes have refused the pod only temporarily
+	since     time.Time // start of the temporary refusals
 
 	seen      uint64    // number of the last cache change that updateFit has evaluated
 	fitNode   string    // a node that the pod fits now; empty: none
-	fitsSince time.Time // since when the pod has fitted some node
-	woken     bool      // the pod was woken since the decision
+	fitsSince time.Time // time since which the pod has fitted some node
+	woken     bool      // Wake has requeued the pod since the decision
 	tries     int       // number of attempts to wake the pod
 	next      time.Time // earliest time of the next attempt
 }
@@ -67,7 +68,8 @@ func (p *waiting) isTemporary(now time.Time) bool {
 	return p != nil && len(p.temporary) > 0 && now.Sub(p.since) < maxTemporary
 }
 
-// queuesOn returns the node on which the pod precedes other pods, or an empty string if there is none.
+// queuesOn returns the node to which Wake nominates the pod. It returns an empty string if the temporary
+// refusals began less than queueDelay or more than maxTemporary ago.
 func (p *waiting) queuesOn(now time.Time) string {
 	if !p.isTemporary(now) || now.Sub(p.since) < queueDelay {
 		return ""
@@ -81,11 +83,12 @@ type waiters struct {
 	pods map[string]*waiting
 
 	// Only Wake uses these fields.
-	begun bool   // the pods that waited when this process began to lead are recorded
+	begun bool   // takeOver has run since this process began to lead
 	seen  uint64 // number of the last cache change that Wake has evaluated
 }
 
-// get returns a waiting pod. It returns nil if some node fitted the pod at its last decision.
+// get returns a waiting pod. It returns nil if the pod has no record, for example because it fitted a node at
+// its last decision.
 func (w *waiters) get(uid string) *waiting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,8 +102,9 @@ func (w *waiters) clone() map[string]*waiting {
 	return maps.Clone(w.pods)
 }
 
-// add records a waiting pod. If the pod already has a record, the new record keeps its number of attempts, the
-// time of the next attempt, and the start of its temporary refusals.
+// add records a waiting pod. If the pod already has a record, p takes over its attempts and the time of the
+// next attempt. If both decisions were temporary refusals, p also takes over their start, and their node if
+// that node still refuses the pod temporarily.
 func (w *waiters) add(p *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,7 +114,7 @@ func (w *waiters) add(p *waiting) {
 		if len(last.temporary) > 0 && len(p.temporary) > 0 {
 			p.since = last.since
 			if slices.Contains(p.temporary, last.temporary[0]) {
-				p.temporary = last.temporary[:1] // the pod remains in the queue of this node
+				p.temporary = last.temporary[:1] // Wake nominates the pod to the same node
 			}
 		}
 	}
@@ -132,9 +136,10 @@ func (w *waiters) remove(uid string) {
 	delete(w.pods, uid)
 }
 
-// update replaces the previous record of a pod with the next one. Previous is nil for a pod without a record. If
-// another refusal has replaced the previous record since the caller read it, update changes only the attempts in
-// the new record. If the record has been removed since, update does nothing.
+// update replaces a pod's record by next, unless the record has changed since the caller read it. Parameter
+// previous is the record that the caller read, or nil if there was none. If a later refusal has replaced that
+// record, update copies only the attempts and the time of the next attempt from next. If the record was
+// removed meanwhile, update does nothing.
 func (w *waiters) update(previous, next *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,11 +154,11 @@ func (w *waiters) update(previous, next *waiting) {
 	}
 }
 
-// Wake requeues waiting pods that now fit a node that refused them. kube-scheduler requeues most pods itself
-// when an event may help. But kube-scheduler may receive the event before the cache does, and then the extender
-// refuses the pod again. It may also ignore the event, for example if it evaluates only a sample of the nodes.
-// Wake also queues pods on a node if temporary refusals have kept them waiting for queueDelay. Call it about
-// once a second, and not concurrently.
+// Wake requeues waiting pods that now fit a node that refused them. kube-scheduler itself requeues most pods
+// when an event may help. But kube-scheduler may receive the event before the cache does, and then the
+// extender refuses the pod again. kube-scheduler may also ignore the event, or evaluate a sample of the nodes
+// that lacks the fitting node. After queueDelay of temporary refusals, Wake also nominates a pod to a node,
+// so that the pod precedes others there. Call Wake about once a second, and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	d.Cache.Expire(d.Now())
 	w := &d.waiters
@@ -209,8 +214,10 @@ func (d *Decider) takeOver(queue Queue) {
 	}
 }
 
-// wake requeues a pod. The pause before the next attempt grows with the number of attempts: from the first one
-// if they fail, or after several if nodes refuse the requeued pod again.
+// wake requeues a pod. If the request fails, wake sets a pause before the next attempt, which doubles with
+// each attempt. If the request succeeds, the first attempts have no pause: kube-scheduler may evaluate a
+// different sample of the nodes each time. The number of these attempts grows with the number of samples that
+// cover all nodes.
 func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 	log := d.Log.With(zap.Stringer("pod", p.Pod), zap.String("uid", p.Pod.UID), zap.String("node", p.fitNode))
 	now := d.Now()
@@ -229,7 +236,7 @@ func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 }
 
 // updateFit updates fitNode and fitsSince. It considers the nodes that refused the pod, or all nodes if
-// kube-scheduler asked about a sample. If possible, updateFit evaluates only changed nodes.
+// kube-scheduler asked about a sample. If possible, it evaluates only the nodes in changed.
 func (p *waiting) updateFit(c *cache.Cache, changed []string, now time.Time) {
 	fits := func(name string) bool {
 		return (p.sampled || c.Has(p.refusing, name)) && c.Refusal(name, p.Question) == nil

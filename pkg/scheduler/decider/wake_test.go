@@ -29,7 +29,7 @@ func TestARefusedPodKeepsItsPauses(t *testing.T) {
 		since     time.Duration
 		queue     []string
 	}{
-		{1 * time.Second, []string{"n2", "n1"}, 0, []string{"n1"}}, // it stays in the queue of its node
+		{1 * time.Second, []string{"n2", "n1"}, 0, []string{"n1"}}, // the nomination to n1 continues
 		{2 * time.Second, []string{"n2"}, 0, []string{"n2"}},
 		{3 * time.Second, nil, 3 * time.Second, nil},
 		{4 * time.Second, []string{"n3"}, 4 * time.Second, []string{"n3"}},
