@@ -8,13 +8,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Question asks of several nodes whether a pod fits.
+// Question asks whether a pod fits a node. One Question serves for several nodes.
 type Question struct {
 	Pod      placement.PodRef
 	Request  placement.Request
 	Fallback placement.Policy
 
-	// Expecting makes expected pods count: see Expect.
+	// Expecting counts the memory of expected pods as allocated: see Expect.
 	Expecting bool
 
 	key unique.Handle[questionKey]
@@ -58,14 +58,15 @@ func (q Question) Evaluate(n placement.Node) *decide.Refusal {
 }
 
 // View returns a node minus the memory that expected pods will get and minus the memory reserved for
-// nominated pods that precede the pod.
+// nominated pods that precede the question's pod.
 func (q Question) View(n *placement.Node) *placement.Node {
 	remaining := decide.Reserved(n.WithExpected(q.Pod), q.Pod, q.Request, q.Fallback)
 	return &remaining
 }
 
-// decisions are the latest decisions for one state of a node, newest first. They are immutable. If more kinds
-// of requests are evaluated at the same time than fit, they evict each other's decisions.
+// decisions are the latest decisions for one state of a node, newest first. They are immutable. If callers
+// evaluate more kinds of requests at the same time than latest has entries, their decisions displace each
+// other.
 type decisions struct {
 	state   *placement.Node
 	expects bool // the node has expected pods

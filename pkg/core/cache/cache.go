@@ -44,8 +44,9 @@ func (c *Cache) RemoveNode(name string) {
 	c.setInventory(name, nil)
 }
 
-// AddPod records a bound pod that the watch has shown. It overrides an assumption. A pod without an
-// assignment counts on every GPU of its node. A pod without GPU memory counts with its CPU only.
+// AddPod records a bound pod that the watch has shown. It replaces the record of an assumed pod. A pod
+// without an assignment counts on every GPU of its node. A pod without GPU memory counts with its CPU
+// only.
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,9 +71,9 @@ func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement
 	c.nominate(nodeName, placement.Holding{Pod: ref, Request: req, Assignment: assignment}, expires)
 }
 
-// QueuePod records that a pod has waited, since a time, until a node admits or places its pods. The pod
-// precedes pods that could be confused with it until the entry expires. An empty node name removes
-// the entry. A nomination by NominatePod takes precedence.
+// QueuePod records that a pod waits until a node has admitted or placed other pods. Parameter since is
+// the start of the wait. The pod precedes pods that could be confused with it until the entry expires.
+// An empty node name removes the entry. A nomination by NominatePod takes precedence.
 func (c *Cache) QueuePod(nodeName string, ref placement.PodRef, req placement.Request, since, expires time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,9 +125,9 @@ func (c *Cache) RemovePod(uid string) {
 	c.set(placed, uid, nil)
 }
 
-// RefusePod records that the API server definitely refused a binding of an assumed pod. The time of its
-// decision identifies the binding. The assumption ends unless another binding of the pod may still
-// succeed.
+// RefusePod records that the API server definitely refused a binding of an assumed pod. Parameter
+// decided is the time of the decision, and identifies the binding. The assumption ends unless another
+// binding of the pod may still succeed.
 func (c *Cache) RefusePod(uid string, decided time.Time) {
 	c.forget(uid, func(p *Pod) bool {
 		if i := slices.IndexFunc(p.bindings, decided.Equal); i >= 0 {
@@ -136,19 +137,20 @@ func (c *Cache) RefusePod(uid string, decided time.Time) {
 	})
 }
 
-// ForgetPod ends the assumption of a pod that is deleted or terminal. It returns false if there is none.
+// ForgetPod ends the assumption of a pod that is deleted or terminal. It returns false if the pod is not
+// assumed.
 func (c *Cache) ForgetPod(uid string) (forgotten bool) {
 	return c.forget(uid, func(*Pod) bool { return true })
 }
 
-// ExpirePod ends the assumption of a pod unless one of its bindings was decided at that time or later. The
-// caller has since read the pod and found it without a node.
+// ExpirePod ends the assumption of a pod if all its bindings were decided before the given time. The
+// caller must have read the pod since then, and found it without a node.
 func (c *Cache) ExpirePod(uid string, before time.Time) {
 	c.forget(uid, func(p *Pod) bool { return p.since().Before(before) })
 }
 
-// forget ends an assumption for which isObsolete returns true. A pod that the watch has shown in the meantime is
-// kept.
+// forget ends the assumption of a pod if isObsolete returns true. It keeps a pod that the watch has shown in the
+// meantime.
 func (c *Cache) forget(uid string, isObsolete func(*Pod) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,8 +202,8 @@ type Assumed struct {
 	Since time.Time
 }
 
-// HoldPod records whether kube-scheduler still processes an assumed pod before it sends the binding. This
-// step has no time limit.
+// HoldPod records whether kube-scheduler has yet to send the binding of an assumed pod. Its steps before
+// the binding have no time limit.
 func (c *Cache) HoldPod(uid string, unsent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,9 +212,10 @@ func (c *Cache) HoldPod(uid string, unsent bool) {
 	}
 }
 
-// AssumedBefore returns the assumed pods with no binding decided and no read finished at the given time or
-// later, oldest first. It omits pods whose binding kube-scheduler has not sent yet. For each, the caller must
-// read the pod from the API server (BeginRead) and call Read.AddPod or ExpirePod.
+// AssumedBefore returns the assumed pods, oldest first. It omits pods with a binding that was decided, or a
+// read that ended, at the given time or later. It also omits pods whose binding kube-scheduler has not sent
+// yet. For each returned pod, the caller must read the pod from the API server (BeginRead) and call
+// Read.AddPod or ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +231,8 @@ func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	return out
 }
 
-// PodNode returns the node of a pod, and whether the pod is only assumed there.
+// PodNode returns the node of a pod. Result assumed is true if neither the watch nor a read has shown
+// the pod there.
 func (c *Cache) PodNode(uid string) (nodeName string, assumed, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Difference is a pod or an inventory that differs between a cache and another one. Two Differences are
-// equal if they concern the same object and the cache has not updated the object in between.
+// Difference is a pod or an inventory whose records in two caches differ. Two Differences are equal if
+// they concern the same object and no update of the cache came in between.
 type Difference struct {
 	Pod  placement.PodRef // zero value: the node's inventory differs
 	Node string           // the node, or the pod's node
@@ -22,7 +22,8 @@ type Difference struct {
 	cached Entry
 }
 
-// Entry is a cache's record of one pod or one node. A nil field means that there is none.
+// Entry is a cache's record of one pod or one node: On of a reserved or bound pod, Coming of a
+// nominated pod, Offered of a node. A field without a record is nil.
 type Entry struct {
 	On, Coming *Pod
 	Offered    *gpu.Inventory
@@ -54,8 +55,8 @@ type key struct{ pod, node string }
 // OfNode reports whether a node's inventory differs, rather than a pod.
 func (d Difference) OfNode() bool { return d.Pod == placement.PodRef{} }
 
-// Differences returns the differences between the cache and real, nodes first. A pod that is only assumed
-// does not count, because real cannot contain it.
+// Differences returns the differences between the cache and real, a cache that is rebuilt from the
+// objects of the watch. Nodes come first. An assumed pod that real lacks is no difference.
 func (c *Cache) Differences(real *Cache) []Difference {
 	cached, actual := c.snapshot(), real.snapshot()
 	all := maps.Clone(actual)
@@ -78,10 +79,11 @@ func (c *Cache) Differences(real *Cache) []Difference {
 	return out
 }
 
-// Heal replaces a cached entry that differs with the real one, and returns both. The read must have
-// begun before real was read. Heal does nothing and reports false if the entries do not differ, or if
-// the cached entry is another one by now or the watch has told of it since the read began: the cache
-// may then be ahead of real. An absent entry has no identity: a pod can come and go during the read.
+// Heal replaces the cached entry of a difference by real's entry, and returns both. The caller must
+// call BeginRead before it builds real. Heal returns false and changes nothing if the entries do not
+// differ, if the cached entry was replaced since the comparison, or if the watch has reported the
+// object since BeginRead: the cache may then be newer than real. Comparing entries does not suffice if
+// the cache has none: a pod can come and go in the meantime.
 func (r *Read) Heal(d Difference, real *Cache) (before, after Entry, healed bool) {
 	before, after = d.cached, real.entry(d.key)
 	c := r.cache

@@ -22,14 +22,14 @@
 //
 // A nomination does not count while the pod is reserved, and a bound pod has none. Expire removes
 // nominations that have ended. The first three reasons reserve memory against pods that the nominated pod
-// precedes (Node.Nominated, package decide). The last one makes no node refuse a pod: it only steers
+// precedes (Node.Nominated, package decide). The fourth reason makes no node refuse a pod: it only steers
 // other pods to other GPUs (Node.Expected), and gives way to the first three.
 //
-// A reserved pod (Pod.Assumed) has its GPUs. Its binding is yet to be sent (HoldPod), in progress, or of
-// unknown outcome, or a read has shown the pod before the watch. RefusePod ends the reservation of one
-// binding. AssumedBefore returns old reservations to the caller, which reads the pods and calls
-// Read.AddPod or ExpirePod. A pod is bound once the watch has shown it on its node: AddPod then replaces its
-// record. RemovePod ends every state.
+// A reserved pod has its GPUs. Its record is an assumption (Pod.Assumed). Its binding is yet to be sent
+// (HoldPod), in progress, or of unknown outcome, or a read has shown the pod before the watch. RefusePod
+// ends the reservation of one binding. AssumedBefore returns old reservations to the caller, which reads the
+// pods and calls Read.AddPod or ExpirePod. A pod is bound once the watch has shown it on its node: AddPod
+// then replaces its record. RemovePod ends every state.
 //
 // The cache does not contain kube-scheduler's own assumed pods: package decider compares them with the
 // cache.
@@ -43,9 +43,9 @@
 //
 //   - On each GPU, the allocated memory is at most the offered memory, unless the GPU shrank or the API
 //     server has more pods there.
-//   - The state equals the one that results from adding the API objects and the assumed pods in any order.
-//   - Expected pods affect only questions that ask for them, and no binding is refused because of them.
-//     An expectation ends when the pod is bound or gone, or after ExpectationTTL.
+//   - The state does not depend on the order in which API objects and assumed pods were added.
+//   - Expected pods affect only questions with Question.Expecting, and no binding is refused because of
+//     an expected pod. An expectation ends when the pod is bound or gone, or after ExpectationTTL.
 //   - One critical section picks the GPUs and reserves them. No I/O and no callback happens under the
 //     lock.
 //
@@ -71,8 +71,8 @@
 // only the API server knows the outcome of a binding if its response was lost. Bindings are counted,
 // because the refusal of a later binding does not determine the outcome of an earlier one. A binding is
 // repeated only while its reservation still fits: another extender may have bound pods to those GPUs. A
-// pod that a read has shown is read again until the watch shows it, because a broken watch never shows a
-// pod that was deleted meanwhile.
+// pod that only a read has shown is read again until the watch shows it: if the pod is deleted before a
+// broken watch resumes, the watch never reports the pod.
 //
 // Package decide decides whether a pod can go to a node, both for readers and for reservations.
 package cache

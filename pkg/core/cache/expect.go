@@ -29,7 +29,7 @@ func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Requ
 	}
 }
 
-// Unexpect undoes Expect. It reports whether other pods are expected on a node.
+// Unexpect undoes Expect. It reports whether other pods are expected on any node.
 func (c *Cache) Unexpect(uid string) (others bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

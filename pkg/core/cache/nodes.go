@@ -51,7 +51,7 @@ func (s *nodes) GetNode(name string) *placement.Node {
 	return nil
 }
 
-// readMap returns the readers' map.
+// readMap returns the readers' map, and rebuilds it after a node was added or removed.
 func (s *nodes) readMap() map[string]*node {
 	if known := s.known.Load(); known != nil {
 		return *known

@@ -6,13 +6,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Read is a read of pods from the API server in parallel with the watch, which may advance meanwhile.
+// Read is a read of objects in parallel with the watch, which may report events in the meantime.
 type Read struct {
 	cache  *Cache
-	events map[key]bool // pods and nodes that the watch has told of meanwhile; true: a removed pod
+	events map[key]bool // pods and nodes that the watch has reported since BeginRead; true: a removed pod
 }
 
-// BeginRead must be called before the request to the API server, and End after the last AddPod.
+// BeginRead starts a Read. The caller calls it before the request to the API server, and End after the
+// last AddPod.
 func (c *Cache) BeginRead() *Read {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +44,7 @@ func (r *Read) AddPod(nodeName string, h placement.Holding, now time.Time) bool 
 	return !ok || !p.read
 }
 
-// recordEvent records that the watch has told of a pod or a node.
+// recordEvent records in all reads in progress that the watch has reported a pod or a node.
 func (s *state) recordEvent(k key, removed bool) {
 	for r := range s.reads {
 		r.events[k] = removed

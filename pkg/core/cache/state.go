@@ -30,7 +30,7 @@ type role uint8
 
 const (
 	placed    role = iota // reserved or bound: the pod has memory of the node
-	nominated             // nominated: the pod has none yet
+	nominated             // nominated, but not by Expect: the pod has no memory yet
 	expected              // nominated by Expect: other pods get the memory only if they fit nowhere else
 	roles
 )
@@ -45,7 +45,7 @@ func newPods() (p pods) {
 // node is the record of one node name. Cache.mu guards the fields after id.
 type node struct {
 	state   atomic.Pointer[placement.Node] // the readers' state; nil: a ghost
-	answers atomic.Pointer[decisions]      // decisions for that state
+	answers atomic.Pointer[decisions]      // decisions for state
 	id      atomic.Int64                   // number of nodes added before this one; -1: a ghost, which is a deleted node, or a name that only pods have
 
 	name      string
@@ -78,7 +78,7 @@ func (s *state) isOvertaken(p *Pod) bool {
 	return !ok || n.inventory == nil || !n.state.Load().StillFits(p.Holding)
 }
 
-// setInventory records the inventory of a node; nil: the node is deleted.
+// setInventory records the inventory of a node. If inv is nil, the node is deleted.
 func (s *state) setInventory(name string, inv *gpu.Inventory) {
 	n := s.node(name)
 	switch {
@@ -108,7 +108,7 @@ func (s *state) dropIfEmpty(n *node) {
 	s.known.Store(nil)
 }
 
-// set replaces the record of a pod in a role; nil removes it.
+// set replaces the record of a pod in a role. If p is nil, set removes the record.
 func (s *state) set(as role, uid string, p *Pod) {
 	if as == placed {
 		s.set(expected, uid, nil)
@@ -142,7 +142,7 @@ func (s *state) publish(n *node) {
 	s.changes++
 	s.recent[s.changes%maxRecent] = n.name
 	n.state.Store(s.view(n))
-	n.answers.Store(nil) // they belong to the old state
+	n.answers.Store(nil) // these decisions belong to the old state
 }
 
 // view returns the readers' state of a node, or nil for a ghost.

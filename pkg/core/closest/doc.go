@@ -7,8 +7,8 @@
 // # Invariants
 //
 //   - The package decides nothing: package placement decides whether and where a pod fits.
-//   - A Gap is a lower bound: no set of pods with less memory than its lack makes the request fit by
-//     leaving.
+//   - A Gap is a lower bound: if pods with less memory than Gap.lack leave the node, the request still
+//     does not fit.
 //   - All functions are total and have no side effects.
 //
 // # Decisions

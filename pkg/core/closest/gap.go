@@ -18,7 +18,7 @@ type Gap struct {
 
 // GapOf returns the gap of a verdict.
 func GapOf(v placement.Verdict) Gap {
-	unit := max(1, v.Node.UnitMiB) // nodes with shares have no unit and compare shares
+	unit := max(1, v.Node.UnitMiB) // nodes with shares have no unit: their gaps count shares instead of MiB
 	g := Gap{reason: v.Reason, free: int64(LargestFree(v.Node)) * unit}
 	if v.Reason == placement.TooLarge {
 		g.free = int64(Largest(v)) * unit
@@ -41,7 +41,8 @@ func GapOf(v placement.Verdict) Gap {
 	return g
 }
 
-// stage returns the progress of the request. It is the same for all reasons that an eviction may resolve.
+// stage returns the reason as a measure of progress, with one value for all reasons that an eviction may
+// resolve.
 func (g Gap) stage() placement.Reason {
 	if g.reason == placement.Fits {
 		return placement.Fragmented + 1
@@ -71,7 +72,7 @@ func lacks(v placement.Verdict) []gpu.Units {
 	return out
 }
 
-// conflicting returns the units that the pods excluding the request hold on a device.
+// conflicting returns the units on a device that are allocated to pods in conflict with the request.
 func conflicting(v placement.Verdict, d placement.Device) (sum gpu.Units) {
 	for h := range v.Node.PodsOn(d) {
 		if v.Request.ConflictsWith(h.Request) {
@@ -82,8 +83,9 @@ func conflicting(v placement.Verdict, d placement.Device) (sum gpu.Units) {
 	return sum
 }
 
-// Compare orders the closest node first: by stage, then by the smallest lack, then by the most free
-// memory on one GPU, or by the largest GPU if all are too small.
+// Compare orders the closest node first: by stage, by the smallest lack, by the number of GPUs that
+// lack nothing, by the reason, and then by the most free memory on one GPU, or by the largest GPU if
+// all are too small.
 func (g Gap) Compare(other Gap) int {
 	return cmp.Or(
 		cmp.Compare(other.stage(), g.stage()),
@@ -115,8 +117,8 @@ func LargeEnough(v placement.Verdict) (n int) {
 	return n
 }
 
-// LargestFree returns the largest amount that fits: a new pod without constraints that requests it from
-// one GPU fits the GPU and the node's sum, and a pod that requests more does not.
+// LargestFree returns the largest amount that a new pod without constraints can get from one GPU. The
+// amount fits the GPU and the node's sum.
 func LargestFree(n placement.Node) (most gpu.Units) {
 	one := placement.NewContainers(placement.Container{Kind: placement.App, Units: 1})
 	plainest := placement.Request{Containers: one, InShares: n.InShares()}

@@ -63,7 +63,7 @@ func MeantModel(v placement.Verdict) string {
 	return "*" + parts[at] + "*"
 }
 
-// isWord reports whether a part of a name begins and ends at a hyphen, or where the name does.
+// isWord reports whether a part of a name begins and ends at a hyphen, or at the name's start and end.
 func isWord(name string, from, to int) bool {
 	return (from == 0 || name[from-1] == '-') && (to == len(name) || name[to] == '-')
 }

@@ -20,8 +20,9 @@ const telling = 4
 // wholeUUID is the length of a GPU's UUID.
 const wholeUUID = len("GPU-00000000-0000-0000-0000-000000000000")
 
-// FindNearMiss returns the first glob of the request that would match a device of the node with a star
-// on both sides. The rest of the request allows that device.
+// FindNearMiss returns the first glob of the request that is the index of a device of the node, or
+// would match a device with a star on both sides. In the second case the rest of the request allows the
+// device.
 func FindNearMiss(v placement.Verdict) (NearMiss, bool) {
 	models, ids := nearly(v)
 	for _, glob := range split(v.Request.Models, false) {
@@ -44,8 +45,8 @@ func FindNearMiss(v placement.Verdict) (NearMiss, bool) {
 	return NearMiss{}, false
 }
 
-// nearly returns the models and the UUIDs that one more glob in their list could match: the rest of the
-// request allows them.
+// nearly returns the models that one more glob for models would accept, and the UUIDs that one more
+// glob for UUIDs would accept.
 func nearly(v placement.Verdict) (models, ids []string) {
 	notModels, notIDs := placement.NewGlobs(split(v.Request.Models, true)...), placement.NewGlobs(split(v.Request.UUIDs, true)...)
 	for _, d := range v.Node.Devices {

@@ -26,8 +26,9 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 	return chosen, nil
 }
 
-// fitsOnceSettled reports whether the request fits after the node has placed each pod on its GPUs. Until
-// then a pod without a GPU counts on each GPU, and a moved pod also counts on its old GPUs.
+// fitsOnceSettled reports whether the request fits after the device plugin has published the final GPUs
+// of each pod. Until then a pod without a GPU counts on each GPU, and a moved pod also counts on its old
+// GPUs.
 func fitsOnceSettled(n placement.Node, req placement.Request, policy placement.Policy) bool {
 	moved := slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool { return len(h.Assignment.Leaving) == 0 })
 	unplaced := slices.DeleteFunc(slices.Clone(n.Unattributed), func(h placement.Holding) bool { return !h.Assignment.None() })
@@ -51,8 +52,9 @@ func fitsOnceSettled(n placement.Node, req placement.Request, policy placement.P
 }
 
 // confusedWith returns a pod of the node that the kubelet has not admitted yet and could confuse with
-// this pod, to the harm of either. It also returns a nominated pod that has waited long for the
-// kubelet to admit others. Otherwise a steady stream of such pods would keep it out forever.
+// this pod, to the harm of either. It also returns a nominated pod that has waited long for the kubelet
+// to admit other pods. Otherwise a steady stream of confusable pods would keep the nominated pod out
+// forever.
 func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request, chosen placement.Assignment) (placement.PodRef, bool) {
 	harm := func(h *placement.Holding) bool {
 		waits := h.Nominated && !h.Waits.IsZero()
@@ -83,7 +85,7 @@ type Refusal struct {
 	Assumed bool             // for Elsewhere: the outcome of the binding is unknown yet
 	Message string           // for any other reason: the message
 
-	Unresolvable bool // no pod that leaves the node helps
+	Unresolvable bool // no eviction from the node helps
 	Temporary    bool // resolves by itself within about a second, without evictions
 }
 

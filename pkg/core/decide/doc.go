@@ -29,14 +29,15 @@
 //
 // Two confusable pods that are not interchangeable must not wait for the kubelet on one node at the
 // same time, unless they have the same GPUs. Decide refuses the second until the kubelet has admitted
-// the first. Such a refusal is temporary, like one because of pods that the node has yet to place:
-// callers evict no pods for it, on any node. If a pod is refused like that for a while, it is nominated
-// to the node (placement.Holding.Waits), and then precedes all pods that could be confused with it.
+// the first. Such a refusal is temporary, like a refusal because of pods whose GPUs are still unknown:
+// callers evict no pods for it, on any node. If such refusals of a pod continue for a while, the pod is
+// nominated to the node (placement.Holding.Waits), and then precedes all pods that could be confused
+// with it.
 //
-// A nominated pod is one for which other pods were evicted. It is counted on the GPU that it would get,
-// so that no other pod takes the freed memory. This is computed for each question, because memory that
-// becomes free elsewhere can change it. For evictions of pods with equal priority (defrag), the
-// nomination names the GPUs.
+// A nominated pod is one for which other pods were evicted. Reserved charges it to the GPU that it
+// would get, so that no other pod takes the freed memory. Reserved picks this GPU anew for each
+// question, because memory that becomes free elsewhere can change the choice. For evictions of pods
+// with equal priority (defrag), the nomination names the GPUs.
 //
 // Questions about hypothetical nodes, without some pods or with failed GPUs back in use (packages
 // preemption and defrag, and explain), use package placement instead. There, a pod that the kubelet has

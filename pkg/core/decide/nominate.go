@@ -15,7 +15,7 @@ import (
 //
 // Nominated pods of equal or higher priority precede the pod. If the pod is itself nominated to the
 // node, the pods behind it in the queue do not count, so that no two pods wait for each other. They do
-// count if both nominations name GPUs, and none is the same.
+// count if both nominations name GPUs and have none in common.
 func Reserved(n placement.Node, pod placement.PodRef, req placement.Request, policy placement.Policy) placement.Node {
 	line := n.Nominated
 	n.Nominated = nil

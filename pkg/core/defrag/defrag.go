@@ -10,13 +10,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// Goal is a request that is to get GPUs, and the permitted means.
+// Goal is a request that needs GPUs, and the evictions that are permitted for it.
 type Goal struct {
 	Request  placement.Request
 	Fallback placement.Policy // cluster's policy, for pods that name none
 
-	// IsEvictable reports whether a pod may be evicted. In any case, pods of higher priority than the request
-	// stay, and no eviction exceeds a budget.
+	// IsEvictable reports whether a pod may be evicted. A plan never evicts pods of higher priority than the
+	// request, and never exceeds a budget.
 	IsEvictable func(placement.Holding) bool
 	Budgets     []preemption.Budget
 
@@ -61,11 +61,11 @@ func (p Plan) displaced() (n int) {
 // Plan returns the fewest evictions that let the request fit a node and all evicted pods fit other nodes.
 // With Displace, some evicted pods may fit none. Among plans of equal size, it prefers the one that
 // displaces the fewest pods, then the cheapest (see preemption.Cheaper), then the first node. It returns
-// false if Most evictions are not enough.
+// false if MaxEvictions evictions are not enough.
 //
-// New places for the evicted pods are assigned one pod at a time, the largest first, each to the node with
-// the least free memory left, and never on the GPUs of the request. Those must be cordoned until the
-// request has them. kube-scheduler may choose other places.
+// Plan places the evicted pods one at a time, the largest first, each on the node that ranking.Rank
+// prefers, and never on the GPUs of the request. The caller must cordon these GPUs until the request has
+// them. kube-scheduler may choose other places for the evicted pods.
 func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	s := newSearch(g, nodes)
 	for size := range g.MaxEvictions + 1 {
@@ -88,8 +88,8 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 }
 
 // IsHopeless reports whether no number of evictions is enough. Either the request would not fit even
-// without all pods that may be evicted and fit elsewhere, or those pods need more memory than is free
-// elsewhere.
+// without all pods that may be evicted and fit another node, or these pods need more memory than is
+// free on other GPUs.
 func (g Goal) IsHopeless(nodes []placement.Node) bool {
 	s := newSearch(g, nodes)
 	total := free(nodes...)
@@ -112,8 +112,8 @@ func (g Goal) IsHopeless(nodes []placement.Node) bool {
 	return true
 }
 
-// Overdrawn returns the first node, without all pods that may be evicted, on which the request would fit
-// the GPUs but fail kube-scheduler's check of the node's sums.
+// Overdrawn removes from each node all pods that may be evicted. It returns the first node on which the
+// request then fits the GPUs but fails kube-scheduler's check of the node's sums.
 func (g Goal) Overdrawn(nodes []placement.Node) (placement.Node, bool) {
 	s := newSearch(g, nodes)
 	for _, n := range nodes {
@@ -144,8 +144,8 @@ func uuids(n placement.Node) (out []gpu.UUID) {
 	return out
 }
 
-// leaving returns a lower bound for the memory of evicted pods that must fit elsewhere if the request is
-// to get all GPUs of n, and the total memory of the pods that may be displaced.
+// leaving returns a lower bound for the memory that evicted pods need on other GPUs if the request gets
+// all GPUs of n, and the total memory of the pods that may be displaced.
 func (s *search) leaving(n placement.Node, pods []placement.Holding) (leaving, displaced gpu.Units) {
 	share, _ := s.Request.Share()
 	for _, d := range n.Devices {
@@ -184,7 +184,7 @@ func free(nodes ...placement.Node) (sum gpu.Units) {
 type search struct {
 	Goal
 	nodes []placement.Node
-	roomy map[placement.Key][]bool // by request, whether it fits each node in its present state
+	roomy map[placement.Key][]bool // by request: whether the request fits each node in the node's present state
 
 	guarded map[string]bool // UIDs of pods whose budget allows no eviction
 }
@@ -193,7 +193,7 @@ func newSearch(g Goal, nodes []placement.Node) *search {
 	return &search{Goal: g, nodes: nodes, roomy: make(map[placement.Key][]bool), guarded: preemption.ProtectedPods(g.Budgets)}
 }
 
-// candidate is a set of pods without which the request fits their node.
+// candidate is a set of victims on one node. After their eviction the request fits the node.
 type candidate struct {
 	node    int
 	victims []placement.Holding
@@ -249,8 +249,9 @@ func sets(n placement.Node, size int) (out []placement.Node) {
 	return out
 }
 
-// clear returns the sets of the given number of pods without which the request fits some devices of the
-// node, using all of them, and the node's sum. Pods that must leave in any case are in every set.
+// clear returns the sets of victims with the given size. After the eviction of a set, the request fits
+// some, a copy of node n that has only as many devices as the request needs, and the sums of n. Every
+// set contains the pods that must leave in any case.
 func (s *search) clear(n, some placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
 	overdrawn := s.overdrawn(n)
 	fits := func(gone []placement.Holding) bool {
@@ -313,8 +314,8 @@ func (s *search) overdrawn(n placement.Node) bool {
 	})
 }
 
-// alike reports whether it makes no difference which of two pods is evicted. Pods on different GPUs or
-// with different budgets are not alike.
+// alike reports whether two pods are equivalent as victims. Pods on different GPUs or with different
+// budgets are not alike.
 func (s *search) alike(a, b placement.Holding) bool {
 	return a.Request.Priority == b.Request.Priority && a.Request.Key() == b.Request.Key() && slices.Equal(a.Assignment.Devices(), b.Assignment.Devices()) &&
 		!slices.ContainsFunc(s.Budgets, func(budget preemption.Budget) bool {
@@ -361,9 +362,10 @@ func closed(n placement.Node, devices []gpu.UUID) placement.Node {
 	return n
 }
 
-// roomFor returns the best node for an evicted pod, or nil if it fits on none. The argument nodes has
-// their hypothetical state. No node except left has more free memory than in its present state, so
-// withRoom rules out nodes for the search.
+// roomFor returns the best node for an evicted pod, or nil if the pod fits no node. Parameter nodes has
+// the nodes' hypothetical state, and left is the index of the pod's old node. Only the old node can
+// have more free memory than at present, so roomFor skips all other nodes without room at present
+// (withRoom).
 func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) *placement.Node {
 	roomy := s.withRoom(h.Request)
 	var open []*placement.Node

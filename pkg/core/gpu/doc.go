@@ -28,7 +28,7 @@
 // because the GPUs of one node may differ. There is no resource per size, because pods need not know
 // sizes.
 //
-// A slot ID contains eight hexadecimal digits of the UUID. The index would not do, because the kubelet
-// keeps IDs over a reboot. The whole UUID would be too long, because the kubelet receives all IDs in
-// one message of at most 4 MiB.
+// A slot ID contains eight hexadecimal digits of the UUID. The index does not work in its place,
+// because the kubelet keeps IDs over a reboot. The whole UUID would be too long, because the kubelet
+// receives all IDs in one message of at most 4 MiB.
 package gpu

@@ -46,8 +46,9 @@ type Link struct {
 	Lanes int // number of NVLinks
 }
 
-// PodAllocation is a pod's allocation by the kubelet. The inventory lists it if the pod's annotations
-// record less, or once did. Pods with claims have no such annotations, so all of them are listed.
+// PodAllocation is a pod's allocation by the kubelet. The inventory lists an allocation if the pod's
+// annotations record less of it, or recorded less at any time. Pods with claims have no such
+// annotations, so all of them are listed.
 type PodAllocation struct {
 	UID, Namespace, Name string // of the pod; Namespace and Name are set only for pods with claims
 	Shares               []Share
@@ -67,7 +68,7 @@ func (d Device) MIG() bool { return strings.HasPrefix(string(d.UUID), "MIG-") }
 // InShares reports whether the device is offered in shares instead of amounts of memory.
 func (d Device) InShares() bool { return d.ShareMiB > 0 }
 
-// MiB converts units of the device to MiB. UnitMiB is the unit of its inventory.
+// MiB converts units of the device to MiB. Parameter unitMiB is the unit of the device's inventory.
 func (d Device) MiB(u Units, unitMiB int64) int64 { return int64(u) * cmp.Or(d.ShareMiB, unitMiB) }
 
 // Inventory describes the GPUs that a node offers.
@@ -75,7 +76,7 @@ type Inventory struct {
 	UnitMiB       int64 // 0 if the devices are offered in shares
 	DriverVersion string
 	Enforcement   Enforcement
-	Weaker        string          // reason why the level is not kernel; empty if it is, or if the level was configured
+	Weaker        string          // reason why the level is not kernel; empty if it is kernel or was configured
 	MPS           bool            // containers are clients of an MPS daemon
 	Coreless      bool            // the node does not offer the gpu-core resource
 	Devices       []Device        // sorted by Index
@@ -84,7 +85,7 @@ type Inventory struct {
 	CPU           int64           // allocatable CPU of the node in millicores; 0 if unknown
 }
 
-// InShares reports whether the node offers its devices in shares: either all are, or none.
+// InShares reports whether the node offers its devices in shares: either all of them, or none.
 func (inv Inventory) InShares() bool { return len(inv.Devices) > 0 && inv.Devices[0].InShares() }
 
 // Device returns the device with the UUID.
@@ -109,8 +110,8 @@ func (inv Inventory) Allocatable() (sum Units) {
 	return sum
 }
 
-// UnitsIn returns the number of whole units of unitMiB that a GPU with totalMiB of memory offers to
-// pods, less reservedMiB.
+// UnitsIn returns the number of whole units, each of unitMiB, in the memory of a GPU, less the reserved
+// memory.
 func UnitsIn(totalMiB, reservedMiB, unitMiB int64) Units {
 	usable := totalMiB - reservedMiB
 	if unitMiB <= 0 || usable <= 0 {
@@ -125,15 +126,15 @@ type Enforcement string
 
 // The levels, weakest first.
 const (
-	EnforcementAdvisory Enforcement = "advisory" // by the framework in the container, if it reads its environment
+	EnforcementAdvisory Enforcement = "advisory" // by the container's framework, if the framework reads the limit from its environment
 	EnforcementMPS      Enforcement = "mps"      // by the MPS server, per client process
 	EnforcementKernel   Enforcement = "kernel"   // by driver and kernel, per container
 )
 
 // LevelFor returns the enforcement level for pods with the given number of GPUs. MPS reads a client's
-// limits from a list of GPUs in its environment. A program that sees fewer GPUs than the list has none
-// of these limits (NVIDIA, "Per-GPU Compute and Memory Limits with MPS"), and launchers of several
-// workers show each worker one GPU. So a pod with several GPUs gets the advisory level.
+// limits from a list of GPUs in its environment. These limits do not apply to a program that sees fewer
+// GPUs than the list has (NVIDIA, "Per-GPU Compute and Memory Limits with MPS"), and launchers of
+// several workers show each worker one GPU. So a pod with several GPUs gets the advisory level.
 func (inv Inventory) LevelFor(gpus int) Enforcement {
 	if gpus > 1 && inv.Enforcement == EnforcementMPS {
 		return EnforcementAdvisory
@@ -141,7 +142,7 @@ func (inv Inventory) LevelFor(gpus int) Enforcement {
 	return inv.Enforcement
 }
 
-// AtLeast reports whether e is as strong as want, or stronger.
+// AtLeast reports whether level e is at least as strong as level want.
 func (e Enforcement) AtLeast(want Enforcement) bool {
 	limits := []Enforcement{EnforcementMPS, EnforcementKernel}
 	return slices.Index(limits, e) >= slices.Index(limits, want)

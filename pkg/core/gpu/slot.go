@@ -45,8 +45,8 @@ func (id SlotID) Resource() Resource {
 // does not identify the container's GPU, because the kubelet picked such IDs at random.
 func (id SlotID) GPUShare() bool { return strings.Contains(string(id), "-_-") }
 
-// An ID contains slotDigits of the UUID's digits. If the UUIDs of two GPUs of the node share a prefix,
-// it contains more, up to uuidDigits.
+// An ID begins with slotDigits digits of the UUID. If the UUIDs of two GPUs of the node share this
+// prefix, all IDs of the node begin with more digits, up to uuidDigits.
 const (
 	slotDigits = 8
 	uuidDigits = 32
@@ -62,8 +62,8 @@ type Slots struct {
 const maxSlots = math.MaxInt32
 
 // NewSlots returns the slots of an inventory. It returns an error if the UUIDs of two devices have the
-// same digits, because their IDs would collide, or if a device has more than maxSlots units. It copies
-// the devices, so later changes of inv do not affect the slots.
+// same digits, because their slots would have the same IDs, or if a device has more than maxSlots
+// units. It copies the devices, so later changes of inv do not affect the slots.
 func NewSlots(inv Inventory) (*Slots, error) {
 	s := &Slots{devices: slices.Clone(inv.Devices), prefixes: make([]string, len(inv.Devices))}
 	ids := make([]UUID, len(inv.Devices))
@@ -92,7 +92,7 @@ func (id UUID) hexDigits() string {
 	}, strings.ToLower(string(id)))
 }
 
-// Of returns the IDs of all slots that a device has of a resource, by number. It returns none for an
+// Of returns the IDs of a device's slots of one resource, ordered by number. It returns none for an
 // unknown device.
 func (s *Slots) Of(r Resource, id UUID) []SlotID {
 	i := slices.IndexFunc(s.devices, func(d Device) bool { return d.UUID == id })

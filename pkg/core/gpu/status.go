@@ -8,7 +8,7 @@ type Status struct {
 	Unhealthy bool   `json:"unhealthy,omitempty"` // the GPU failed, or other software uses it
 	Cordoned  bool   `json:"cordoned,omitempty"`  // an administrator keeps new pods off
 	Stopped   bool   `json:"stopped,omitempty"`   // the device plugin of its node has stopped
-	ByClaims  bool   `json:"byClaims,omitempty"`  // only dynamic resource allocation hands it out, not the extended resource
+	ByClaims  bool   `json:"byClaims,omitempty"`  // pods get the GPU only by claims, not by the extended resource
 	Reason    string `json:"reason,omitempty"`    // why the GPU is unhealthy; may be empty
 }
 

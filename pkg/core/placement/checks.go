@@ -24,12 +24,12 @@ var checks = [Fragmented + 1]check{
 	Fragmented:        {name: "Fragmented", doc: "enough is free in all, and too little on one GPU"},
 }
 
-// check is a row of the table. A reason without a scope has no check of its node or GPUs: candidates
-// derives it from the number of GPUs that remain.
+// check is a row of the table. A reason without a scope checks neither the node nor a GPU: candidates
+// derives the reason from the number of GPUs that remain.
 type check struct {
 	name   string
 	of     scope
-	counts bool // rejects the node if fewer GPUs than requested remain; otherwise the node is rejected if none remains
+	counts bool // true: rejects the node if fewer GPUs remain than requested; false: only if none remains
 	doc    string
 }
 

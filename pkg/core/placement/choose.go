@@ -80,8 +80,8 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 		)
 	})
 	want := req.GPUs()
-	// Every solution contains all devices that are preferred to the last one, and no device that is less
-	// preferred.
+	// The last device is the least preferred one that the request needs. Every solution contains all
+	// devices that are preferred to the last device, and no device that is less preferred.
 	last := fitting[want-1]
 	first := slices.IndexFunc(fitting, func(i int) bool { return liked(i, last) == 0 })
 	fitting = slices.DeleteFunc(fitting, func(i int) bool { return liked(i, last) > 0 })

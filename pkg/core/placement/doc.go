@@ -23,21 +23,22 @@
 // The containers of a request are a linked list of interned nodes (package unique). Comparing two
 // lists compares two pointers and renders no text.
 //
-// A pod's requirement follows the kubelet: the larger of all containers and sidecars together, and of
-// each init container with the sidecars started before it (kubernetes.io, "Sidecar containers:
-// resource sharing within containers"). The kubelet passes the IDs of init containers to later
-// containers, so the peak is also the amount that it allocates.
+// A pod's requirement follows the kubelet. It is the sum over app containers and sidecars, or the
+// larger sum of an init container and the sidecars started before it (kubernetes.io, "Sidecar
+// containers: resource sharing within containers"). The kubelet passes the IDs of init containers to
+// later containers, so this peak is also the amount that the kubelet allocates.
 //
-// A pod may be bound to the node and not assigned to any GPU in the cache, because no extender
-// placed it or because its annotation is malformed. It can land on any GPU, so its request is
-// subtracted from each until the device plugin publishes its GPU. Free memory is underestimated for a
-// moment, and never overestimated.
+// A pod may be bound to the node without a known GPU, because no extender placed the pod or because its
+// annotation is malformed. The pod can be on any GPU, so FreeOn subtracts its request from each GPU
+// until the device plugin publishes the pod's GPU. Free memory is underestimated for a moment, and
+// never overestimated.
 //
 // A pod's owner can change its annotations, but not the node's inventory with the kubelet's allocations
-// (gpu.Inventory.Allocated). On each GPU the larger of both amounts counts. An outdated entry makes the
-// pod count too much for a moment, and no entry makes it count too little. An entry for a pod that is
-// not on the node is ignored. Only NewNode merges both, and records the result in Holding.Allocated.
-// In kube-scheduler's sum such a pod counts once, with the kubelet's allocation.
+// (gpu.Inventory.Allocated). On each GPU the larger of the annotation's and the inventory's amount
+// counts. An outdated entry of the inventory makes the pod count too much for a moment, and no entry
+// makes the pod count too little. NewNode alone adds the inventory's entries to their pods
+// (Holding.Allocated), and ignores entries for pods that are not on the node. In kube-scheduler's sum
+// such a pod counts once, with the kubelet's allocation.
 //
 // Preferences are compared in order and never added up: group, model, distance, policy. Weights would
 // need an explanation and tuning. Choice compares the first three between nodes too. The prices that

@@ -23,8 +23,8 @@ type Amount struct {
 // Covers reports whether the amount contains at least the given units and cores.
 func (a Amount) Covers(units gpu.Units, cores int) bool { return a.Units >= units && a.Cores >= cores }
 
-// FreeOn returns the amount of a device that is free for new pods. A pod whose devices are unknown can be on any
-// device, with any split, so FreeOn subtracts its whole request from each device.
+// FreeOn returns the free amount of a device, less the whole request of each pod whose devices are unknown: such
+// a pod can be on any device, with any split.
 func (n Node) FreeOn(d Device) Amount {
 	left := Amount{Units: d.Free(), Cores: d.FreeCores()}
 	for _, h := range n.Unattributed {
@@ -40,7 +40,7 @@ func (r Request) Allows(d Device) bool {
 	return q.allows(d)
 }
 
-// CanShare reports whether the request can share the device with the pods that PodsOn yields.
+// CanShare reports whether no pod of PodsOn conflicts with the request (see ConflictsWith).
 func (n Node) CanShare(r Request, d Device) bool {
 	for h := range n.PodsOn(d) {
 		if r.ConflictsWith(h.Request) {
@@ -156,8 +156,8 @@ func (n Node) StillFits(h Holding) bool {
 	return true
 }
 
-// candidates returns the indexes of the devices on which the request fits. If these are too few, it returns the
-// reason of the first check that leaves too few devices.
+// candidates returns the indexes of the devices on which the request fits. If these devices are too few, it
+// returns the reason of the first check that leaves too few.
 func candidates(req Request, node Node) ([]int, Reason) {
 	q := newQuery(&req, &node)
 	if reason := q.check(); reason != Fits {

@@ -22,8 +22,8 @@ func (g Globs) Texts() []string {
 	return strings.Split(string(g), ",")
 }
 
-// Match reports whether the list accepts an object with the given names: no excluding pattern matches
-// any of them, and an including one does, unless there are only excluding ones.
+// Match reports whether the list accepts an object with the given names. No pattern with "!" may match
+// a name. If the list has patterns without "!", one of them must match a name.
 func (g Globs) Match(names ...string) bool {
 	if g == "" {
 		return true

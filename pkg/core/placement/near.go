@@ -49,8 +49,9 @@ func (n Node) span(set []int) (sum distance) {
 // maxSearched limits the exhaustive search: 16 devices have 12,870 sets of 8.
 const maxSearched = 16
 
-// nearest returns the set of want devices with the least distance. The set contains the first devices
-// in any case. Among equal sets, the one with the earliest devices is returned.
+// nearest returns the set of devices with the least distance. Parameter want is the size of the set,
+// and first is the number of leading devices that every set contains. Among equal sets, nearest returns
+// the set with the earliest devices.
 func nearest(node Node, devices []int, first, want int) []int {
 	devices = devices[:min(len(devices), max(want, maxSearched))]
 	if want == 1 || want == len(devices) {

@@ -12,8 +12,8 @@ import (
 // Share is a pod's part of one device.
 type Share = gpu.Share
 
-// Assignment records the GPUs that a pod was given on its node, by device index. The zero value means
-// that none are assigned yet.
+// Assignment records a pod's GPUs on its node, ordered by device index. The zero value means that no
+// GPU is assigned yet.
 type Assignment struct {
 	Shares []Share
 
@@ -32,10 +32,10 @@ type Assignment struct {
 	// the request, which may have changed since.
 	Allocated bool
 
-	// Leaving lists the pod's former devices if it has exchanged devices with other pods. They are charged
-	// with the same share. The node corrects the annotations of these pods one after the other. Until all
-	// are correct, each pod counts on its former and on its present devices, so that no further pod gets
-	// memory that only seems free.
+	// Leaving lists the pod's former devices after an exchange of devices with other pods. The pod's share
+	// is charged to each of them. The device plugin corrects the annotations of these pods one after the
+	// other. Until all are correct, each pod counts on its former and on its present devices, so that no
+	// further pod gets memory that only seems free.
 	Leaving []gpu.UUID
 }
 
@@ -76,7 +76,7 @@ func (a Assignment) WithShares(r Request) Assignment {
 }
 
 // Holding is one pod on a node, with its request and its devices. A pod without an assignment, or with
-// one to a device that the node lacks, may be on any device.
+// an assignment to a device that the node lacks, may be on any device.
 type Holding struct {
 	Pod        PodRef
 	Request    Request
@@ -90,7 +90,7 @@ type Holding struct {
 	Started     time.Time // when the kubelet admitted the pod; zero before
 	Terminating bool      // the pod is being deleted; its memory is allocated until it ends
 	Nominated   bool      // the pod is not on the node yet: other pods leave for it
-	Waits       time.Time // for a nominated pod: since when it waits until the node admits or places other pods; zero: it waits for evictions
+	Waits       time.Time // start of a nominated pod's wait for the node to admit or place other pods; zero: the pod waits for evictions
 }
 
 // ShareOn returns the pod's charge on a device of its node: for memory and for cores, the larger of the
@@ -145,7 +145,7 @@ type Device struct {
 	*gpu.Device               // points into Inventory.Devices
 	Requested      gpu.Units  // sum over Pods
 	RequestedCores int        // sum over Pods, in per cent
-	Pods           []*Holding // by namespace and name, including pods that leave the device. They do not change, because nodes share them.
+	Pods           []*Holding // by namespace and name, including pods that leave the device; immutable, because nodes share them
 }
 
 // With returns a copy of the device with a changed status.
@@ -194,8 +194,8 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	return NewSharedNode(name, inv, shared)
 }
 
-// NewSharedNode is NewNode without a copy of each holding. The caller must not change the holdings any
-// more.
+// NewSharedNode is NewNode without a copy of each holding. The caller must not change the holdings
+// afterwards.
 func NewSharedNode(name string, inv gpu.Inventory, holdings []*Holding) Node {
 	n := Node{Name: name, Inventory: inv, Devices: make([]Device, len(inv.Devices))}
 	for i := range inv.Devices {
@@ -208,7 +208,7 @@ func NewSharedNode(name string, inv gpu.Inventory, holdings []*Holding) Node {
 			given[g.UID] = g.Shares
 			continue
 		}
-		// The holdings include the pod itself too, for its CPU and its share of the extended resource.
+		// Another holding of the same pod has its CPU and its request of the extended resource.
 		holdings = append(holdings, &Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
 	}
 	slices.SortFunc(holdings, func(a, b *Holding) int { return a.Pod.Compare(b.Pod) })
@@ -220,7 +220,7 @@ func NewSharedNode(name string, inv gpu.Inventory, holdings []*Holding) Node {
 		}
 		n.RequestedCPU += h.Request.CPU
 		if h.Assignment.None() && len(h.Allocated) == 0 && (h.Request.Empty() || len(inv.Devices) > 0 && h.Request.InShares != inv.InShares()) {
-			continue // the pod requests none of the resource, or none that the kubelet allocates here
+			continue // the pod requests no GPU memory, or in a kind of unit that this node does not offer
 		}
 		if h.Assignment.None() && !h.Request.Empty() || n.lacks(h) {
 			n.Unattributed = append(n.Unattributed, *h)
@@ -273,7 +273,7 @@ func (n Node) Unrequested() (units gpu.Units, cores int) {
 
 // Excess returns the amount that pods hold beyond the advertised amount of the device. It is negative
 // if part of the device is free. A pod counts on the devices of its kubelet allocation, or of its
-// assignment if none is known, and not on the devices that it leaves.
+// assignment if no such allocation is known, and not on the devices that it leaves.
 func (d Device) Excess() (units gpu.Units, cores int) {
 	for _, h := range d.Pods {
 		has := h.Allocated

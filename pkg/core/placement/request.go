@@ -46,8 +46,8 @@ type Containers struct {
 	list    list
 	unnamed list // list without the containers' names
 
-	// The pod's peak, over all its GPUs: the larger of all app containers and sidecars together, and of
-	// each init container with the sidecars started before it.
+	// The pod's peak, over all its GPUs: the sum over app containers and sidecars, or the larger sum of
+	// an init container and the sidecars started before it.
 	units     gpu.Units
 	cores     int
 	processes int // containers that use the GPUs at the same time
@@ -71,8 +71,8 @@ func NewContainers(all ...Container) (out Containers) {
 	return out
 }
 
-// peak returns the peak of a container and the containers after it. An init container ends before the
-// next one starts, so its request is not added to theirs.
+// peak combines the request of container c (its) with the peak of the containers after it (theirs). An
+// init container ends before the next container starts, so peak does not add its request.
 func peak[N gpu.Units | int](c Container, its, theirs N) N {
 	if c.Kind == Init {
 		return max(its, theirs)
@@ -115,7 +115,7 @@ func (l list) all() (out []Container) {
 	return out
 }
 
-// Preference orders GPU models for a pod. It rules out none.
+// Preference orders GPU models for a pod. It excludes no model.
 type Preference string
 
 // The preferences.
@@ -208,8 +208,8 @@ func (r Request) GPUKey() Key {
 func (r Request) Interchangeable(o Request) bool { return r.GPUKey() == o.GPUKey() }
 
 // Confusable reports whether the kubelet's first Allocate call for one pod can equal its first call for
-// the other. The call has an amount of memory or of cores, and no pod. From the second call on, the IDs
-// already allocated identify the pod.
+// the other. The call contains an amount of memory or of cores, but not the pod. From the second call
+// on, the IDs already allocated identify the pod.
 func (r Request) Confusable(o Request) bool {
 	a, b := r.Containers, o.Containers
 	same := a.firstUnits == b.firstUnits || a.firstCores > 0 && a.firstCores == b.firstCores

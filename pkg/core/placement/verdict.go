@@ -9,9 +9,9 @@ import (
 // Reason is the reason why a request does not fit a node. The zero value means that it fits.
 type Reason uint8
 
-// The reasons, from the most to the least permanent. The order matters: no pod that leaves resolves a
-// reason before Unhealthy (Unresolvable). From Occupied on, a pod that leaves may help, equally for all
-// of these reasons (package closest).
+// The reasons, from the most to the least permanent. The order matters: evictions cannot resolve a
+// reason before Unhealthy (see Unresolvable), and may resolve each reason from Occupied on, equally for
+// all of these reasons (package closest).
 const (
 	Fits              Reason = iota
 	NoDevices                // the node offers no GPU, or all by claims
@@ -62,7 +62,7 @@ func (u *Unfit) Error() string {
 // Short is the error for a pod whose GPUs have fewer free slots than a container requests. Package
 // reasons renders it for people.
 type Short struct {
-	Pod      PodRef // empty if the GPUs are those on which the pod's init containers have slots
+	Pod      PodRef // empty if the unnamed pod's init containers have slots on Devices
 	Devices  []gpu.UUID
 	Resource gpu.Resource
 	Slots    int   // requested slots

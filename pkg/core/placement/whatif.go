@@ -81,8 +81,8 @@ func (n Node) Without(gone []Holding) Node {
 	return n
 }
 
-// WithExpected returns the node with the expected pods on their devices, except one pod: the pod that
-// is being placed.
+// WithExpected returns the node with the expected pods on their devices, except the pod that is being
+// placed.
 func (n Node) WithExpected(except PodRef) Node {
 	expected := n.Expected
 	n.Expected = nil
@@ -94,8 +94,9 @@ func (n Node) WithExpected(except PodRef) Node {
 	return n
 }
 
-// WithNominated returns the node with nominated pods, ordered by priority. Among equals, pods with
-// known GPUs come first, then pods that wait for evictions, then the one with the longest wait.
+// WithNominated returns the node with nominated pods, ordered by priority. Within a priority, pods with
+// known GPUs come first, then pods that wait for evictions, then the other pods, the longest wait
+// first.
 func (n Node) WithNominated(pods []Holding) Node {
 	n.Nominated = slices.Clone(pods)
 	slices.SortFunc(n.Nominated, func(a, b Holding) int {

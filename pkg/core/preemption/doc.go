@@ -9,7 +9,8 @@
 //
 // # Decisions
 //
-// Victims are picked per GPU, in kube-scheduler's order for nodes, and a pod that the other evictions
-// make needless is kept. On one GPU and for pods of equal priority, the number of victims is minimal.
-// With several GPUs, different priorities or budgets, the choice is good and not always optimal.
+// Preempt compares GPUs as kube-scheduler compares nodes (see Cheaper). It keeps each pod whose
+// eviction the other evictions make needless. On one GPU and for pods of equal priority, the number of
+// victims is minimal. With several GPUs, different priorities or budgets, the number is not always
+// minimal.
 package preemption

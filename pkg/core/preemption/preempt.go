@@ -35,14 +35,14 @@ type Victims struct {
 	Violations int                 // number of evictions that exceed a budget
 }
 
-// Preempt picks the pods to evict from a node so that the request fits it. They have lower priority, and
-// Preempt evicts as few and as unimportant ones as possible, from the GPUs with the lowest cost (see
-// Cheaper). It returns false if no eviction helps.
+// Preempt picks the pods to evict from a node so that the request fits. It picks pods of lower priority,
+// as few and as unimportant as possible, from the GPUs with the lowest cost (see Cheaper). It returns
+// false if no eviction helps.
 //
-// The proposed pods are those that kube-scheduler would evict, with and without GPUs. Preempt replaces
-// the ones that are proposed only for the node's sum of GPU memory by pods of one GPU. It keeps the ones
-// that are proposed for other resources, such as CPU. If these alone free enough on a GPU, Preempt
-// returns all proposed pods.
+// Parameter proposed lists the pods that kube-scheduler would evict, with and without GPUs. Preempt
+// replaces pods that are proposed only for the node's sum of GPU memory by pods of one GPU. It keeps
+// pods that are proposed for other resources, such as CPU. If the kept pods alone free enough on a GPU,
+// Preempt returns all proposed pods.
 func Preempt(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (Victims, bool) {
 	kept := unexplained(req, node, proposed, budgets)
 	rest := node.Without(kept)
@@ -55,7 +55,7 @@ func Preempt(req placement.Request, node placement.Node, proposed []placement.Ho
 	}
 	gone := slices.Concat(kept, chosen)
 	if !node.Without(gone).InSum(req) && placement.Fit(req, node.Without(proposed)).Fits() {
-		gone = proposed // they compensate for a GPU that is over-committed or out of use
+		gone = proposed // the proposed pods also compensate for a GPU that is over-committed or out of use
 	}
 	return newVictims(gone, budgets), true
 }
@@ -66,8 +66,8 @@ func newVictims(pods []placement.Holding, budgets []Budget) Victims {
 	return Victims{Pods: pods, Violations: Violations(pods, budgets)}
 }
 
-// Violations counts the evictions that exceed a budget when the pods are evicted in this order.
-// Terminating pods exceed none.
+// Violations counts the evictions that exceed a budget when the pods are evicted in this order. A
+// terminating pod exceeds no budget.
 func Violations(pods []placement.Holding, budgets []Budget) int {
 	evicted := slices.DeleteFunc(slices.Clone(pods), func(h placement.Holding) bool { return h.Terminating })
 	beyond, _ := spend(evicted, budgets)
@@ -96,8 +96,8 @@ func spend(pods []placement.Holding, budgets []Budget) (beyond, within []placeme
 }
 
 // moreWorth orders pods by the cost of their eviction, the highest first. A terminating pod costs
-// nothing. Among pods of equal priority the smaller ones come first, because evicting the larger ones
-// takes fewer evictions.
+// nothing. Among pods of equal priority the smaller pods come first, because fewer evictions are enough
+// if the larger pods are evicted.
 func moreWorth(a, b placement.Holding) int {
 	return cmp.Or(
 		placement.CompareBool(a.Terminating, b.Terminating),
@@ -108,9 +108,9 @@ func moreWorth(a, b placement.Holding) int {
 }
 
 // unexplained returns the proposed pods that kube-scheduler would not evict for the node's sums alone:
-// pods without GPU memory there, and pods that its simulation would put back. Like kube-scheduler, it
-// removes all pods that may be evicted, and puts each back if the request still fits.
-// (SelectVictimsOnNode in k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
+// pods without GPU memory there, and pods that kube-scheduler's simulation would put back. Like that
+// simulation, unexplained removes all pods that may be evicted, and puts each back if the request still
+// fits. (SelectVictimsOnNode in k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
 func unexplained(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (out []placement.Holding) {
 	pods := inTurn(evictable(req, node), proposed, budgets)
 	for _, h := range proposed {
@@ -131,10 +131,11 @@ func unexplained(req placement.Request, node placement.Node, proposed []placemen
 	return out
 }
 
-// inTurn orders pods as kube-scheduler puts them back: first pods that exceed a budget, then by
-// importance. kube-scheduler's order is undefined for pods of equal priority that started in the same
-// second, as the pods of a Deployment often do. inTurn picks the order that explains the proposal: the
-// proposed pods used up the budgets, and the others were put back before them.
+// inTurn orders pods as kube-scheduler's simulation puts them back: first pods that exceed a budget,
+// then by importance. kube-scheduler's order is undefined for pods of equal priority that started in
+// the same second, as the pods of a Deployment often do. inTurn picks the order that explains the
+// proposal: the proposed pods used up the budgets, and kube-scheduler put the other pods back before
+// them.
 func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Holding {
 	order := func(pods []placement.Holding, proposedFirst bool) {
 		slices.SortFunc(pods, func(a, b placement.Holding) int {
@@ -182,7 +183,7 @@ func makeRoomFrom(first placement.Device, req placement.Request, node placement.
 	return reprieve(req, node, byWorth(gone, budgets, moreWorth))
 }
 
-// cheapest returns the device on which freeing enough costs the least, and the pods to evict from it.
+// cheapest returns the device whose victims cost the least (see Cheaper), and these victims.
 func cheapest(devices []placement.Device, budgets []Budget, makeRoom func(placement.Device) ([]placement.Holding, bool)) (device placement.Device, victims []placement.Holding, ok bool) {
 	for _, d := range devices {
 		pods, fits := makeRoom(d)
@@ -217,8 +218,9 @@ func evictable(req placement.Request, node placement.Node) []placement.Holding {
 	})
 }
 
-// reprieve returns the pods that must go so that the request fits the node. It keeps each pod in order
-// if the request fits nevertheless. It returns false if the request does not fit without all of them.
+// reprieve returns the pods to evict so that the request fits the node. In the given order, it keeps
+// each pod on the node if the request still fits. It returns false if the request does not fit even
+// after the eviction of all given pods.
 func reprieve(req placement.Request, node placement.Node, pods []placement.Holding) (victims []placement.Holding, ok bool) {
 	fits := func(gone []placement.Holding) bool { return placement.Fit(req, node.Without(gone)).Fits() }
 	if !fits(pods) {

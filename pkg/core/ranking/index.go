@@ -10,8 +10,8 @@ import (
 
 // Source provides an Index with nodes and prices.
 type Source interface {
-	// Since returns the nodes that changed after the given number of changes, and the current number
-	// of changes. It returns false if it has no record that far back.
+	// Since returns the nodes that changed after the given number of changes, and the current number of
+	// changes. It returns false if the source's record does not go back that far.
 	Since(changes uint64) (names []string, now uint64, ok bool)
 	// GetNode returns the current state of a node, or nil if there is none.
 	GetNode(name string) *placement.Node
@@ -152,7 +152,7 @@ func (x *Index) dropOldest() {
 // sequence is the order of nodes for one request.
 type sequence struct {
 	criteria
-	asked uint64 // number of its last question
+	asked uint64 // number of the last question that used the order
 
 	seen   uint64             // changes of the Source that the order includes
 	nodes  int                // number of nodes at the last build, including those on which the request does not fit
@@ -164,7 +164,7 @@ type sequence struct {
 // isApart reports whether a node has nominated pods. Its rank then depends on the asking pod.
 func isApart(n *placement.Node) bool { return len(n.Nominated) > 0 }
 
-// soon returns the node as if the pods that it expects were bound.
+// soon returns the node as if its expected pods were bound.
 func soon(n *placement.Node) *placement.Node {
 	if len(n.Expected) == 0 {
 		return n
@@ -214,7 +214,7 @@ func (o *sequence) build(source Source) {
 	slices.SortFunc(o.sorted, (*ranked).compareWithNames)
 }
 
-// update moves one node to its new place; nil removes it.
+// update moves one node to its new place in the order. If n is nil, update removes the node.
 func (o *sequence) update(name string, n *placement.Node) {
 	was := o.by[name]
 	if was != nil && was.node == n {

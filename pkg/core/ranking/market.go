@@ -16,12 +16,12 @@ type Market struct {
 	last atomic.Pointer[priced]
 }
 
-// priced are prices and the counts at the time of their computation.
+// priced holds prices and the counts at the time of their computation.
 type priced struct {
 	*Prices
 	changes uint64 // changes of nodes
 	nodes   int
-	learned uint64 // pods
+	learned uint64 // number of learned pods
 }
 
 // Learn records the request of a newly seen pod, whether it is bound or waits.
@@ -39,9 +39,9 @@ func (m *Market) Prices() *Prices {
 	return nil
 }
 
-// Reprice computes new prices if, since the last computation, more than about one in stale nodes has
-// changed, or the number of learned pods has grown by more than one in stale. The argument changes is
-// the total number of changes of nodes. Reprice reads all nodes, so no pod should wait for it.
+// Reprice computes new prices if, since the last computation, more than about a quarter of the nodes
+// has changed, or the number of learned pods has grown by more than a quarter. Parameter changes is the
+// total number of changes of nodes. Reprice reads all nodes, so no pod should wait for it.
 func (m *Market) Reprice(changes uint64, nodes func() []placement.Node) {
 	const stale = 4
 	last := m.last.Load()

@@ -10,9 +10,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Prices estimate the loss of future pods when a pod is placed: the models that they request, the CPU
-// that they need with or without a GPU, and nodes with several free GPUs. They are immutable. The zero
-// value prices nothing.
+// Prices estimate the loss of future pods when a pod is placed. A future pod can lose a GPU of the
+// model that it requests, CPU that it needs with or without a GPU, or a node with several free GPUs.
+// Prices are immutable. The zero value prices nothing.
 type Prices struct {
 	load      map[string]float64 // by model: see loads
 	cpuRatios []cpuRatio         // by ratio, the lowest first
@@ -162,8 +162,8 @@ const (
 //
 // Supply is the number of free slots. Demand is the expected number of pods of the kind and of kinds
 // that request at least as many GPUs with at least as much memory. A slot does not reappear by itself
-// once small pods are on the node. So a slot that is likely to be missed costs more than a few free
-// units.
+// once small pods are on the node. So a slot that future pods are likely to need costs more than a few
+// free units.
 func priceSlots(mix *Mix, kinds []kind, nodes []placement.Node, models []string) (out []multiGPUKind) {
 	asked, room := 0.0, 0.0 // requested by all pods, and free on all nodes
 	for _, k := range kinds {
@@ -195,7 +195,8 @@ func priceSlots(mix *Mix, kinds []kind, nodes []placement.Node, models []string)
 	return out
 }
 
-// slots returns the number of pods that fit the GPUs of a node after units are taken from some of them.
+// slots returns the number of pods that fit the GPUs of a node after units are taken from each GPU in
+// taken.
 func (s *multiGPUKind) slots(n *placement.Node, taken []int, units gpu.Units) int {
 	fit := 0
 	for i := range n.Devices {

@@ -30,7 +30,8 @@ type Ranking struct {
 	Best []Scored // the best first; equal nodes by name
 
 	// First is the best node. ByPolicy is the node that the policy would put first without the request's
-	// preferences and costs. Both are the same if these make no difference.
+	// preferences and costs. First and ByPolicy are the same if preferences and costs make no
+	// difference.
 	First, ByPolicy Candidate
 }
 
@@ -49,8 +50,8 @@ type Candidate struct {
 
 // Rank returns at most the given number of best nodes for a request.
 //
-// The best nodes get MaxScore; the others get 1 to MaxScore-1 by rank, because eleven levels are too few
-// for a measure. Equal nodes get the same score, and kube-scheduler's other scores decide.
+// The best nodes get MaxScore; the others get 1 to MaxScore-1 by rank, because eleven scores are too few
+// to express amounts. Equal nodes get the same score, and kube-scheduler's other scores decide.
 //
 // A node with a pod of the request's group, a preferred model or a better interconnect comes first.
 // Then Binpack prefers the node with the least memory left on the chosen GPU, plus the cost to future
@@ -84,7 +85,8 @@ func (p Policies) pay(req placement.Request, prices *Prices) *Prices {
 	return nil
 }
 
-// ranking builds the result from sorted nodes. The number of nodes on which the request fits is fitting.
+// ranking builds the result from sorted nodes. Parameter fitting is the number of nodes on which the
+// request fits.
 func (by criteria) ranking(sorted []*ranked, fitting, limit int) Ranking {
 	if len(sorted) == 0 {
 		return Ranking{}
@@ -190,8 +192,8 @@ func (r *ranked) compareWithNames(o *ranked) int {
 	return cmp.Compare(r.node.Name, o.node.Name)
 }
 
-// compareByPolicy orders nodes by the policy only. It puts the worse of equal nodes first, so that ByPolicy differs
-// from First if preferences or costs decided.
+// compareByPolicy orders nodes by the policy only. Of nodes that the policy ranks equal, it puts the worse first,
+// so that ByPolicy differs from First if preferences or costs decided.
 func (r *ranked) compareByPolicy(o *ranked) int {
 	if by := slices.Compare(r.policy[:], o.policy[:]); by != 0 {
 		return by

@@ -60,7 +60,7 @@ func Node(inv gpu.Inventory, holdings ...placement.Holding) placement.Node {
 	return placement.NewNode("n", inv, holdings)
 }
 
-// Machine returns a node with milli millicores of CPU and a number of equal GPUs.
+// Machine returns a node with a number of equal GPUs. Parameter milli is its CPU in millicores.
 func Machine(name string, milli int64, gpus int, units gpu.Units, holdings ...placement.Holding) placement.Node {
 	inv := Inventory()
 	inv.CPU = milli
