@@ -27,7 +27,7 @@ const (
 type Status struct {
 	Healthy  bool   `json:"healthy"`
 	Reason   string `json:"reason,omitempty"`  // why the daemon is not healthy
-	Protocol int    `json:"protocol"`          // the daemon's MPS version; 3 only with a supervisor of version 0.2
+	Protocol int    `json:"protocol"`          // the daemon's MPS version; 3 only with a supervisor of gpumem 0.2
 	Restarts int    `json:"restarts"`          // daemon restarts by this supervisor
 	Clients  int    `json:"clients"`           // from the daemon's last answer
 	Servers  []int  `json:"servers,omitempty"` // process IDs of the MPS servers, from the same answer
@@ -96,8 +96,8 @@ func Servers(ctx context.Context, dir string) (map[int]bool, error) {
 	return out, err
 }
 
-// forEachClient calls f with a client for each supervisor socket of the node, and joins the errors. If the node
-// has no socket, each uses a client for the supervisor of whole GPUs.
+// forEachClient calls f with a client for each supervisor socket of the node, and joins the errors. If the node has
+// no socket, it calls f with a client for the supervisor of whole GPUs.
 func forEachClient(dir string, f func(*Client) error) error {
 	sockets, _ := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket)) // the pattern is well-formed
 	whole := filepath.Join(dir, statusSocket)
@@ -174,7 +174,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 const Protocol = 2
 
 // CheckProtocol returns an error if gpumem no longer runs the MPS version for which a container or a claim was
-// prepared. The version is 0 if the container or the claim is not a client of MPS.
+// prepared. Parameter protocol is that version, or 0 if the container or the claim is not a client of MPS.
 func CheckProtocol(protocol int) error {
 	if protocol <= Protocol {
 		return nil

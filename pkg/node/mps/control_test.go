@@ -34,7 +34,7 @@ func TestFindControl(t *testing.T) {
 	}
 	want("/given", "/given")
 	want("", "")
-	for _, dir := range []string{filepath.Join(root, "bin"), filepath.Join(root, "usr/bin"), path} { // each takes precedence over those before
+	for _, dir := range []string{filepath.Join(root, "bin"), filepath.Join(root, "usr/bin"), path} { // each directory takes precedence over the earlier ones
 		want("", program(dir))
 	}
 	want("/given", "/given")
@@ -65,7 +65,7 @@ func TestCheckWantsAPercentage(t *testing.T) {
 	}
 }
 
-// TestApplyEndsWithTheFirstRefusal sends no further setting.
+// TestApplyEndsWithTheFirstRefusal verifies that apply sends no setting after a refusal.
 func TestApplyEndsWithTheFirstRefusal(t *testing.T) {
 	c, commands := fixed(t, "")
 	if err := c.apply(t.Context(), twoGPUs()); err != nil || !slices.Equal(commands(), []string{

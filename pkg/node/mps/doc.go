@@ -12,8 +12,8 @@
 // administrators, to the standard input of a second process of the same program (NVIDIA, "Multi-Process
 // Service"), and checks every reply.
 //
-// Client reads the status from a unix socket in the supervisor's directory. The socket refuses connections once
-// the supervisor has ended:
+// Client reads the status from a unix socket, which refuses connections once the supervisor has ended. The
+// supervisor's directory contains:
 //
 //	<dir>/pipe         CUDA_MPS_PIPE_DIRECTORY of daemon and clients
 //	<dir>/clients      the same directory, read-only, for clients
@@ -25,40 +25,40 @@
 //
 // # Invariants
 //
-//   - A daemon serves the GPUs that answer at its start. A GPU on which no client has been limited yet does not
-//     stop other GPUs from serving their clients.
+//   - A daemon serves the GPUs that answer at its start. While the daemon has not limited any client on one of
+//     them, clients can use the others.
 //   - The supervisor restores the original compute modes at its end. If it was killed, the next supervisor
 //     restores them.
 //   - Clients can neither remove nor replace the daemon's socket, because they see its directory read-only. The
 //     supervisor queries the daemon through that read-only directory. If NVIDIA's tool cannot use a read-only
 //     directory, the supervisor uses the writable one, and only the probe shows that clients can connect.
-//   - Files of clients in /dev/shm are bounded and not executable. The supervisor removes them once no
-//     container remains that could have created them.
-//   - A supervisor that has to end reports so at once, waits for clients to end (Config.Drain), and then ends
-//     the daemon.
+//   - The clients' files in /dev/shm have a bounded total size and are not executable. The supervisor removes them
+//     once no container remains that could have created them.
+//   - A supervisor that has to end reports that at once, waits for clients to end (Config.Drain), and then ends the
+//     daemon.
 //
 // # Decisions
 //
 // The supervisor runs in a DaemonSet separate from the device plugin. When the daemon ends, all of its clients'
-// programs end too, and an update of the plugin must not cause that. For the same reason, administrators update
-// its DaemonSet manually (OnDelete).
+// programs end too, and an update of the plugin must not cause that. For the same reason, administrators update the
+// supervisor's DaemonSet manually (OnDelete).
 //
-// A client's limits are in its environment, which the device plugin sets for each container. The daemon's
-// default limit is the full offer of the GPU: a container without the variable gets at most that, and a client
-// can only tighten a default. gpumem does not use the interface of newer drivers (MPS v3), with limits in the
-// daemon: since driver 615, enforcement level kernel limits memory without a daemon.
+// A client's limits are in its environment, which the device plugin sets for each container. The daemon's default
+// limit is all memory that the GPU offers to pods. A container without the variable gets at most the default, and a
+// client can only lower it. gpumem does not use the interface of newer drivers (MPS v3), in which the daemon has
+// the limits: since driver 615, enforcement level kernel limits memory without a daemon.
 //
 // The probe (package probe) is a process, not a container. It verifies the daemon, its server, and the effect
 // of a limit. It runs once per start of a daemon, because it costs a CUDA context.
 //
 // One server serves the users of all containers (-multiuser-server). With one server per user, containers of a
-// second user would wait until the first user's containers have ended. If a daemon refuses the option, the
-// supervisor starts it without (trial).
+// second user would wait until the first user's containers have ended. If the daemon refuses the option, the
+// supervisor starts the daemon without it (type trial).
 //
-// All clients of a node share one /dev/shm, because daemon and clients find each other there by name. It
-// therefore does not isolate them (docs/limits.md). The supervisor mounts it itself: a volume of its pod would
-// have another path for each pod, and the kubelet keeps a container's path for the lifetime of the pod. For the
-// same reason, the mount outlives the supervisor.
+// All clients of a node share one /dev/shm, because daemon and clients find each other there by name. Clients are
+// therefore not isolated from each other there (docs/limits.md). The supervisor mounts this file system itself. A
+// volume of the supervisor's pod would have another path for each such pod, but a client's container keeps one path
+// for the lifetime of its own pod. For the same reason, the mount outlives the supervisor.
 //
 // A daemon serves one MIG instance, or all GPUs that are not in MIG mode (NVIDIA, "Multi-Process Service"). The
 // supervisors of a node run in one process, which shares /dev/shm with their clients.

@@ -18,7 +18,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// TestASupervisorWithoutGPUs publishes why it starts no daemon.
+// TestASupervisorWithoutGPUs verifies that a supervisor without GPUs publishes the reason, and starts once it has
+// GPUs.
 func TestASupervisorWithoutGPUs(t *testing.T) {
 	n := newNode(t)
 	var away, none atomic.Bool
@@ -90,7 +91,7 @@ func TestADaemonThatIsAskedDirectly(t *testing.T) {
 	}
 }
 
-// TestADaemonThatEndsWhileItDrains ends the wait for its clients.
+// TestADaemonThatEndsWhileItDrains verifies that the supervisor no longer waits for clients of an ended daemon.
 func TestADaemonThatEndsWhileItDrains(t *testing.T) {
 	n := newNode(t).run()
 	n.eventually("the daemon is healthy", healthy)
@@ -106,7 +107,7 @@ func TestADaemonThatEndsWhileItDrains(t *testing.T) {
 	}
 }
 
-// TestASupervisorWithoutADirectory ends with an error.
+// TestASupervisorWithoutADirectory verifies that Run returns an error if it cannot create its directories.
 func TestASupervisorWithoutADirectory(t *testing.T) {
 	n := newNode(t)
 	file := filepath.Join(n.cfg.Dir, "file")
@@ -119,7 +120,7 @@ func TestASupervisorWithoutADirectory(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsNoStatus is an error of the daemon, and not a status without GPUs.
+// TestAnAnswerThatIsNoStatus verifies that such an answer is an error, and not a status without GPUs.
 func TestAnAnswerThatIsNoStatus(t *testing.T) {
 	n := newNode(t)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(n.cfg.Dir, statusSocket))
@@ -137,12 +138,12 @@ func TestAnAnswerThatIsNoStatus(t *testing.T) {
 	}
 }
 
-// TestAReasonIsLoggedOnce logs a reason again only after another state.
+// TestAReasonIsLoggedOnce verifies that the supervisor logs a reason again only after another state.
 func TestAReasonIsLoggedOnce(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	s := New(Config{}, &modes{}, zap.New(core))
 	for i, tc := range []struct {
-		reason string // empty: it is healthy
+		reason string // empty if the daemon is healthy
 		lines  int
 	}{{"a", 1}, {"a", 1}, {"b", 2}, {"a", 3}, {"", 3}, {"a", 4}, {"a", 4}} {
 		if tc.reason == "" {

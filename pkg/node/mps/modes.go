@@ -66,7 +66,7 @@ func (e exclusive) restore() error {
 	if err != nil {
 		return fmt.Errorf("restore the compute modes: %w", err)
 	}
-	now, unread := e.modes.Modes() // one list of all GPUs, so that a lost GPU does not stop the others from being restored
+	now, unread := e.modes.Modes() // one list of all GPUs, so that restore skips a lost GPU and restores the others
 	var errs []error
 	for uuid, mode := range found {
 		if _, there := now[uuid]; !there && unread == nil {

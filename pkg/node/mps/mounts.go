@@ -18,7 +18,7 @@ func Pipe(dir string) string { return filepath.Join(dir, "pipe") }
 type Mounts interface {
 	// Shared mounts a bounded file system in memory at dir, and also at this process's /dev/shm.
 	Shared(dir string) error
-	// ReadOnly mounts dir read-only at a second path, as containers see it.
+	// ReadOnly mounts dir read-only at target too, for containers.
 	ReadOnly(dir, target string) error
 }
 
@@ -31,8 +31,8 @@ type Kernel struct {
 	shared bool // /dev/shm of this process is mounted
 }
 
-// Shared implements Mounts. The file system and its files outlive the process, because containers of the node
-// use it. All supervisors of a process share one.
+// Shared implements Mounts. The file system and its files outlive the process, because containers of the node use
+// them. All supervisors of a process share one file system.
 func (k *Kernel) Shared(dir string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

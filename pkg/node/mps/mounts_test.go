@@ -15,7 +15,7 @@ import (
 // inMounts marks the child process of TestMounts.
 const inMounts = "GPUMEM_TEST_MOUNTS"
 
-// TestMounts runs in a child process with its own mounts, where it needs no privilege.
+// TestMounts runs in a child process with its own mounts, where mounting needs no privilege.
 func TestMounts(t *testing.T) {
 	if os.Getenv(inMounts) != "" {
 		testMounts(t)
@@ -66,8 +66,8 @@ func mountsAt(t *testing.T, path string) (n int) {
 	return n
 }
 
-// testShared verifies that all supervisors, in this process and the next, share one bounded file system, and
-// that its files stay.
+// testShared verifies that all supervisors, in this process and the next, share one file system of bounded size,
+// and that its files stay.
 func testShared(t *testing.T, base string) {
 	dir, file := filepath.Join(base, "shm"), filepath.Join(base, "file")
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(file, nil, 0o644)); err != nil {

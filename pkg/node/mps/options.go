@@ -13,17 +13,18 @@ import (
 // containers of a second user wait until the clients of the first have ended.
 var daemonOptions = [...][]string{{"-f", "-multiuser-server"}, {"-f"}}
 
-// maxEarlyEnds is the number of consecutive early ends after which the supervisor drops -multiuser-server. A
-// daemon can also end early for a temporary reason, such as a driver that is still loading.
+// maxEarlyEnds is the number of consecutive early ends after which the supervisor drops -multiuser-server. A daemon
+// ends early if it ends before it accepts its settings. It can also do so for a temporary reason, such as a driver
+// that is still loading.
 const maxEarlyEnds = 3
 
-// trial finds the options that the daemon accepts. The documentation differs between drivers, and the daemon
-// cannot list its options. If a daemon ends before it answers a query, it may have refused them.
+// trial finds the options that the daemon accepts. The documentation differs between drivers, and the daemon cannot
+// list its options. A daemon that ends early may have refused its options.
 type trial struct {
 	next     int                        // index into daemonOptions
 	early    int                        // consecutive early ends of daemons with the first options
 	answered bool                       // the last daemon accepted its settings
-	failures [len(daemonOptions)]string // by options, since a daemon last answered
+	failures [len(daemonOptions)]string // last error by options, since a daemon last accepted its settings
 }
 
 // options returns the options for the next daemon.
@@ -41,9 +42,9 @@ func (t *trial) succeed() {
 	t.failures = [len(daemonOptions)]string{}
 }
 
-// fail returns the reason why a daemon is not healthy, with all options that failed, and selects the options of
-// the next daemon. After a daemon that had accepted its settings, it starts again with the first options,
-// because the daemon's clients have ended with it.
+// fail returns the reason why a daemon is not healthy, with all options that failed, and selects the options of the
+// next daemon. If the daemon had accepted its settings, the next one starts with the first options again: no
+// clients depend on the options, because they have ended with the daemon.
 func (t *trial) fail(err error) string {
 	if t.answered {
 		t.next = 0

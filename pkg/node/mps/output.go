@@ -11,8 +11,8 @@ import (
 
 const (
 	maxOutput = 200 // maximum bytes of the daemon's last line, which becomes part of the node's annotation
-	// outputPatience is the wait for the remaining output of an ended daemon. Its MPS server shares the
-	// standard output, and may outlive it.
+	// outputPatience is the wait for the remaining output of an ended daemon. The daemon's MPS server shares the
+	// standard output, and may outlive the daemon.
 	outputPatience = time.Second
 )
 

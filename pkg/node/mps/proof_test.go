@@ -17,7 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// TestADaemonIsHealthyOnceAClientWasLimited requires a limited client on each GPU, through the pipe directory
+// TestADaemonIsHealthyOnceAClientWasLimited verifies that the supervisor probes each GPU through the pipe directory
 // of clients.
 func TestADaemonIsHealthyOnceAClientWasLimited(t *testing.T) {
 	want := []string{"CUDA_VISIBLE_DEVICES=%d", "CUDA_MPS_PIPE_DIRECTORY=FOLDER/clients", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M"}
@@ -131,8 +131,8 @@ func TestProbesThatFailBecomeRare(t *testing.T) {
 	})
 }
 
-// TestAFullGPUProvesNoLimit verifies that a failed allocation on a full GPU proves nothing. The other GPU has
-// its proof.
+// TestAFullGPUProvesNoLimit verifies that a failed allocation on a full GPU proves nothing. The other GPU can still
+// prove its limit.
 func TestAFullGPUProvesNoLimit(t *testing.T) {
 	n := newNode(t)
 	free := [2]atomic.Int64{}
@@ -157,8 +157,8 @@ func TestAFullGPUProvesNoLimit(t *testing.T) {
 	}
 }
 
-// TestALostGPUKeepsMPSFromNoOther verifies that the daemon serves the GPUs that answer at its start, and the
-// same GPUs until it ends.
+// TestALostGPUKeepsMPSFromNoOther verifies that the daemon serves the GPUs that answer at its start, and no others
+// until it ends.
 func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
 	n := newNode(t)
 	var lost atomic.Bool
@@ -183,7 +183,7 @@ func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
 	lost.Store(false)
-	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil { // the supervisor restarts it
+	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil { // the supervisor restarts the daemon
 		t.Fatal(err)
 	}
 	n.eventually("both have their proof", func(s Status, err error) bool { return healthy(s, err) && slices.Equal(s.Proven, []int{0, 1}) })
@@ -196,7 +196,7 @@ func TestALostGPUKeepsMPSFromNoOther(t *testing.T) {
 // them.
 func TestADrainGoesOnWhenOneQuestionFails(t *testing.T) {
 	n := newNode(t)
-	n.cfg.Quit = n.cfg.Interval // a daemon with clients does not quit: the supervisor kills it
+	n.cfg.Quit = n.cfg.Interval // so that the supervisor soon kills a daemon that does not quit
 	n.run()
 	n.eventually("it is healthy", healthy)
 	n.steer("clients", "17\n23\n")

@@ -36,8 +36,8 @@ type Config struct {
 	// Probe runs a program that uses one GPU, in an environment that makes it a client with a limit of 1 GiB.
 	// It returns an error if the daemon does not enforce the limit.
 	Probe func(ctx context.Context, env []string) error
-	// GPUs returns the GPUs for the next daemon, or one MIG instance, in NVML's order. All reports that the
-	// machine has no other GPUs. The daemon then uses NVML's numbers.
+	// GPUs returns the GPUs for the next daemon, or one MIG instance, in NVML's order. Result all reports that the
+	// machine has no other GPUs; the daemon then uses NVML's numbers.
 	GPUs func() (gpus []inventory.Part, all bool, err error)
 
 	Exclusive bool          // prevent programs from bypassing the daemon
@@ -116,7 +116,7 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// The server answers until the end, including the wait for clients.
+	// The server answers until Run returns, also while Run waits for clients to end.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
 	routes := http.NewServeMux()
@@ -126,7 +126,7 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 		stop()
 		err = errors.Join(err, <-served)
 	}()
-	setModes := s.modes.restore // a killed supervisor may have left them changed
+	setModes := s.modes.restore // a killed supervisor may have left the modes changed
 	if s.cfg.Exclusive {
 		setModes = s.modes.set
 	}
@@ -255,7 +255,7 @@ func (s *Supervisor) daemon(ctx context.Context) error {
 var errExited = errors.New("it has ended")
 
 // start starts a daemon in the foreground. The caller must keep the returned standard input open, because the
-// daemon reads it.
+// daemon ends when its input ends.
 func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, *output, error) {
 	c := s.control()
 	options := s.trial.options()
@@ -360,10 +360,10 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 
 var errUnreachable = errors.New("the daemon answers, but not through the read-only pipe directory that clients have")
 
-// checkDaemon returns an error if the daemon does not work for clients. Clients cannot write to the pipe
-// directory, but NVIDIA's tool may need to. If the tool has never worked through the clients' directory with
-// this daemon, the supervisor uses its own directory from then on, and the limit probe shows whether clients
-// can connect (prove). Known reports whether the daemon has answered before.
+// checkDaemon returns an error if the daemon does not work for clients. Clients cannot write to the pipe directory,
+// but NVIDIA's tool may need to. If the tool has never worked through the clients' directory with this daemon, the
+// supervisor uses its own directory from then on, and the limit probe shows whether clients can connect (prove).
+// Parameter known reports whether the daemon has answered before.
 func (s *Supervisor) checkDaemon(ctx context.Context, known bool) error {
 	if s.direct {
 		return s.control().check(ctx)
@@ -391,8 +391,8 @@ type proof struct {
 	next  time.Time
 }
 
-// renew probes unless a probe has already succeeded, and returns the result of the last probe. The pause after
-// a failure starts at first and doubles each time.
+// renew probes unless a probe has already succeeded, and returns the result of the last probe. After a failure it
+// pauses for duration first, and for twice as long after each further failure, up to maxPause.
 func (p *proof) renew(first time.Duration, probe func() error) error {
 	if p.done || time.Now().Before(p.next) {
 		return p.err
@@ -408,8 +408,8 @@ func (p *proof) renew(first time.Duration, probe func() error) error {
 // could fail because the GPU is full, and not because of the limit.
 const minFreeMiB = 2 * probe.LimitMiB
 
-// prove probes each GPU through the pipe directory of clients, and returns an error for the GPUs without a
-// limit. A GPU that no longer answers does not affect the others.
+// prove probes each GPU through the pipe directory of clients, and returns an error that lists the GPUs on which no
+// client was limited. A GPU that no longer answers does not affect the others.
 func (s *Supervisor) prove(ctx context.Context) error {
 	now, _, err := s.cfg.GPUs()
 	if err != nil {
@@ -478,8 +478,8 @@ func (s *Supervisor) well(ctx context.Context, c control) {
 	})
 }
 
-// drain waits until no clients remain, up to Config.Drain. If the daemon does not list its clients, it may have
-// some.
+// drain waits until no clients remain, up to Config.Drain. If the daemon does not list its clients, drain assumes
+// that clients remain.
 func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 	s.sick("it is about to end")
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Drain)
@@ -497,7 +497,7 @@ func (s *Supervisor) drain(ctx context.Context, exited chan error) {
 		}
 		select {
 		case err := <-exited:
-			exited <- err // for end to receive
+			exited <- err // for stopDaemon to receive
 			return
 		case <-ctx.Done():
 			s.log.Warn("MPS daemon ends with clients", zap.Int("clients", s.Status().Clients))

@@ -121,7 +121,7 @@ func twoGPUs() []inventory.Part {
 	return []inventory.Part{{UUID: "GPU-a", MiB: 14336, Free: 14336}, {UUID: "GPU-b", Index: 1, MiB: 80896, Free: 80896}}
 }
 
-// run starts the supervisor, and ends it with the test.
+// run starts the supervisor, and stops it at the end of the test.
 func (n *node) run() *node {
 	ctx, cancel := context.WithCancel(n.Context())
 	n.stop, n.ended = cancel, make(chan error, 1)
@@ -359,7 +359,7 @@ func TestADaemonThatIsKilledComesBackWithItsSettings(t *testing.T) {
 
 func TestADaemonThatEndsWell(t *testing.T) {
 	n := newNode(t)
-	n.cfg.Interval, n.cfg.Backoff = 2*time.Second, patience // the supervisor notices its end before a failed query, and reports it until the test has checked
+	n.cfg.Interval, n.cfg.Backoff = 2*time.Second, patience // the supervisor notices the daemon's end before a failed query, and reports that end until the test has checked
 	n.run()
 	n.eventually("healthy", healthy)
 	if err := syscall.Kill(n.pid(), syscall.SIGTERM); err != nil {
@@ -408,7 +408,7 @@ func TestAnEndedDaemonHasNoServers(t *testing.T) {
 	}
 }
 
-// A busy supervisor differs from one that does not run: only the first one's daemon has servers.
+// A supervisor that does not answer may have MPS servers, unlike one that does not run.
 func TestServersOfSilentSupervisors(t *testing.T) {
 	n := newNode(t)
 	if servers, err := Servers(t.Context(), n.cfg.Dir); err != nil || len(servers) > 0 {
@@ -471,7 +471,7 @@ func TestADaemonThatRefuses(t *testing.T) {
 // manually, and a healthy supervisor without a limited client.
 func TestASupervisorThatLimitsNoClient(t *testing.T) {
 	for want, status := range map[string]Status{
-		"protocol 3, which gpumem no longer uses: delete the daemon's pod": {Healthy: true, Protocol: 3, Proven: []int{0, 1}}, // the client checks
+		"protocol 3, which gpumem no longer uses: delete the daemon's pod": {Healthy: true, Protocol: 3, Proven: []int{0, 1}}, // the client checks the protocol
 		"has limited no client yet":                                        {Healthy: true, Protocol: 2},
 	} {
 		n := newNode(t)
@@ -497,7 +497,7 @@ func TestASupervisorThatLimitsNoClient(t *testing.T) {
 	}
 }
 
-// A container without a daemon, or with a supported one, may start.
+// A container may start if it uses no daemon, or a supported protocol.
 func TestCheckProtocol(t *testing.T) {
 	for protocol, want := range map[int]bool{0: true, 2: true, 3: false} {
 		if err := CheckProtocol(protocol); (err == nil) != want {
@@ -506,7 +506,8 @@ func TestCheckProtocol(t *testing.T) {
 	}
 }
 
-// A daemon that refuses -multiuser-server is started without it, and keeps these options.
+// The supervisor starts a daemon that refuses -multiuser-server without that option, and tries the option again
+// after the daemon's end.
 func TestADaemonThatRefusesAnOption(t *testing.T) {
 	n := newNode(t)
 	if err := os.MkdirAll(n.pipe(""), 0o755); err != nil {
@@ -542,7 +543,7 @@ func TestADaemonThatRefusesAnOption(t *testing.T) {
 	}
 }
 
-// One early end must not make the daemon single-user: a driver that is still loading ends it too.
+// One early end must not make the daemon single-user: a daemon also ends early while the driver is still loading.
 func TestEarlyEndsBeforeOptionsChange(t *testing.T) {
 	var tr trial
 	steps := []struct {
@@ -555,7 +556,7 @@ func TestEarlyEndsBeforeOptionsChange(t *testing.T) {
 		{true, errExited, "-f -multiuser-server"}, // the early ends are no longer consecutive
 		{false, errExited, "-f -multiuser-server"},
 		{false, errExited, "-f -multiuser-server"},
-		{false, context.DeadlineExceeded, "-f -multiuser-server"}, // it ran, so it accepted its options
+		{false, context.DeadlineExceeded, "-f -multiuser-server"}, // the daemon kept running, so this is no early end
 		{false, errExited, "-f"},
 		{false, errExited, "-f -multiuser-server"},
 		{false, errExited, "-f -multiuser-server"},
@@ -592,8 +593,8 @@ func TestADaemonThatEndsAtItsStart(t *testing.T) {
 	}
 }
 
-// NVIDIA's tool may need write access to the pipe directory, which is read-only for containers. That proves
-// nothing about the daemon or its clients.
+// NVIDIA's tool may need write access to the pipe directory, which is read-only for containers. A failure of the
+// tool there proves nothing about the daemon or its clients.
 func TestAToolThatCannotUseAReadOnlyDirectory(t *testing.T) {
 	t.Run("from the start", func(t *testing.T) {
 		n := newNode(t)
@@ -758,7 +759,7 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 	})
 }
 
-// A lost GPU does not keep the other GPUs' modes from being restored.
+// The supervisor restores the modes of other GPUs although one GPU is lost.
 func TestModesAreRestoredNextToALostGPU(t *testing.T) {
 	is := &modes{is: map[string]int{"GPU-a": exclusiveProcess}, lost: true}
 	file := filepath.Join(t.TempDir(), modesFile)

@@ -20,8 +20,8 @@ const Dir = "/dev/shm"
 const ticks = 100
 
 // Sweep removes leftover files from a directory that containers share. A file is left over if it is older than
-// every container process that has the directory's file system at /dev/shm, and if no process has it open or
-// mapped: the process that created it has ended.
+// every container process that has the directory's file system at /dev/shm, and if no process has the file open or
+// mapped. The process that created it has then ended.
 func Sweep(proc, dir string) error {
 	device, err := DeviceOf(dir)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // process is a process in a fake proc file system.
 type process struct {
-	mounts  string        // mount point of the shared file system; empty if it has none
+	mounts  string        // mount point of the shared file system; empty if the process has none
 	ours    bool          // in the supervisor's mount namespace
 	started time.Duration // relative to now
 	open    string        // open file in the shared file system
@@ -138,7 +138,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestUnknownTimesAreToldApart: the machine's boot time and a process's start time are read from different files.
+// TestUnknownTimesAreToldApart: Sweep reads the machine's boot time and a process's start time from different
+// files.
 func TestUnknownTimesAreToldApart(t *testing.T) {
 	dir := t.TempDir()
 	proc := procOf(t, dir, process{mounts: Dir, stat: "10 (a) S 1"})
@@ -153,7 +154,8 @@ func TestUnknownTimesAreToldApart(t *testing.T) {
 	}
 }
 
-// TestSweepWithoutFacts removes nothing if it cannot tell which processes use the directory.
+// TestSweepWithoutFacts verifies that Sweep removes nothing if it cannot determine the processes that use the
+// directory.
 func TestSweepWithoutFacts(t *testing.T) {
 	const before = -time.Hour
 	for name, tc := range map[string]struct {
