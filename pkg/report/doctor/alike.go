@@ -7,10 +7,10 @@ import (
 )
 
 // Alike merges findings for people. Several objects of one kind with the same fault become one finding,
-// at the place of the first. Object then has the number of objects and the first few names. In Fix, the
-// kind in capital letters replaces each name.
+// at the place of the first. The field Object of this finding has the number of objects and the first few
+// names. In its field Fix, the kind in capital letters replaces each name.
 func Alike(result []Finding) (alike []Finding) {
-	var kinds []Finding // of each returned finding, the part that its group has in common
+	var kinds []Finding // the common part of the merged findings, for each returned finding
 	var names [][]string
 	for _, f := range result {
 		object, name, _ := strings.Cut(f.Object, " ")

@@ -3,8 +3,8 @@ package doctor
 // A Check is one condition of a working installation.
 type Check struct {
 	Name      string // the field "check" of its findings
-	Condition string // the condition
-	Remedy    string // for findings without a remedy
+	Condition string // in a sentence
+	Remedy    string // for findings without their own remedy
 	Doc       string // the page of docs/ about it
 
 	run func(*State, installation) findings

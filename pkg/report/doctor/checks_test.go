@@ -18,7 +18,8 @@ func TestTableOfChecks(t *testing.T) {
 	tabletest.Between(t, "docs/troubleshooting.md", "pkg/report/doctor/checks.go", table)
 }
 
-// People read the whole table, and programs select checks by name.
+// The table is short because people read all of it. The names are unique because programs select checks by
+// name.
 func TestChecksAreFewAndNamed(t *testing.T) {
 	checks, names := Checks(), make(map[string]bool)
 	for _, c := range checks {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
-// Versions of Kubernetes for claims. In claimsNeed, consumable capacity is on by default. claimsWant
-// fixes an allocator that did not release the devices of a failed attempt.
+// Versions of Kubernetes for claims. claimsNeed turns consumable capacity on by default. claimsWant fixes
+// kube-scheduler's allocator, which did not release the devices of a failed attempt.
 var (
 	claimsNeed = kubeversion.MustParseGeneric("1.36.0")
 	claimsWant = kubeversion.MustParseGeneric("1.36.3")

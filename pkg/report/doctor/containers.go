@@ -12,7 +12,7 @@ import (
 const crashLoop = "CrashLoopBackOff"
 
 // Trouble describes the first container of a pod that has failed, or that waits for another reason than
-// an ordinary start, with the kubelet's reason and message. It is empty if there is no such container.
+// an ordinary start, with the kubelet's reason and message. It returns "" if there is no such container.
 func Trouble(pod *v1.Pod) string {
 	for _, c := range containersOf(pod) {
 		if why := trouble(c); why != "" {
@@ -26,7 +26,7 @@ func containersOf(pod *v1.Pod) []v1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
-// trouble returns why a container does not run; empty if it runs or starts.
+// trouble returns why a container does not run; empty if it runs, starts, or has succeeded.
 func trouble(c v1.ContainerStatus) string {
 	if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
 		return "has ended: " + exit(t)

@@ -34,7 +34,7 @@ const (
 // rank orders severities, the worst first.
 func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, Note}, s) }
 
-// A Finding is one fault.
+// A Finding is one fault or note.
 type Finding struct {
 	Check    string   `json:"check"` // the check's name; empty for a note about objects that no check covers
 	Severity Severity `json:"severity"`
@@ -46,12 +46,12 @@ type Finding struct {
 // findings are the findings of one check.
 type findings []Finding
 
-// add adds a finding about an object. An empty fix stands for the remedy of the check.
+// add adds a finding about an object. If fix is empty, the finding gets the check's remedy.
 func (f *findings) add(severity Severity, object, fix, format string, args ...any) {
 	*f = append(*f, Finding{Severity: severity, Object: object, Wrong: fmt.Sprintf(format, args...), Fix: fix})
 }
 
-// State is a cluster as far as its user may read it.
+// State has the objects of a cluster that the user may read.
 type State struct {
 	Names         api.Names
 	Now           time.Time
@@ -59,7 +59,8 @@ type State struct {
 	ServerVersion string // of Kubernetes, "v1.36.3"
 
 	Nodes []v1.Node
-	// Pods are the pods that IsRelevantPod selects. If Namespace is set, only its pods could be listed.
+	// Pods are the pods that IsRelevantPod selects. If Namespace is set, only pods of this namespace could be
+	// listed.
 	Pods      []v1.Pod
 	Namespace string
 	// ControlPlane has the pods of kube-apiserver and kube-scheduler, if these run as pods.
@@ -72,12 +73,12 @@ type State struct {
 	Bindings     []admissionv1.ValidatingAdmissionPolicyBinding
 	Slices       []resourceapi.ResourceSlice
 
-	// Unread has the error of each kind that could not be listed ("secrets").
+	// Unread has the errors of the kinds that could not be listed, by kind ("secrets").
 	Unread map[string]string
 }
 
 // YoungWorkloads returns the workloads of gpumem that are younger than MinAge, and the time until the youngest
-// reaches it.
+// reaches MinAge.
 func (s *State) YoungWorkloads() (objects []string, remaining time.Duration) {
 	addIfYoung := func(kind string, object metav1.ObjectMeta) {
 		if object.Labels[partOfLabel] == "gpumem" && !old(s, object) {
@@ -117,8 +118,8 @@ func abbreviateNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }
 
-// Examine runs all checks. It returns errors first, and last the notes about everything that it could
-// not check.
+// Examine runs all checks. It returns errors first, then warnings and notes, and last the notes about
+// objects that it could not check.
 func Examine(s *State) []Finding {
 	var result []Finding
 	inst := findInstallation(s)
@@ -134,7 +135,7 @@ func Examine(s *State) []Finding {
 	return append(result, listUnchecked(s)...)
 }
 
-// listUnchecked notes workloads that are too young, and kinds that could not be listed.
+// listUnchecked returns notes about workloads that are too young, and about kinds that could not be listed.
 func listUnchecked(s *State) (result []Finding) {
 	if young, _ := s.YoungWorkloads(); len(young) > 0 {
 		minute := duration.HumanDuration(MinAge)
@@ -167,7 +168,7 @@ func (s *State) read(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return s.Unread[kind] != "" })
 }
 
-// Judged reports whether at least one check had its objects.
+// Judged reports whether the user may list at least one kind of object that the main checks need.
 func (s *State) Judged() bool {
 	return slices.ContainsFunc([]string{"nodes", "pods", "daemonsets", "deployments"}, func(kind string) bool { return s.read(kind) })
 }
@@ -179,5 +180,5 @@ func old(s *State, object metav1.ObjectMeta) bool {
 
 func namespacedName(object metav1.ObjectMeta) string { return object.Namespace + "/" + object.Name }
 
-// oneLine returns the text of an error on one line. Joined errors have several.
+// oneLine returns the text of an error on one line. Joined errors have several lines.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

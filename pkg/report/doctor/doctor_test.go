@@ -155,7 +155,7 @@ func healthy(t testing.TB) *State {
 	}
 }
 
-// offerShares makes the node offer its GPUs in shares, and gives its pod some.
+// offerShares makes the node offer its GPUs in shares, and gives shares to the node's pod.
 func offerShares(t testing.TB, s *State) {
 	inv := inventory()
 	inv.UnitMiB = 0
@@ -199,7 +199,8 @@ func crashing(container string, last v1.ContainerState) v1.ContainerStatus {
 	return c
 }
 
-// existing changes a state to one where the cluster's own kube-scheduler calls the extender.
+// existing changes a state: the cluster's own kube-scheduler calls the extender. Parameter ends is the expiry
+// of the certificates.
 func existing(t testing.TB, ends time.Time) func(*State) {
 	return func(s *State) {
 		d := &s.Deployments[0]
@@ -591,7 +592,7 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// A GPU offers less than its pods hold after the reserve was raised.
+// After an increase of the reserve, a GPU offers less memory than its pods have.
 func TestAGPUIsOverCommitted(t *testing.T) {
 	for _, cordoned := range []bool{false, true} {
 		testOverCommitted(t, cordoned)
@@ -618,7 +619,7 @@ func testOverCommitted(t *testing.T, cordoned bool) {
 	}
 }
 
-// The kubelet's allocation counts, as in the scheduler's cache.
+// The check counts the kubelet's allocation of a pod, as the scheduler's cache does.
 func TestAGPUIsOverCommittedByTheKubelet(t *testing.T) {
 	for name, change := range map[string]func(*State, *gpu.Inventory){
 		"the kubelet has given more": func(_ *State, inv *gpu.Inventory) {
@@ -640,7 +641,7 @@ func TestAGPUIsOverCommittedByTheKubelet(t *testing.T) {
 	}
 }
 
-// A pod that moves to another GPU counts there.
+// The check counts a pod that moves to another GPU only on the other GPU.
 func TestAPodThatLeavesAGPUDoesNotFillIt(t *testing.T) {
 	s := healthy(t)
 	inv := inventory()
@@ -664,8 +665,8 @@ func TestAPodThatLeavesAGPUDoesNotFillIt(t *testing.T) {
 	}
 }
 
-// If no node offers GPU memory, the finding names the log of a node that may have a GPU. For a
-// DaemonSet, kubectl prints the log of any pod.
+// If no node offers GPU memory, the finding names the device plugin's log on a node that may have a GPU.
+// Without such a node it names the DaemonSet, for which kubectl prints the log of any pod.
 func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
 	for want, labels := range map[string]map[string]string{
 		"logs plugin-b shows the reason":                       {gpuPresent: "true"},
@@ -726,8 +727,8 @@ func TestUnreadIsNotEmpty(t *testing.T) {
 	}
 }
 
-// Without the right to read the names of gpumem's schedulers, doctor finds the pods that no scheduler has
-// considered, and the pods of the default scheduler if the release has its own.
+// If the user may not read the names of gpumem's schedulers, doctor reports the pods that no scheduler has
+// considered, and the pods of the default scheduler if the release runs its own kube-scheduler.
 func TestWrongSchedulersWithoutConfigMaps(t *testing.T) {
 	const fix = "set spec.schedulerName to the name of gpumem's scheduler (gpumem-scheduler by default) in the template of these pods, leave spec.nodeName empty, and recreate the pods"
 	considered := []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse}}

@@ -27,7 +27,7 @@ type feature struct {
 	Setting string // the setting that turns it on, in Markdown
 	Doc     string // the page of docs/ about it
 
-	isUsed func(*State, installation) bool // reports whether the cluster uses it; nil if its objects do not show that
+	isUsed func(*State, installation) bool // reports whether the cluster uses the feature; nil if no object shows the use
 }
 
 // features returns the table of all features.

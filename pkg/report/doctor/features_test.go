@@ -22,7 +22,7 @@ func TestTableOfFeatures(t *testing.T) {
 	tabletest.Between(t, "docs/stability.md", "pkg/report/doctor/features.go", table)
 }
 
-// The default installation uses stable features only, and a note lists the others.
+// The default installation uses only stable features. Notes list alpha and beta features in use.
 func TestFeaturesInUse(t *testing.T) {
 	s := healthy(t)
 	if found := checkFeatures(s, findInstallation(s)); len(found) > 0 {

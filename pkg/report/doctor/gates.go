@@ -11,9 +11,9 @@ import (
 // allBeta is the gate that sets all beta features without their own setting.
 const allBeta = "AllBeta"
 
-// disabledGates returns those gates of Kubernetes that the commands of a pod's containers turn off. All gates
-// must be of beta features. If no command sets a gate, the default applies, and disabledGates does not return
-// it.
+// disabledGates returns the given feature gates of Kubernetes that the commands of a pod's containers turn off.
+// All given gates must be of beta features, because disabledGates also reads AllBeta. It does not return a gate
+// that no command sets.
 func disabledGates(spec v1.PodSpec, gates ...string) (disabled []string) {
 	for _, c := range spec.Containers {
 		set := parseGates(c)

@@ -26,7 +26,7 @@ const install = "helm upgrade --install gpumem charts/gpumem --namespace gpumem-
 type installation struct {
 	plugin    *appsv1.DaemonSet
 	second    *appsv1.DaemonSet // another device plugin of the same domain; nil if there is none
-	domains   []string          // of other device plugins
+	domains   []string          // resource domains of other device plugins
 	mps       *appsv1.DaemonSet // nil if MPS is off
 	scheduler *appsv1.Deployment
 	config    *v1.ConfigMap // of the chart's kube-scheduler; nil if the cluster's own kube-scheduler calls the extender
@@ -40,8 +40,8 @@ func (i installation) bundled() bool {
 // object names the DaemonSet of the device plugin.
 func (i installation) object() string { return "daemonset " + namespacedName(i.plugin.ObjectMeta) }
 
-// schedulers returns the names of the schedulers that ask gpumem; none if the chart did not configure
-// them.
+// schedulers returns the names of the schedulers that call gpumem; none if the chart did not configure
+// kube-scheduler.
 func (i installation) schedulers(names api.Names) []string {
 	if i.config == nil {
 		return nil
@@ -115,7 +115,8 @@ func checkInstalled(s *State, inst installation) (result findings) {
 	return result
 }
 
-// Flag returns the value of a flag of gpumem's containers in a pod, or otherwise if none sets it.
+// Flag returns the value of a flag of gpumem's containers in a pod. Parameter otherwise is the result if no
+// container sets the flag.
 func Flag(spec v1.PodSpec, name, otherwise string) string {
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		if !strings.HasPrefix(c.Name, "gpumem-") {

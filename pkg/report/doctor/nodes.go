@@ -123,8 +123,8 @@ func checkLabel(s *State, ds *appsv1.DaemonSet, node *v1.Node, inv gpu.Inventory
 }
 
 // checkSilent finds device plugins that run and offer nothing. The plugin runs on every Linux node
-// unless values select others, and it is ready on nodes without a GPU. So checkSilent reports a single
-// plugin only if something indicates a GPU.
+// unless the chart's values select other nodes, and it is ready on nodes without a GPU. So checkSilent
+// reports a node only if something indicates a GPU there: see mayHaveGPU.
 func checkSilent(s *State, ds *appsv1.DaemonSet) (result findings) {
 	const usual = "usually the driver is not at devicePlugin.driverRoot (/run/nvidia/driver with the GPU Operator), " +
 		"or only NVIDIA's runtime passes its devices (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
@@ -165,7 +165,7 @@ func (s *State) offered() bool {
 	})
 }
 
-// running returns the plugin's pods that are ready and have reached MinAge, by node.
+// running returns the names of the plugin's pods that are ready and have reached MinAge, by node.
 func (s *State) running(ds *appsv1.DaemonSet) map[string]string {
 	names := make(map[string]string)
 	for _, pod := range s.podsOf(ds.Namespace, ds.Spec.Selector) {
@@ -176,8 +176,8 @@ func (s *State) running(ds *appsv1.DaemonSet) map[string]string {
 	return names
 }
 
-// mayHaveGPU reports whether something indicates that a node has a GPU: its label, a condition from an
-// earlier GPU, or a DaemonSet that selects nodes.
+// mayHaveGPU reports whether something indicates that a node has a GPU: the label gpuPresent, a condition
+// from an earlier GPU, or a nodeSelector or affinity of the DaemonSet.
 func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
 	spec := ds.Spec.Template.Spec
 	chosen := spec.Affinity != nil
@@ -227,7 +227,7 @@ func (s *State) holdings(node string) (holdings []placement.Holding) {
 	for i := range s.Pods {
 		if pod := &s.Pods[i]; pod.Spec.NodeName == node && !api.Terminal(pod) && s.Names.Asks(pod) {
 			h, _ := s.Names.Holding(pod) // an unreadable holding counts on each GPU; explain reports it
-			h.Assignment.Leaving = nil   // the pod counts on its next GPU
+			h.Assignment.Leaving = nil   // the pod counts only on its next GPU
 			holdings = append(holdings, h)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// checkPods counts pods with GPU memory that gpumem did not place.
+// checkPods reports pods of gpushare, clients of MPS protocol 3, and the number of pods with GPU memory
+// that bypass gpumem's scheduler.
 func checkPods(s *State, inst installation) (result findings) {
 	if !s.read("pods") {
 		return nil
@@ -49,7 +50,7 @@ func checkPods(s *State, inst installation) (result findings) {
 	}
 	severity := Warning
 	if waiting > 0 {
-		severity = Error // these schedulers place the pods on no GPU
+		severity = Error // the schedulers of these pods assign no GPU
 	}
 	ours := strings.Join(asking, " or ")
 	if len(asking) == 0 {
@@ -61,9 +62,10 @@ func checkPods(s *State, inst installation) (result findings) {
 	return result
 }
 
-// bypasses reports whether a scheduler that does not ask gpumem places or placed a pod. Asking are the
-// names of the schedulers that do; empty if unknown. Without the right to read these names, it reports pods
-// that no scheduler has considered, and pods of the default scheduler if the release has its own.
+// bypasses reports whether a scheduler that does not call gpumem places or placed a pod. Parameter asking has
+// the names of the schedulers that call gpumem; empty if unknown. If the user may not read these names, bypasses
+// reports true for pods that no scheduler has considered, and for pods of the default scheduler if the release
+// runs its own kube-scheduler.
 func (s *State) bypasses(inst installation, asking []string, pod *v1.Pod) bool {
 	if a, err := s.Names.AssignmentOf(pod); err == nil && !a.None() {
 		return a.ByNode // the scheduler may have another name by now

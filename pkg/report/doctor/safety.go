@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// endsSoon is the remaining validity of a certificate below which it is a finding.
+// endsSoon is the remaining validity below which checkCertificates reports a certificate.
 const endsSoon = 30 * 24 * time.Hour
 
 // holdAnnotations is the suffix of the policy that protects the annotations of pods.
@@ -31,7 +31,7 @@ func checkPolicies(s *State, inst installation) (result findings) {
 		}
 		plugin = plugin || policy.Labels[component] == "device-plugin"
 		annotations = annotations || strings.HasSuffix(policy.Name, holdAnnotations)
-		// A policy that the API server ignores on failure can only warn.
+		// The chart's policies with failurePolicy Ignore have the action Warn, and the others Deny.
 		action, otherwise := admissionv1.Deny, "refuses nothing"
 		if fails := policy.Spec.FailurePolicy; fails != nil && *fails == admissionv1.Ignore {
 			action, otherwise = admissionv1.Warn, "warns of nothing"
@@ -102,8 +102,8 @@ func certificateExpiry(text []byte) (time.Time, error) {
 	return cert.NotAfter, nil
 }
 
-// checkVersions compares the versions of the parts. They may differ by one minor version, as during an
-// upgrade.
+// checkVersions compares the versions of the parts. A difference of one minor version is only a warning,
+// because it occurs during an upgrade.
 func checkVersions(s *State, inst installation) (result findings) {
 	versions := make(map[string]string) // by part
 	if inst.plugin != nil {

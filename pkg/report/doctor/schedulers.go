@@ -10,8 +10,9 @@ import (
 // plugin is the name of gpumem's plugin in a configuration of kube-scheduler.
 const plugin = "GPUMemory"
 
-// Schedulers returns the names of the profiles that ask gpumem about this resource, from configurations
-// of kube-scheduler in ConfigMaps. It returns none if the chart does not run kube-scheduler.
+// Schedulers returns the names of the profiles that call gpumem, from configurations of kube-scheduler in
+// ConfigMaps: profiles with gpumem's plugin, and all profiles of a configuration that has an extender for
+// this resource. It returns none if the chart does not run kube-scheduler.
 func Schedulers(resource v1.ResourceName, configs []v1.ConfigMap) (names []string) {
 	type enabled struct {
 		Enabled []struct{ Name string }

@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// The result excludes schedulers of other domains' installations, and ignores other ConfigMaps.
+// Schedulers excludes profiles whose extender serves another resource, and ignores other ConfigMaps.
 func TestSchedulersAreThoseThatAskAboutTheResource(t *testing.T) {
 	config := func(text string) v1.ConfigMap { return v1.ConfigMap{Data: map[string]string{"config.yaml": text}} }
 	configs := []v1.ConfigMap{

@@ -69,7 +69,7 @@ func checkGPUNodes(s *State, inst installation) (result findings) {
 }
 
 // servedByNVIDIA reports whether a node belongs to the part of a fleet that keeps NVIDIA's device plugin: the
-// node offers nvidia.com/gpu, and the plugin's nodeSelector leaves it out.
+// node offers nvidia.com/gpu, and the nodeSelector of gpumem's device plugin excludes the node.
 func servedByNVIDIA(node v1.Node, plugin *appsv1.DaemonSet) bool {
 	selector := maps.Clone(plugin.Spec.Template.Spec.NodeSelector)
 	delete(selector, api.GPUClients) // addMissingPlugin reports this label
@@ -94,7 +94,7 @@ func (f *findings) addMissingPlugin(node v1.Node, plugin *appsv1.DaemonSet) {
 	}
 }
 
-// addUnloadBlockers adds the DaemonSets that keep the GPU Operator from unloading the driver of its nodes.
+// addUnloadBlockers reports the DaemonSets that prevent the GPU Operator from unloading the driver of a node.
 func (f *findings) addUnloadBlockers(s *State, inst installation) {
 	i := slices.IndexFunc(s.Nodes, func(node v1.Node) bool {
 		_, stops := node.Labels[api.GPUClients]

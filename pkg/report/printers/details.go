@@ -37,7 +37,7 @@ func Details(o table.ListOptions) Printer {
 	}
 }
 
-// measureFor returns the measure of one node's tables, which have no numbers of other nodes.
+// measureFor returns the measure of one node's tables. It does not depend on other nodes' units.
 func measureFor(n inspect.Node) measure {
 	if n.Capacity.InShares {
 		return inShares
@@ -80,7 +80,7 @@ func printNode(out *bytes.Buffer, n inspect.Node, o table.ListOptions) {
 	notes(out, n, m)
 }
 
-// enforcement returns the enforcement level of the node, and the reason if a stronger one is missing.
+// enforcement returns the enforcement level of the node, with the reason if a stronger level is unavailable.
 func enforcement(n inspect.Node) string {
 	if n.Weaker == "" {
 		return string(n.Enforcement)
@@ -168,7 +168,7 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 		case p.Problem != "":
 			note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)
 		case n.Problem != "":
-			// The pod's GPUs are unknown too.
+			// Without an inventory, the GPUs of all pods are unknown: one note about the node is enough.
 		case len(p.Claims) > 0:
 			note("pod %s/%s is assigned %s, which this node does not offer", p.Namespace, p.Name, uuids(p.Claims))
 		default:

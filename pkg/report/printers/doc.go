@@ -2,20 +2,20 @@
 //
 // # Invariants
 //
-//   - Every node, pod and reason can be printed, whatever it contains. Characters that control a
-//     terminal or break a table are replaced.
+//   - The package prints every node, pod and reason, whatever its text contains. It replaces characters
+//     that control a terminal or break a table.
 //   - An unknown value prints as "?", not as zero.
 //   - The same report always prints the same text.
 //
 // # Decisions
 //
-// A table prints GiB if every unit in it is a whole number of GiB, and else MiB, so its numbers have one
-// measure. No number that the scheduler uses is rounded. Used memory is measured, and has one decimal in
-// GiB. A node without a readable inventory has no known unit: it prints in units ("7u"), and no sum
-// includes it.
+// A table prints GiB if every node's unit is a whole number of GiB, and else MiB, so all its amounts have
+// one measure. The package rounds no number that the scheduler uses; used memory, which is measured, has
+// one decimal in GiB. The unit of a node without a readable inventory is unknown: the package prints the
+// node's amounts in units ("7u"), and no sum includes them.
 //
 // A GPU is in the column of its index, so that a gap in the indexes is visible ("-").
 //
-// Colours repeat what words or marks say. The package prints them only if the caller reports a terminal,
-// and adds them after the alignment of columns, so they do not affect it.
+// A colour repeats the meaning of a word or mark. The package prints colours only if the caller reports
+// a terminal, and adds them after it has aligned the columns, so colours do not affect the widths.
 package printers

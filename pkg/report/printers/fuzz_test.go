@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// odd returns a small number, or one at which sums overflow.
+// odd returns a small number, or a number that makes sums overflow.
 func odd(random *rand.Rand) int64 {
 	return []int64{0, 1, 3, 16, 80, -1, 1 << 40, math.MaxInt64}[random.IntN(8)]
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// The lists of every scene print, and have each GPU and each pod once.
+// The lists of every scene have each GPU and each pod once, and can be printed.
 func TestRows(t *testing.T) {
 	for scene, r := range scenes() {
 		gpus, pods := GPURows(r, nil), PodRows(r, nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// NamespaceRow is the GPU memory of the pods in one namespace: allocated, used and waiting.
+// NamespaceRow is the GPU memory of the pods in one namespace: allocated, used, and requested by waiting pods.
 type NamespaceRow struct {
 	Namespace     string          `json:"namespace"`
 	Pods          int             `json:"pods"` // number of pods that have GPU memory
@@ -64,7 +64,7 @@ func (r *NamespaceRow) count(p PodRow) {
 	}
 }
 
-// NamespaceColumns returns the columns of a list of namespaces. Limited adds the column of quotas.
+// NamespaceColumns returns the columns of a list of namespaces. Parameter limited adds the column of quotas.
 func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRow] {
 	m := measureOf(r.Nodes)
 	return []table.Column[NamespaceRow]{
@@ -108,7 +108,7 @@ func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRo
 	}
 }
 
-// quotas renders each quota as its used and its hard amount.
+// quotas renders each quota as USED/HARD.
 func (m measure) quotas(all []inspect.Quota) string {
 	var cells []string
 	for _, q := range all {
@@ -117,7 +117,7 @@ func (m measure) quotas(all []inspect.Quota) string {
 	return strings.Join(cells, ", ")
 }
 
-// amountNotes returns the legend of a column with these amounts.
+// amountNotes returns the legend of a column. Parameter amounts returns the amounts in a row's cell.
 func amountNotes(amounts func(NamespaceRow) []inspect.Memory) []table.Note[NamespaceRow] {
 	about := func(is func(inspect.Memory) bool) func(NamespaceRow) bool {
 		return func(n NamespaceRow) bool { return slices.ContainsFunc(amounts(n), is) }
@@ -128,7 +128,7 @@ func amountNotes(amounts func(NamespaceRow) []inspect.Memory) []table.Note[Names
 	}
 }
 
-// hardAmounts returns the amounts of the quotas of a namespace.
+// hardAmounts returns the hard limits of a namespace's quotas.
 func hardAmounts(n NamespaceRow) (amounts []inspect.Memory) {
 	for _, q := range n.Quotas {
 		amounts = append(amounts, q.Hard)

@@ -52,7 +52,7 @@ func measureOf(nodes []inspect.Node) measure {
 	return m
 }
 
-// amount renders an amount. A mark denotes units of unknown size.
+// amount renders an amount. It adds a mark to shares, and to units of unknown size.
 func (m measure) amount(a *inspect.Memory) string {
 	switch {
 	case a == nil:
@@ -115,7 +115,7 @@ const unitsNote = unitsMark + " counts units of unknown size, or of different si
 // sharesNote is the legend of amounts in shares.
 const sharesNote = sharesMark + " counts shares of GPUs, ten to each."
 
-// percent rounds down: 100% is full.
+// percent rounds down, so 100% means full.
 func percent(part *int64, whole int64) string {
 	switch {
 	case whole <= 0:

@@ -395,7 +395,7 @@ func TestInNamespaceLeavesTheReportAsItWas(t *testing.T) {
 	}
 }
 
-// These values reach the printers unchecked, because a Report may come from a file.
+// The printers accept any values, because a Report may come from a file without validation.
 func TestOddReportsPrint(t *testing.T) {
 	minus := int64(-1 << 62)
 	for _, r := range []inspect.Report{
@@ -432,7 +432,7 @@ func BenchmarkNewAndTable(b *testing.B) {
 	}
 }
 
-// The driver's description of a fault is for people, and does not mark a GPU as cordoned.
+// The word "cordoned" in the driver's description of a fault does not mark a GPU as cordoned.
 func TestAReasonThatEndsInCordonedCordonsNothing(t *testing.T) {
 	for _, reason := range []string{"cordoned", "XID 79; cordoned"} {
 		inv := inventory("gpu-a", 14, 14)

@@ -22,7 +22,7 @@ type UsageKey struct {
 type Usage struct {
 	UsedMiB int64  `json:"usedMiB"`
 	PeakMiB *int64 `json:"peakMiB,omitempty"`   // the maximum since the container started
-	SM      *int   `json:"smPercent,omitempty"` // of a pod: share of the time of one GPU, summed over its GPUs; nil if unknown
+	SM      *int   `json:"smPercent,omitempty"` // of a pod: per cent of one GPU's time, summed over the pod's GPUs; nil if unknown
 }
 
 // GPURow is a row of a list of GPUs.
@@ -31,9 +31,9 @@ type GPURow struct {
 	inspect.GPU
 	Usage *Usage `json:"usage,omitempty"` // nil if unknown
 
-	pending *inspect.Memory // of the node's pods on unknown GPUs; nil if there are none
+	pending *inspect.Memory // memory of the node's pods on unknown GPUs; nil if there are no such pods
 	closed  string          // why its node takes no new pods
-	taint   string          // of its node: pods must tolerate it
+	taint   string          // key of its node's taint, which pods must tolerate
 }
 
 // PodRow is a row of a list of pods.
@@ -81,7 +81,7 @@ func nameOfGroup(pods int, name, owner string) string {
 // States of pods without a node.
 const (
 	Waiting   = "Waiting"
-	Nominated = "Nominated" // other pods leave a node for it
+	Nominated = "Nominated" // kube-scheduler has chosen a node for the pod, and evicts pods there
 )
 
 // Ended is the state, in a watch, of a pod that is gone or has released its GPU memory.
@@ -112,8 +112,8 @@ func GPURows(r inspect.Report, usage map[UsageKey]Usage) (rows []GPURow) {
 	return rows
 }
 
-// PodRows returns a row for each pod of a report, including waiting pods, by namespace and name. The
-// keys of usage are pods as namespace/name on a node.
+// PodRows returns a row for each pod of a report, including waiting pods, by namespace and name. In the
+// keys of parameter usage, Name is the pod as namespace/name.
 func PodRows(r inspect.Report, usage map[UsageKey]Usage) (rows []PodRow) {
 	rowIndex := make(map[string]int)
 	addPod := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
@@ -255,8 +255,8 @@ func showsCores(r inspect.Report) bool {
 		slices.ContainsFunc(r.Waiting, func(w inspect.WaitingPod) bool { return w.Cores > 0 })
 }
 
-// PodColumns returns the columns of a list of pods. For a list of waiting pods it leaves out the columns
-// that would be empty, and shows columns that other lists show only with -o wide.
+// PodColumns returns the columns of a list of pods. If parameter allWait is set, all pods wait: PodColumns
+// hides the columns that would be empty, and shows columns that other lists show only with -o wide.
 func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 	m, wide := measureOf(r.Nodes), !allWait
 	stateOmit := 0
@@ -312,7 +312,7 @@ func nominated(r inspect.Report) bool {
 	return slices.ContainsFunc(r.Waiting, func(w inspect.WaitingPod) bool { return w.Nominated != "" })
 }
 
-// allocatedNotes returns the legend of the memory that pods hold.
+// allocatedNotes returns the legend of a column of allocated memory.
 func allocatedNotes() []table.Note[PodRow] {
 	return []table.Note[PodRow]{
 		{Text: unitsNote, About: func(p PodRow) bool { return unsized(p.Granted) }},
@@ -320,7 +320,7 @@ func allocatedNotes() []table.Note[PodRow] {
 	}
 }
 
-// usedNotes returns the legend of the memory that pods use.
+// usedNotes returns the legend of a column of used memory.
 func usedNotes() []table.Note[PodRow] {
 	return []table.Note[PodRow]{{Text: notMeasuredNote, About: func(p PodRow) bool { return p.Usage == nil && !p.IsWaiting() }}}
 }
@@ -417,7 +417,7 @@ func freeCell(m measure, g GPURow) string {
 	switch {
 	case g.Requested == nil:
 		return "?"
-	case !g.Status.TakesPods() || g.closed != "" || isExclusive(g.GPU): // as in the largest free amount and in the metrics
+	case !g.Status.TakesPods() || g.closed != "" || isExclusive(g.GPU): // as the column LARGEST-FREE and the metrics do
 		return m.amount(&inspect.Memory{InShares: g.Capacity.InShares})
 	}
 	taken := nominatedMemory(g.GPU)

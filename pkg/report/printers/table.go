@@ -165,8 +165,7 @@ func unitCell(n inspect.Node) string {
 	return fmt.Sprint(n.UnitMiB)
 }
 
-// nominatedCell renders the memory of a GPU that is reserved for nominated pods, for the cell after the allocated
-// amount.
+// nominatedCell renders the memory that a GPU reserves for nominated pods, as a suffix of the allocated amount.
 func nominatedCell(m measure, g inspect.GPU) string {
 	if len(g.NominatedPods) == 0 {
 		return ""
@@ -195,7 +194,7 @@ func add(sum, amount *inspect.Memory) {
 	}
 }
 
-// legend explains the marks of the table in one line, and counts the pods and nodes that it does not show.
+// legend prints the marks' legend on one line, and the numbers of waiting pods and of nodes without GPU memory.
 func legend(out *bytes.Buffer, r inspect.Report, marks []string, wide bool) {
 	if len(marks) > 0 {
 		fmt.Fprintln(out, strings.Join(marks, "; "))
@@ -232,10 +231,10 @@ func isReserved(g inspect.GPU) bool { return len(g.NominatedPods) > 0 }
 
 func isWithheld(n inspect.Node) bool { return n.Withheld }
 
-// isNotReady reports whether a node's status is not plain Ready, as in kubectl get nodes.
+// isNotReady reports whether a node's status in kubectl get nodes differs from plain Ready.
 func isNotReady(n inspect.Node) bool { return n.Status != "" && n.Status != "Ready" }
 
-// unitless reports whether the memory that pods hold on a node is known only in units.
+// unitless reports whether the allocated memory of a node is known only in units.
 func unitless(n inspect.Node) bool { return n.Requested != nil && unsized(*n.Requested) }
 
 // hasUnattributed reports whether a node has pods on unknown GPUs.
