@@ -22,9 +22,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// BindDeadline is how long the API server may process a binding, measured by its own clock. The request
-// carries it as its timeout. When it has passed with some margin, a read of the pod resolves a binding of
-// unknown outcome.
+// BindDeadline is the time for which the API server may process a binding, by the API server's clock. The
+// request carries BindDeadline as its timeout. After BindDeadline and some margin, a read of the pod resolves
+// a binding of unknown outcome.
 const BindDeadline = 5 * time.Second
 
 // Client reads pods and sends bindings for the extender or the plugin. Its Controller provides the watched
@@ -36,8 +36,8 @@ type Client struct {
 	lease  types.NamespacedName
 }
 
-// NewClient returns a client. lease names the Lease of the kube-schedulers that send requests to the
-// extender. The plugin passes no name: it detects by itself when it leads.
+// NewClient returns a client. Parameter lease names the Lease of the kube-schedulers that send requests to
+// the extender. The plugin passes no name, because its own process takes part in the election.
 func NewClient(c *Controller, client kubernetes.Interface, lease types.NamespacedName) *Client {
 	return &Client{Controller: c, core: client.CoreV1(), leases: client.CoordinationV1(), lease: lease}
 }
@@ -53,9 +53,9 @@ func (c *Client) PodsBy(ctx context.Context, namespace, selector string) ([]v1.P
 }
 
 // Leader reads the holder of the Lease and its number of transitions. The number distinguishes two leads of
-// one process, which after a freeze may lead again after another process. Leader returns an empty name if
-// there is no Lease or the process may not read it. This read of one object goes to etcd, and takes a
-// millisecond or two.
+// one process: after a freeze, a process may lead again after another process has led. Leader returns an
+// empty name if there is no Lease or the process may not read it. This read of one object goes to etcd, and
+// takes a millisecond or two.
 func (c *Client) Leader(ctx context.Context) (string, error) {
 	lease, err := c.leases.Leases(c.lease.Namespace).Get(ctx, c.lease.Name, metav1.GetOptions{})
 	switch {
@@ -121,10 +121,10 @@ func (c *Client) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
 	return pods, nil
 }
 
-// Bind sends a binding once, with a deadline. The client applies no rate limit, which could delay a binding
-// past its deadline: the API server limits bindings itself. client-go must not retry, because the last error
-// would not show whether an earlier attempt was written. A binding that the API server rejects because it is
-// busy was not written, and kube-scheduler tries the pod again.
+// Bind sends a binding once, with a deadline. The client applies no rate limit, because a limit could delay a
+// binding past its deadline, and the API server limits bindings itself. client-go must not retry, because the
+// last error would not show whether an earlier attempt was written. A binding that the API server rejects
+// because it is busy was not written, and kube-scheduler tries the pod again.
 func (c *Client) Bind(ctx context.Context, binding *v1.Binding) error {
 	ctx, cancel := context.WithTimeout(ctx, BindDeadline)
 	defer cancel()

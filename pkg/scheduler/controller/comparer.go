@@ -33,7 +33,7 @@ type Comparer struct {
 	Source Source
 	Drift  Drift
 
-	suspects map[cache.Difference]bool // found by the last comparison
+	suspects map[cache.Difference]bool // differences that the last comparison found
 }
 
 // Compare rebuilds a cache from the stored objects and finds the differences. If it finds a difference for

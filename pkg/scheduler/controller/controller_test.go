@@ -358,7 +358,7 @@ func TestTrimNode(t *testing.T) {
 }
 
 // Nodes with GPU memory, and pods that wait for it, keep the fields that determine which pods fit which
-// nodes. Other objects keep none of these, because there are many.
+// nodes. Other objects keep none of these fields, because there are many such objects.
 func TestTrimKeepsWhereAPodMayGo(t *testing.T) {
 	n := names(t)
 	trimmed := func(obj any) any {
@@ -765,7 +765,7 @@ func TestOneBadObjectDoesNotStopTheStart(t *testing.T) {
 	})
 }
 
-// The prices learn the request of each pod once, also if the pod arrives as an update of an earlier pod of
+// The statistics of requests count each pod once, also if the pod arrives as an update of an earlier pod of
 // the same name.
 func TestEachRequestIsLearnedOnce(t *testing.T) {
 	books := cache.New()

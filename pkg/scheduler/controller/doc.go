@@ -15,12 +15,12 @@
 // The API server filters terminal pods from the pod watch, so a pod that ends appears as deleted. Before
 // objects are stored, they are trimmed to the fields that gpumem reads, because a cluster has far more pods
 // than those with GPU memory. Of the containers' CPU, only the pod's sum is stored. Pods share equal resource
-// lists, because a map of one entry takes as much memory as a map of eight. For nodes with GPU memory and for
-// pods that wait for it, the fields that package reach reads are stored for the page and the metrics. These
-// are mostly labels of nodes.
+// lists, because a map of one entry takes as much memory as a map of eight. The fields that package reach
+// reads, mostly labels of nodes, are stored only for nodes with GPU memory and for pods that wait for GPU
+// memory. The page and the metrics need them.
 //
-// The client does not limit the rate of bindings. The API server signals when it is busy. A limit here would
-// delay a binding until its time is over, while its memory is reserved.
+// The client does not limit the rate of bindings. The API server signals when it is busy. A limit in the
+// client could delay a binding past its deadline, while the pod's memory is reserved.
 //
 // Controller.Missing reports a list until the handlers have processed it, not only until it has arrived.
 //

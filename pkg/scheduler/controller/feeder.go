@@ -101,7 +101,7 @@ func (b *Feeder) learn(obj any) {
 	}
 }
 
-// nominate enters the nomination of a waiting pod. A pod that cannot be read has none.
+// nominate enters the nomination of a waiting pod. A pod with an unreadable request gets no nomination.
 func (b *Feeder) nominate(pod *v1.Pod) {
 	req, err := b.Names.Request(pod)
 	node, at, until := api.Nomination(pod, req, time.Now())

@@ -11,9 +11,10 @@ import (
 // progress tracks the resource version up to which the handler has processed the pod watch.
 //
 // Events of a watch arrive in order: an event with a later version than v proves that all changes up to v
-// were handled. A list, which starts or resumes a watch, arrives in any order. So hasPassed waits until one
-// handled event has at least the version v, takes as a fence the version that the watch has reached by then,
-// and then waits for an event later than the fence: by then, the list has been handled.
+// were handled. The objects of a list, which starts or resumes a watch, arrive in any order. So hasPassed has
+// two steps. First, it waits until a handled object has at least version v. The fence is the version that the
+// watch has received by then. Second, it waits until a handled object has a later version than the fence.
+// This object was not in the list, so the whole list has been handled.
 type progress struct {
 	listed func() string // the version that the watch has received, handled or not
 

@@ -11,7 +11,7 @@ import (
 )
 
 // A watch reports pods in order, and a list in any order. Each step is a handled pod or an arrived list, with
-// the expected result of past("100") afterwards.
+// the expected result of hasPassed("100") afterwards.
 func TestProgress(t *testing.T) {
 	type step struct {
 		told   string // version of a handled pod

@@ -73,7 +73,7 @@ func TestFilterNamesTheBestNodeAlone(t *testing.T) {
 }
 
 // kube-scheduler sends the requests for the next pod while the Bind of the previous pod is in progress. The
-// extender knows the node of the previous pod, and schedules the next pod beside it.
+// extender counts the previous pod on its node already.
 func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
 	for name, alone := range map[string]bool{"by filter": true, "by scores": false} {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestANominatedPodIsExpectedElsewhere(t *testing.T) {
 func TestHowLongAPodIsExpected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(w *world, pod *v1.Pod)
-		want []string // nodes of the next pod: n0, beside the expected pod, or others
+		want []string // nodes of the next pod: n1 while n0 counts the expected pod
 	}{
 		"as long as nothing happens": {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.ExpectationTTL - 1) }, []string{"n1"}},
 		"for a moment":               {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.ExpectationTTL) }, []string{"n0"}},
@@ -221,8 +221,8 @@ func TestHowLongAPodIsExpected(t *testing.T) {
 	}
 }
 
-// Filters and Binds run concurrently as in a burst. Nearly all pods are bound at the first attempt, although
-// each Bind follows several Filters of other pods.
+// In a burst, kube-scheduler sends several Filters of other pods between the Filter and the Bind of a pod. No
+// Bind is refused.
 func TestABurstIsPlacedWithoutRefusals(t *testing.T) {
 	w := newWorld(t)
 	w.Alone = true

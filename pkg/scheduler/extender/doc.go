@@ -1,6 +1,6 @@
 // Package extender serves package decider over HTTP for a kube-scheduler that cannot be replaced. It has the
 // verbs filter, prioritize, preempt and bind. Package decider makes the decisions. This package reads
-// requests and writes responses, waits for a late change, scales scores, detects samples, and identifies
+// requests and writes responses, waits for late watch events, scales scores, detects samples, and identifies
 // victims by their UIDs.
 //
 // # Protocol
@@ -11,29 +11,30 @@
 //
 // # Invariants
 //
-//   - A pod that fits a node is bound within five seconds of kube-scheduler's own back-off. By design,
-//     the following delay it: kube-scheduler's other filters, pods of higher priority, a pod that the
-//     kubelet could confuse with it and has not admitted yet, and an earlier binding of the pod that
-//     may have been written.
-//   - Filter, Prioritize and Preempt reserve nothing. If they send a pod to one node, the ranking of
-//     later pods counts that pod, but no pod is refused on all nodes because of it. Without this, one
-//     Bind in eight was refused in a burst of 2,000 pods, because kube-scheduler sends requests for
-//     the next pod while a Bind is in progress.
-//   - Filter and Bind report each failure as HTTP 200 with the field Error, because kube-scheduler
-//     discards the body of any other status. The responses of Prioritize and Preempt have no such
-//     field: on failure, all nodes have the score 0, and no pod is evicted. Only a malformed request gets a 4xx status. A
-//     pod that cannot be read fails on every node as unresolvable, so the reason appears in the pod's
+//   - A pod that fits a node is bound within five seconds of kube-scheduler's own back-off. By design, the
+//     following delay the pod: kube-scheduler's other filters, pods of higher priority, another pod that the
+//     kubelet could confuse with this one and has not admitted yet, and an earlier binding of unknown
+//     outcome.
+//   - Filter, Prioritize and Preempt reserve nothing. When Filter or Prioritize has chosen one node for a
+//     pod, later requests expect the pod there, but a pod is never refused on all nodes because of expected
+//     pods. Without expectations, one Bind in eight was refused in a burst of 2,000 pods, because
+//     kube-scheduler sends requests for the next pod while a Bind is in progress.
+//   - Filter and Bind report each failure as HTTP 200 with the field Error, because kube-scheduler discards
+//     the body of any other status. The responses of Prioritize and Preempt have no such field: on failure,
+//     all nodes have the score 0, and no pod is evicted. Only a malformed request gets a 4xx status. A pod
+//     with an unreadable request fails on every node as unresolvable, so the reason appears in the pod's
 //     events.
 //
 // # Decisions
 //
 // With Alone, Filter returns one node, and kube-scheduler scores nothing. So the pod's node is certain, and
-// one request less is needed. The pod's own preferences outrank this: for a pod with preferences, Filter
-// returns all feasible nodes.
+// kube-scheduler sends one request less. If the pod itself prefers some nodes, Filter returns all feasible
+// nodes nevertheless.
 //
 // To requeue a pod (Decider.Wake), gpumem-extender changes an annotation of the pod, and kube-scheduler then
-// tries the pod again. Filter could return an error instead of a refusal, which needs no write. But then
-// kube-scheduler evicts nothing for the pod and does not report why it waits.
+// tries the pod again. An alternative without this write is that Filter returns an error instead of a
+// refusal. But after an error, kube-scheduler evicts nothing for the pod and does not report why the pod
+// waits.
 //
 // kube-scheduler's watch may show the deletion of a pod a moment before the extender's watch does. A pod that
 // is refused in that moment would wait for the next event. So Filter waits up to recheckTimeout for a change
@@ -44,7 +45,7 @@
 // the time of a filter request for 5,000 nodes was spent in encoding/json.
 //
 // kube-scheduler selects the nodes for Preempt by sums of resources and omits nodes whose sum suffices.
-// Preempt cannot add nodes. It keeps a proposed victim that the sum of GPU memory does not explain. It spares
-// a proposed victim that the sum explains, even if that victim also occupies CPU that the pod needs:
-// kube-scheduler proposes this victim again at the next attempt.
+// Preempt cannot add nodes. Some of the proposed victims are only needed for the node's sum of GPU memory.
+// Preempt replaces these by pods of one GPU, even if they also occupy CPU that the pod needs: kube-scheduler
+// proposes them again at the next attempt. Preempt keeps the other proposed victims.
 package extender

@@ -520,7 +520,8 @@ func TestBindWhoseAnswerIsAnError(t *testing.T) {
 	}
 }
 
-// The pod fits because memory is reserved for it there, although no other memory is free.
+// The pod fits the node of its lost binding, although no memory is free there: the pod's own memory is
+// reserved.
 func TestAPodWithAnUnknownOutcomeFitsWhereItMayBe(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "80")
@@ -567,7 +568,7 @@ func TestARefusedRepetitionKeepsWhatTheFirstBindingMayStillTake(t *testing.T) {
 	}
 }
 
-// A repeated Bind that is refused before it is sent must not restrict the pod to that node.
+// A repeated Bind that is refused before it is sent must not restrict the pod to its node any longer.
 func TestAPodWhoseGPUHasGoneIsFreeToGoElsewhere(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
@@ -585,12 +586,13 @@ func TestAPodWhoseGPUHasGoneIsFreeToGoElsewhere(t *testing.T) {
 	}
 }
 
-// The watch may never have shown such a pod. Then it does not show the end of the pod either.
+// If the watch has never shown the pod, it does not show the end of the pod either. The binder must detect
+// it.
 func TestAPodThatHasEndedWhenItsBindingIsSettledHoldsNothing(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
 	w.cluster.bindErr, w.cluster.landed = errLost, true
-	pod.Status.Phase = v1.PodFailed // the kubelet has rejected it at once
+	pod.Status.Phase = v1.PodFailed // the kubelet has rejected the pod at once
 	if problem := w.bind(pod, "pair"); problem != "" {
 		t.Fatal(problem)
 	}
@@ -626,7 +628,7 @@ func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 	}
 }
 
-// madeAgain replaces a pod by another one of the same name, which is bound.
+// madeAgain replaces a pod by another pod of the same name, on the given node; empty: on no node.
 func (w *world) madeAgain(pod *v1.Pod, node string) {
 	other := w.pod(pod.Name, "3")
 	other.UID, other.Spec.NodeName = pod.UID+"-again", node

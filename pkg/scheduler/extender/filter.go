@@ -108,7 +108,8 @@ func requestedNodes(args *extenderv1.ExtenderArgs) (names []string, templates ma
 	return names, templates, nil
 }
 
-// newFilterResult returns a filter result with the feasible nodes, as names or as objects like the request.
+// newFilterResult returns a filter result with the feasible nodes, as names or as objects, whichever the
+// request has.
 func newFilterResult(templates map[string]*v1.Node, names []string) *extenderv1.ExtenderFilterResult {
 	if templates == nil {
 		return &extenderv1.ExtenderFilterResult{NodeNames: &names}

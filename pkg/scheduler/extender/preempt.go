@@ -54,8 +54,8 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 // noneIsEnough is the message if evictions help on none of the proposed nodes.
 const noneIsEnough = "no eviction frees enough on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum is enough"
 
-// proposedVictims returns the victims that kube-scheduler proposes. A request has either full pods or UIDs. A pod
-// that the watch has not shown has only its UID.
+// proposedVictims returns the victims that kube-scheduler proposes. A request has either full pods or UIDs.
+// If the watch has not shown a pod, the result has only its UID.
 func (e *Extender) proposedVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.Victims {
 	out := make(map[string]*extenderv1.Victims)
 	for name, victims := range args.NodeNameToVictims {

@@ -207,7 +207,7 @@ func TestNobodyIsEvictedForAPodThatMayBeBoundYet(t *testing.T) {
 	}
 }
 
-// No pod is evicted because memory is reserved for a nominated pod.
+// Memory that is reserved for a nominated pod is no reason for an eviction.
 func TestNobodyIsEvictedForMemoryThatIsKeptForAnother(t *testing.T) {
 	w, _ := crowded(t)
 	third := w.pod("third", "9")
@@ -291,8 +291,8 @@ func TestPreemptOverHTTP(t *testing.T) {
 	}
 }
 
-// A pod that Filter has sent to a node is not there yet, and kube-scheduler may not have it there: it rejects
-// a whole response that names such a pod.
+// An expected pod is not on its node yet, and must not be a victim: kube-scheduler rejects a whole response
+// that names a pod that is not on the node.
 func TestPreemptNamesNoExpectedPod(t *testing.T) {
 	w := newWorld(t)
 	w.placed(t, "bulk", "60", "big", 0)

@@ -499,8 +499,8 @@ func TestABindRepeatedAfterALostReply(t *testing.T) {
 	}
 }
 
-// An extender is killed during two bindings, and one of them is written later. The next extender learns the
-// results of the first one only from the API server. It responds to the repeated binds with success, and
+// An extender is killed during two bindings, and one of them is written later. The next extender reads the
+// results of the killed one from the API server. It responds to the repeated binds with success, and
 // schedules the other pods beside these two.
 func TestANewExtenderGoesOnWhereOneWasKilledMidBind(t *testing.T) {
 	s := newAPIServer(t)
@@ -639,7 +639,7 @@ type stale struct {
 
 func (s stale) Pod(string, string) *v1.Pod { return s.told }
 
-// The cache has no pods without GPU memory, and nothing waits for them.
+// A read of the node's pods ignores pods that need no GPU memory.
 func TestPodsWithoutGPUMemoryAreNoNews(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
@@ -666,8 +666,8 @@ func TestPodsWithoutGPUMemoryAreNoNews(t *testing.T) {
 	}
 }
 
-// The first Bind to a node after kube-scheduler began to send requests to this extender reads the pods of the
-// node. After a silence, this starts again.
+// After a time without requests, another extender may have bound pods. So the next Bind to each node reads
+// the pods of the node once.
 func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})

@@ -7,12 +7,13 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
-// recheckTimeout is how long Filter waits for a change of the nodes when a pod fits none of them.
+// recheckTimeout bounds the time for which Filter waits for a change of the nodes when a pod fits none of
+// them.
 const recheckTimeout = 100 * time.Millisecond
 
 // kube-scheduler tries one pod at a time, so pods that fit nowhere must not delay the others. The waits may
-// take 1/recheckShare of the time, but recheckBurst waits may follow each other at once: the pods of a burst
-// are deleted shortly after each other.
+// take 1/recheckShare of the time on average. recheckBurst waits may follow each other immediately, because
+// pods are often deleted in bursts.
 const (
 	recheckShare = 10
 	recheckBurst = 10

@@ -53,8 +53,9 @@ func handle[In, Out any](e *Extender, name string, f func(context.Context, *In) 
 	}
 }
 
-// writeResponse sends a JSON response with its length. kube-scheduler stops reading at the end of the JSON value.
-// Without the length, the end of the response would remain unread, and the connection could not be reused.
+// writeResponse sends a JSON response with its length. kube-scheduler stops reading at the end of the JSON
+// value. Without the length, kube-scheduler would not read the end of the response, and could not reuse the
+// connection.
 func writeResponse(w http.ResponseWriter, status int, answer any) error {
 	body, err := json.Marshal(answer)
 	if err != nil {

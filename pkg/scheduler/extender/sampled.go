@@ -1,8 +1,9 @@
 package extender
 
 // nodesToFind returns how many feasible nodes kube-scheduler searches for by default, in a cluster with the
-// given number of nodes. In clusters of more than 100 nodes, it stops when so many nodes have passed its own
-// filters, and sends only these (numFeasibleNodesToFind in k8s.io/kubernetes/pkg/scheduler).
+// given number of nodes. In clusters of more than 100 nodes, kube-scheduler stops when this number of nodes
+// has passed its own filters, and sends only these (numFeasibleNodesToFind in
+// k8s.io/kubernetes/pkg/scheduler).
 func nodesToFind(all int) int {
 	const least = 100
 	return min(all, max(least, all*max(5, 50-all/125)/100))

@@ -16,8 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 )
 
-// Other extenders can have bound pods only while another kube-scheduler led. So while the same one leads, no
-// pods are read, even after a long silence.
+// Other extenders can have bound pods only while another kube-scheduler led. While the same kube-scheduler
+// leads, the extender reads no pods, even after a long time without requests.
 func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
@@ -188,8 +188,8 @@ func (s *slow) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 	return s.apiServer.ReadPodsOn(ctx, node)
 }
 
-// After a silence, there may be hundreds of concurrent Binds. With a read for each, they would exceed their
-// time limits.
+// There may be hundreds of concurrent Binds when the Lease must be read again. With one read for each Bind,
+// the Binds would exceed their time limits.
 func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
@@ -233,7 +233,7 @@ func (h *hung) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 	return h.apiServer.ReadPodsOn(ctx, node)
 }
 
-// A read that hangs fails only the Bind that started it. Waiting Binds read again.
+// A read that hangs fails only the Bind that started the read. Binds that wait for it read again.
 func TestAReadThatHangsFailsNoOtherBind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// A pod of 14 units was refused on n0 to n2, where another pod has 10 of 20 units. It fits n3, but the
-// request did not name n3, as if another constraint of the pod excluded it.
+// A pod of 14 units was refused on n0 to n2, where another pod has 10 of 20 units. The pod fits n3, but the
+// request did not name n3, as if another constraint of the pod excluded n3.
 func TestWhichPodsAreWoken(t *testing.T) {
 	asked := []string{"n0", "n1", "n2"}
 	const second = time.Second
@@ -129,7 +129,7 @@ func (w *world) node(name string) {
 }
 
 // If kube-scheduler evaluates samples of the nodes, Wake requeues the pod until a sample contains the
-// feasible node. It does not do so forever, because another constraint may exclude that node.
+// feasible node. The attempts become rarer, because another constraint may exclude that node.
 func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
 	w := newWorld(t)
 	var names []string
@@ -161,8 +161,8 @@ func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
 	}
 }
 
-// A new extender wakes the pods that its predecessor refused, because kube-scheduler does not try these pods
-// again by itself.
+// A new extender wakes the pods that its predecessor refused, because no event makes kube-scheduler try these
+// pods again.
 func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
 	const waits = "team/waits"
 	refused := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}

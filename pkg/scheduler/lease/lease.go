@@ -12,15 +12,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// margin is the time that a binding needs to reach the API server, and the tolerated difference of clocks.
+// margin covers the time that a binding needs to reach the API server, and the difference of the clocks.
 const margin = time.Second
 
-// Lock is the lock of a leader election. It records since when this process holds the Lease, and for how long
-// the process may send bindings.
+// Lock is the lock of a leader election. It records the start of this process's lead, and the time until
+// which the process may send bindings.
 type Lock struct {
 	resourcelock.Interface
 	now      func() time.Time
-	valid    time.Duration // how long sending is allowed after a renewal
+	valid    time.Duration // time after a renewal for which sending is allowed
 	duration time.Duration // of the Lease
 	drain    func()
 
@@ -31,9 +31,9 @@ type Lock struct {
 	from           time.Time // sending is allowed from this time on
 }
 
-// Watch replaces the lock of the configuration with a Lock. The Lock calls drain before it releases the
-// Lease, when Leads no longer allows sending. drain must return only when all bindings have been answered.
-// Watch returns an error if the configured durations leave no time for sending.
+// Watch replaces the lock of the configuration with a Lock. Before the Lock releases the Lease, Leads stops
+// allowing sending, and the Lock calls drain. The function drain must return only when all bindings have been
+// answered. Watch returns an error if the configured durations leave no time for sending.
 func Watch(config *leaderelection.LeaderElectionConfig, now func() time.Time, drain func()) (*Lock, error) {
 	valid := config.LeaseDuration - controller.BindDeadline - margin
 	if valid <= config.RetryPeriod {
@@ -45,8 +45,8 @@ func Watch(config *leaderelection.LeaderElectionConfig, now func() time.Time, dr
 	return l, nil
 }
 
-// Get reads the Lease. If the Lease was deleted and another process has created it again, Get records that
-// this process no longer holds it.
+// Get reads the Lease. If another process holds the Lease, for example after somebody deleted it, Get records
+// that this process does not lead.
 func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.Interface.Get(ctx)
 	if err == nil {
@@ -60,9 +60,9 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, err
 }
 
-// Create writes a new Lease. If another process held the previous Lease, somebody has deleted it, and that
-// process may not have noticed yet. It stops sending when the duration of the Lease has passed, so this
-// process sends nothing until then.
+// Create writes a new Lease. If another process held the previous Lease, somebody has deleted that Lease, and
+// its holder may not have noticed yet. The holder stops sending when the duration of the Lease has passed, so
+// this process sends nothing until then.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	if l.other {
@@ -102,8 +102,8 @@ func (l *Lock) set(renewed time.Time, turns int, begins bool) {
 	l.renewed, l.turns = renewed, turns
 }
 
-// Leads returns since when this process leads, and whether bindings that it sends now land, or fail, before
-// another process can lead.
+// Leads returns the time since which this process leads, and whether bindings that it sends now land, or
+// fail, before another process can lead.
 func (l *Lock) Leads() (since time.Time, alone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

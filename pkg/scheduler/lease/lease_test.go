@@ -143,8 +143,8 @@ func (s *shared) Update(_ context.Context, r resourcelock.LeaderElectionRecord) 
 	return nil
 }
 
-// While a process is frozen, another one acquires the Lease and releases it. For client-go this is a renewal,
-// but the bindings of the other process are unknown.
+// While a process is frozen, another one acquires the Lease and releases it. client-go then renews the Lease
+// as usual, but this process does not know the other process's bindings.
 func TestALeadIsAnotherOnceOthersHaveLed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -185,7 +185,7 @@ func TestALeadIsAnotherOnceOthersHaveLed(t *testing.T) {
 	})
 }
 
-// The clock that has advanced further counts.
+// If the wall clock and the monotonic clock differ, the one that has advanced further counts.
 func TestAPausedMachineDoesNotDecide(t *testing.T) {
 	for name, tc := range map[string]struct {
 		later func(time.Time) time.Time
@@ -217,7 +217,7 @@ func testLater(t *testing.T, later func(time.Time) time.Time, want bool) {
 	}
 }
 
-// A process releases the Lease when all its bindings have been answered, and sends no more by then.
+// A process stops sending bindings, waits until all have been answered, and then releases the Lease.
 func TestTheLeaseIsGivenBackWhenAllIsAnswered(t *testing.T) {
 	api, drained := &server{takes: func() {}}, false
 	config := &leaderelection.LeaderElectionConfig{Lock: api, LeaseDuration: 15 * time.Second, RetryPeriod: 2 * time.Second}

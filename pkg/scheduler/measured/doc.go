@@ -2,10 +2,10 @@
 //
 // # Invariants
 //
-//   - It reads only while somebody views the page, and each plugin at most once per Freshness.
+//   - It reads only while somebody views the page, and each plugin at most once per MaxAge.
 //   - Its results affect no scheduling decision. A GPU that no plugin reports has no amount.
-//   - It identifies the device plugins by their labels in the process's own namespace. A user who may
-//     create pods in this namespace could replace gpumem itself.
+//   - It identifies the device plugins by their labels in the process's own namespace. This is safe: a user
+//     who may create pods in this namespace could replace gpumem itself.
 //   - The size of a response is bounded.
 //
 // # Decisions

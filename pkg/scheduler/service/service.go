@@ -31,8 +31,8 @@ import (
 // reviewInterval is the time between two reviews of assumed pods.
 const reviewInterval = 5 * time.Second
 
-// repriceInterval is the time between two updates of the prices. They are not updated during requests:
-// kube-scheduler sends one request at a time, and the next pods would wait until all nodes have been
+// repriceInterval is the time between two updates of the prices (package ranking). Requests do not update the
+// prices: kube-scheduler sends one request at a time, and the next pods would wait until all nodes have been
 // evaluated.
 const repriceInterval = time.Second
 
@@ -131,8 +131,8 @@ func (s *Service) source(client *controller.Client) *page.Source {
 	}
 }
 
-// Listen opens the ports for probes and for readers, and logs their addresses. more contains the other
-// addresses of the process.
+// Listen opens the ports for probes and for readers, and logs their addresses. Parameter more contains the
+// other addresses of the process.
 func (s *Service) Listen(more ...zap.Field) (err error) {
 	if s.listeners.probes, err = net.Listen("tcp", s.ProbeListen); err != nil {
 		return fmt.Errorf("listen for probes: %w", err)

@@ -23,8 +23,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// Free memory on nodes to which kube-scheduler sends no pods does not count as free, in the metrics or on the
-// page. Both list these nodes.
+// The metrics and the page list nodes to which kube-scheduler sends no pods, but do not count the free memory
+// of these nodes.
 func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	names := kubetest.Names(t)
 	node := func(name string, gib int, changes ...func(*v1.Node)) *v1.Node {

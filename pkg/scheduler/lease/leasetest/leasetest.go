@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// AfterPause returns t as the clock reads after a pause of a virtual machine: the wall clock has advanced,
-// and the monotonic clock has not. No function of package time returns such a value, so AfterPause changes
-// the fields of time.Time.
+// AfterPause returns the reading of the clock after a pause of a virtual machine that began at t: the wall
+// clock has advanced, and the monotonic clock has not. No function of package time returns such a value, so
+// AfterPause changes the fields of time.Time.
 func AfterPause(t time.Time, pause time.Duration) time.Time {
 	type layout struct {
 		wall uint64 // seconds from bit 30
