@@ -41,13 +41,14 @@ func ask(units ...gpu.Units) placement.Request {
 	return placement.Request{Containers: placement.NewContainers(containers...)}
 }
 
-// ref returns a reference to a pod, from "p" with the UID "p", or from "p@2" to distinguish pods of one name.
+// ref returns a reference to a pod with the UID. The name is the part before "@", so "p" and "p@2" are pods
+// of one name.
 func ref(uid string) placement.PodRef {
 	name, _, _ := strings.Cut(uid, "@")
 	return placement.PodRef{Namespace: "ns", Name: name, UID: uid}
 }
 
-// bound returns a pod as the API server has it.
+// bound returns an admitted pod with an assignment to devices.
 func bound(uid string, r placement.Request, devices ...int) placement.Holding {
 	var a placement.Assignment
 	for _, d := range devices {
@@ -409,7 +410,7 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// Memory reserved for a nominated pod is not given to a pod of lower priority.
+// No pod of lower priority gets memory that is reserved for a nominated pod.
 func TestRoomIsKeptForANominatedPod(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do       func(c *Cache)
@@ -487,7 +488,7 @@ func nominateUntil(c *Cache, until time.Time) {
 	c.NominatePod("n", ref("vip"), important(ask(8)), placement.Assignment{}, until)
 }
 
-// The nominated pod itself can use its reserved memory, and counts once after that.
+// The nominated pod itself can use its reserved memory, and then counts once.
 func TestANominatedPodIsAssumed(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -518,7 +519,8 @@ func TestAnswersBesideANominatedPodAreNotKept(t *testing.T) {
 	}
 }
 
-// A decision may be stored after the node has changed.
+// A decision about an old state of a node may be stored after the node has changed. It must not count
+// for the new state.
 func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -533,7 +535,7 @@ func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
 	}
 }
 
-// For a pod without GPU memory only the CPU matters, and it can change.
+// For a pod without GPU memory only the CPU matters, and a resize can change the CPU.
 func TestCPUOfAPodThatIsResized(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -924,7 +926,7 @@ func (w *twin) isOwn(uid string) bool {
 	return slices.ContainsFunc(w.nominated, func(o object) bool { return o.Pod.UID == uid && !o.Waits.IsZero() })
 }
 
-// likely is the view with the expected pods on their GPUs.
+// likely returns the node with the expected pods on their GPUs.
 func (w *twin) likely(name string) (placement.Node, bool) {
 	n, ok := w.view(name)
 	return n.WithExpected(placement.PodRef{}), ok

@@ -27,7 +27,7 @@ func (w *twin) fromScratch() *Cache {
 	return c
 }
 
-// heal heals during a read in which the watch tells nothing.
+// heal calls Heal in a read during which the watch reports nothing.
 func heal(c *Cache, d Difference, real *Cache) (was, is Entry, healed bool) {
 	read := c.BeginRead()
 	defer read.End()
@@ -45,7 +45,7 @@ func TestDifferencesAndHeal(t *testing.T) {
 	nominated := func(node string) change { return func(c *Cache) { nominate(c, node) } }
 	assumed := func(c *Cache) { _, _ = assume(c, "p", "n", ask(3)) } // it fits
 	tests := map[string]struct {
-		cached, real []change // besides node n with two GPUs
+		cached, real []change // changes of each cache, which begins with node n with two GPUs
 		want         string   // the differences
 		was, is      string
 		held         []gpu.Units
@@ -165,7 +165,8 @@ func TestDifferencesAndHeal(t *testing.T) {
 	}
 }
 
-// An update between two comparisons is not taken for a lasting difference, and an older read does not undo it.
+// An update between two comparisons makes the second difference another one, and healing the first difference
+// does not undo the update.
 func TestWhatIsHeardMeanwhileCounts(t *testing.T) {
 	c, real := New(), New()
 	c.SetNode("n", inventory(10, 10))
@@ -194,8 +195,8 @@ func TestWhatIsHeardMeanwhileCounts(t *testing.T) {
 	}
 }
 
-// A pod, a nomination or a node that comes and goes during the read is as absent after it as before, and
-// the cache has the later state.
+// A pod, a nomination or a node can come and go during the read, so that it is absent before and after.
+// The cache then has the later state, and Heal keeps it.
 func TestNothingIsHealedThatCameAndWent(t *testing.T) {
 	c, real := New(), New()
 	for _, cache := range []*Cache{c, real} {
@@ -252,7 +253,7 @@ func FuzzHeal(f *testing.F) {
 		want.assumed = slices.DeleteFunc(was.assumed, func(o object) bool {
 			return slices.ContainsFunc(want.objects, func(bound object) bool { return bound.Pod.UID == o.Pod.UID })
 		})
-		// Only the cache knows of expected and queued pods.
+		// Only the cache has expected and queued pods.
 		own := func(o object) bool { return !o.Waits.IsZero() }
 		want.expected = slices.DeleteFunc(was.expected, func(o object) bool { return want.has(want.objects, o.Pod.UID) })
 		want.nominated = slices.DeleteFunc(want.nominated, own)

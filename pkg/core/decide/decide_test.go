@@ -14,7 +14,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
-// A refusal is temporary if the pod fits after the node has admitted, placed or moved its pods.
+// A refusal is temporary if the pod fits after the node has admitted its pods and published their final
+// GPUs.
 func TestTemporary(t *testing.T) {
 	two := inventory(device(0, 10), device(1, 10))
 	moved := hold("moved", ask(6), 0)
@@ -41,8 +42,8 @@ func TestTemporary(t *testing.T) {
 	}
 }
 
-// A pod that has waited long precedes all pods that could be confused with it, and all that have waited less.
-// It delays neither interchangeable pods nor more important ones.
+// A pod that has waited long precedes all pods that could be confused with it, and all pods that have waited
+// less. It delays neither interchangeable pods nor pods of higher priority.
 func TestAPodThatHasWaitedGoesFirst(t *testing.T) {
 	now := time.Unix(1000, 0)
 	waits := func(name string, req placement.Request, since time.Duration) placement.Holding {
@@ -59,7 +60,7 @@ func TestAPodThatHasWaitedGoesFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod  string
 		req  placement.Request
-		want string // the pod in the way
+		want string // the pod that the refusal names
 	}{
 		"another":             {"new", ask(1), "z"},
 		"one that is alike":   {"new", ask(1, second), ""},

@@ -238,7 +238,7 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// FuzzDefrag checks that a plan can be executed step by step, and that no set of fewer pods would do.
+// FuzzDefrag checks that a plan can be executed step by step, and that no set of fewer pods is enough.
 func FuzzDefrag(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed)

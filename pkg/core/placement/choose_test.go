@@ -329,7 +329,8 @@ func TestPodsAreOrderedByNamespaceNameAndUID(t *testing.T) {
 	}
 }
 
-// A node is better if it has the request's group, then the preferred model, then nearer GPUs.
+// A choice is better if it has a pod of the request's group, then the preferred model, then nearer
+// GPUs.
 func TestOrderOfChoices(t *testing.T) {
 	req := ask(2, count(2), prefers(placement.Fastest), group("g"))
 	choice := func(held bool, fast, lanes, numaNode int) placement.Choice {

@@ -525,7 +525,8 @@ func changes(v reflect.Value) map[string]reflect.Value {
 	return out
 }
 
-// The key of a request contains all fields except those named here. New fields are covered too.
+// The key of a request contains all fields except the fields that this test names. The test also covers
+// new fields.
 func TestKey(t *testing.T) {
 	base := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: 3, Cores: 10})}
 	fields := changes(reflect.ValueOf(base))
@@ -652,7 +653,7 @@ func TestMPSClients(t *testing.T) {
 	}
 }
 
-// A pod on an unknown GPU may be a client on each.
+// A pod on an unknown GPU may be a client on each GPU.
 func TestAClientOfMPSWhoseGPUIsUnknown(t *testing.T) {
 	inv := inventory(device(0, 100))
 	inv.MPS, inv.Enforcement = true, gpu.EnforcementMPS
@@ -742,7 +743,8 @@ func TestLargestFree(t *testing.T) {
 	}
 }
 
-// FuzzLargestFree checks that a plain request for the amount fits the node, and one for more does not.
+// FuzzLargestFree checks that a plain request for the amount fits the node, and that a request for more
+// does not.
 func FuzzLargestFree(f *testing.F) {
 	for seed := range uint64(500) {
 		f.Add(seed)
@@ -762,7 +764,7 @@ func FuzzLargestFree(f *testing.F) {
 }
 
 // kube-scheduler counts each pod once, and subtracts the excess of one GPU from the others. A pod on an
-// unknown GPU counts on each, with its memory and its cores.
+// unknown GPU counts on each GPU, with its memory and its cores.
 func TestLeftBesidePodsOnNoKnownGPU(t *testing.T) {
 	lost := func(req placement.Request) placement.Holding {
 		h := hold("lost", req)

@@ -152,7 +152,7 @@ func devicesOf(n placement.Node, a placement.Assignment) (out []int) {
 // distance measures the GPUs of a set.
 type distance struct{ unlinked, lanes, crossing int }
 
-// leastOfAll tries each set of k GPUs. The bits of free are the free GPUs.
+// leastOfAll tries each set of k GPUs. Bit i of free is set if GPU i is free.
 func leastOfAll(inv gpu.Inventory, free, k int) (best []int, least distance) {
 	for set := range 1 << len(inv.Devices) {
 		if set&^free != 0 || bits.OnesCount(uint(set)) != k {

@@ -61,8 +61,8 @@ func TestNodesOfBothKinds(t *testing.T) {
 	}
 }
 
-// The kubelet allocates nothing of a resource that the node does not offer. A pod that requests it has no
-// memory there, unless an annotation or the inventory records some.
+// The kubelet allocates nothing of a resource that the node does not offer. A pod that requests this
+// resource has no memory there, unless an annotation or the inventory records some.
 func TestAPodOfTheOtherKindHoldsNothing(t *testing.T) {
 	stranger := placementtest.Hold("stranger", ask(3))
 	written := placementtest.Hold("written", ask(3), 0)

@@ -293,8 +293,8 @@ func FuzzPreempt(f *testing.F) {
 		n := node(inv, pods...)
 		victims, ok := Preempt(req, n, nil, nil)
 
-		// The proposal for the node's sum does not matter, unless a GPU has room already or the sum has no
-		// room without the picked pods.
+		// A proposal for the node's sum does not change the victims, unless the request already fits a
+		// GPU, or fails the check of the sum after their eviction.
 		proposal := proposeBySum(random, req, n)
 		bySum, _ := Preempt(req, n, proposal, nil)
 		if diff := cmp.Diff(namesOf(victims.Pods), namesOf(bySum.Pods)); diff != "" && !placement.Fit(req, n).Fits() && n.Without(victims.Pods).InSum(req) {
@@ -399,7 +399,7 @@ func TestGuarded(t *testing.T) {
 	}
 }
 
-// Preempt does not reorder its arguments.
+// Preempt does not reorder the lists that it receives.
 func TestPreemptSortsAListOfItsOwn(t *testing.T) {
 	proposed := []placement.Holding{hold("a", ask(1), 0), hold("b", ask(1, priority(1)), 0)} // proposed for CPU, with enough GPU memory free
 	if got, ok := Preempt(ask(2, priority(100)), node(inventory(device(0, 10)), proposed...), proposed, nil); !ok || len(got.Pods) != 2 {

@@ -155,7 +155,7 @@ func checkAlone(t *testing.T, got Ranking, policies Policies, req placement.Requ
 	}
 }
 
-// fleet is a Source that records the changes in changed.
+// fleet is a Source. Its field changed lists the names of changed nodes.
 type fleet struct {
 	nodes   []placement.Node
 	changed []string

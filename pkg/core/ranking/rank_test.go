@@ -44,7 +44,8 @@ func scoresOf(defaults Policies, req placement.Request, nodes []placement.Node, 
 	return scores
 }
 
-// Most entries of an Index are of requests without likings, and an Order each would double their size.
+// Most entries of an Index belong to requests without preferences. An Order in each entry would double
+// the size of the Index.
 func TestARequestWithoutLikingsHasNoOrder(t *testing.T) {
 	n := placementtest.Node(inventory(device(0, 8), device(1, 8)))
 	r := criteria{defaults: Policies{GPU: placement.Binpack}, req: ask(4)}.rank(&n)
@@ -236,12 +237,12 @@ func BenchmarkRank(b *testing.B) {
 	}
 }
 
-// TestAloneIsTheFirstOfEquals verifies that a node with a better policy and a higher cost, but the same worth, is
-// no alternative to the chosen node.
+// TestAloneIsTheFirstOfEquals verifies that Ranking.ByPolicy is the chosen node, not another node of the same
+// worth with a better place in the policy's order and a higher cost.
 func TestAloneIsTheFirstOfEquals(t *testing.T) {
 	a, b, c := ranked{node: &placement.Node{Name: "a"}}, ranked{node: &placement.Node{Name: "b"}}, ranked{node: &placement.Node{Name: "c"}}
 	a.policy[0], a.worth = 2, 3
-	b.policy[0], b.worth = 1, 3 // it costs one more
+	b.policy[0], b.worth = 1, 3 // its cost is higher by 1
 	c.policy[0], c.worth = 3, 4
 	if got := (criteria{}).ranking([]*ranked{&a, &b, &c}, 3, 3); got.First.Node.Name != "a" || got.ByPolicy.Node.Name != "a" {
 		t.Errorf("first %s, by the policy alone %s; want a", got.First.Node.Name, got.ByPolicy.Node.Name)

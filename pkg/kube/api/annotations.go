@@ -17,8 +17,8 @@ type annotation struct {
 	effect string // the effect, in Markdown
 
 	// For annotations that users write on pods:
-	want   string                                                  // the expected value, as errors of read name it
-	cel    string                                                  // the same condition in CEL, for admission policies; v is the value
+	want   string                                                  // the expected value, for the errors of read
+	cel    string                                                  // the condition of read in CEL, for admission policies; v is the annotation's value
 	read   func(r *placement.Request, pod *v1.Pod, s string) error // parses a value into its field of r
 	render func(r placement.Request) string                        // the text that explain adds to the request; nil if explain describes the field elsewhere
 }
@@ -46,7 +46,7 @@ func (w writer) String() string {
 	}[w]
 }
 
-// Names that other code uses too.
+// Names of annotations, without the domain, that other code uses too.
 const (
 	countName      = "gpu-count"
 	policyName     = "policy"
@@ -78,8 +78,8 @@ const (
 	wantGlobs = "a list of globs, like A100*,!A100-SXM4-80GB, 32 of them and 1024 bytes at most"
 )
 
-// annotations lists all annotations of the domain. Those by users are parsed, and explained, in this
-// order.
+// annotations lists all annotations of the domain. The parser and explain process the users'
+// annotations in this order.
 var annotations = [...]annotation{
 	{
 		name: countName, writer: byUsers, value: "`\"2\"`",
@@ -260,8 +260,8 @@ func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (firstErr erro
 	return firstErr
 }
 
-// ParseFallback parses the policy for pods that name none. It rejects Exclusive, which a pod must name
-// itself, so that other schedulers and people see it.
+// ParseFallback parses the policy for pods that name none. It rejects Exclusive: a pod must name this
+// policy itself, so that other schedulers and people see it in the pod.
 func ParseFallback(s string) (placement.Policy, error) {
 	want := placement.JoinPolicies(placement.ClusterPolicies())
 	switch p := placement.Policy(s); {

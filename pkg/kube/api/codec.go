@@ -20,7 +20,7 @@ const version = 1
 
 type inventoryJSON struct {
 	Version       int             `json:"v"`
-	UnitMiB       int64           `json:"unitMiB"` // 0: the GPUs are offered in shares; readers that do not support shares reject it
+	UnitMiB       int64           `json:"unitMiB"` // 0: the GPUs are offered in shares; readers that do not support shares reject 0
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
 	Weaker        string          `json:"weaker,omitempty"`   // reason why the level is not stronger
@@ -31,7 +31,7 @@ type inventoryJSON struct {
 	Allocated     []givenJSON     `json:"given,omitempty"`
 }
 
-// givenJSON is compact, because the inventory may list each pod of the node.
+// givenJSON is a gpu.PodAllocation. It is compact, because the inventory may list each pod of the node.
 type givenJSON struct {
 	UID  string     `json:"uid"`
 	Pod  string     `json:"pod,omitempty"` // NAMESPACE/NAME, for pods with claims
@@ -376,8 +376,8 @@ func FormatIndexes(indexes []int) string {
 	return strings.Join(out, ",")
 }
 
-// shareText returns the part of s that equals text, or text where s has none. It saves the memory of a copy
-// while the caller keeps s anyway.
+// shareText returns a part of s that equals text, or text itself if s has no such part. It saves the memory
+// of a copy if the caller keeps s anyway.
 func shareText[S ~string](s string, text S) S {
 	if i := strings.Index(s, string(text)); i >= 0 {
 		return S(s[i : i+len(text)])

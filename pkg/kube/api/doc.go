@@ -14,11 +14,11 @@
 // # Decisions
 //
 // Each annotation that programs read is one versioned JSON value. Readers ignore unknown fields, so a
-// newer writer may add some. A change that an older reader would misread raises the version.
+// newer writer may add fields. A change that an older reader would misread raises the version.
 //
-// A Binding's annotations are merged into the pod in the same guarded write that sets its node
-// (k8s.io/kubernetes/pkg/registry/core/pod/storage). So node and GPU become visible together, or not at
-// all.
+// The API server merges a Binding's annotations into the pod in the same guarded write that sets the
+// pod's node (k8s.io/kubernetes/pkg/registry/core/pod/storage). So node and GPU become visible
+// together, or not at all.
 //
 // State is stored in annotations instead of CRDs. A separate object would have to be written together
 // with the pod, could be orphaned, and would need an installed CRD. An annotation has its pod's
@@ -31,17 +31,18 @@
 // none: it lasts only a minute, and without it the pod waits like any other.
 //
 // A pod that was created with a node name may contain an assignment that its owner wrote. gpumem ignores
-// the assignment until the pod has the condition PodScheduled; until then the pod may be on any GPU of
-// its node. A Binding sets this condition together with the node and the annotations. A pod with a node
-// name gets it when the kubelet admits the pod, because no scheduler handles the pod, and owners cannot
-// write conditions. After admission the device plugin corrects the assignment. The status of the
-// condition is irrelevant, because a scheduler that missed a Binding reports that it found no node.
+// the assignment until the pod has the condition PodScheduled; until then it counts the pod on each GPU
+// of the node. A Binding sets this condition together with the node and the annotations. A pod created
+// with a node name gets the condition when the kubelet admits it: no scheduler handles the pod, and
+// owners cannot write conditions. After admission the device plugin corrects the assignment. The status
+// of the condition is irrelevant, because a scheduler that missed a Binding reports that it found no
+// node.
 //
 // An assignment with the field "held" records the kubelet's allocation. After admission, its number of
 // GPUs overrides the annotation gpu-count; the units still follow from the spec. A pod's owner can write
-// this field too, and gains no more by it than by gpu-count. The field "given" of the node's inventory
-// covers both cases: for pods whose annotations record too little, it lists the kubelet's allocation by
-// UID. Older readers use only the pods' annotations, and older plugins write no "given". It names GPUs
-// by index to stay short, because it may list every pod of the node, and all annotations of a node
-// share 256 KiB.
+// this field too, but gains no more by it than by gpu-count. The field "given" of the node's inventory
+// makes up for such values: for pods whose annotations record too little, it lists the kubelet's
+// allocation by UID. Older readers use only the pods' annotations, and older plugins write no "given".
+// Its entries name GPUs by index to be short, because the inventory may list every pod of the node, and
+// all annotations of a node share 256 KiB.
 package api

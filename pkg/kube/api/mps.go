@@ -11,7 +11,7 @@ import (
 
 // RetiredMPSClient reports whether version 0.2 of the device plugin made the pod a client of MPS protocol 3,
 // which gpumem no longer runs. In this case the inventory of the pod's node has that protocol, and the pod's
-// level is mps or kernel. A pod with a claim has no assignment, and the inventory lists it. The chart
+// level is mps or kernel. A pod with a claim has no assignment, but an entry in the inventory. The chart
 // implements the same rule (templates/validation/values.yaml).
 func (n Names) RetiredMPSClient(node *v1.Node, pod *v1.Pod) bool {
 	var inv struct {

@@ -69,8 +69,8 @@ func (k Keys) GPUCore() v1.ResourceName { return v1.ResourceName(k.domain + "/gp
 // without the label offer units of memory.
 func (k Keys) API() string { return k.key("api") }
 
-// StartupTaint is the key of the taint that a node group can add to new nodes, and that the device
-// plugin removes once its node offers GPU memory. The Cluster Autoscaler treats each taint with this
+// StartupTaint is the key of a taint for new nodes. A node group can add the taint, and the device
+// plugin removes it once the node offers GPU memory. The Cluster Autoscaler treats each taint with this
 // prefix as a startup taint: it waits for such a node instead of adding another.
 const StartupTaint = "startup-taint.cluster-autoscaler.kubernetes.io/gpumem"
 
@@ -119,7 +119,7 @@ func (k Keys) Index() string { return k.key(indexName) }
 // Used returns the annotation of a pod with its use of GPU memory.
 func (k Keys) Used() string { return k.key(usedName) }
 
-// RoomMadeAt returns the annotation of a waiting pod with the time when the extender last woke it.
+// RoomMadeAt returns the annotation of a waiting pod with the time when gpumem last requeued the pod.
 func (k Keys) RoomMadeAt() string { return k.key(roomMadeName) }
 
 // Inventory returns the annotation of a node with its GPUs, as JSON.

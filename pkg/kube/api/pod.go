@@ -124,8 +124,8 @@ func Priority(pod *v1.Pod) int32 {
 	return *pod.Spec.Priority
 }
 
-// Nomination returns the node that is reserved for a waiting pod until other pods have left: the node
-// that kube-scheduler nominated, or the node of its Reservation. A Reservation also names the GPUs,
+// Nomination returns the node that is reserved for a waiting pod until other pods have left: the node that
+// kube-scheduler nominated, or the node of the pod's Reservation. A Reservation also names the GPUs,
 // returned with the pod's share as an assignment, and expires. kube-scheduler's nominations do not expire.
 func Nomination(pod *v1.Pod, req placement.Request, now time.Time) (node string, assignment placement.Assignment, expires time.Time) {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
@@ -158,7 +158,7 @@ func (n Names) Holds(pod *v1.Pod) bool {
 }
 
 // HoldsHere reports whether the pod requests the resource that a node offers: shares or units. The
-// kubelet of the node ignores the other one.
+// kubelet of the node ignores the other resource.
 func (n Names) HoldsHere(pod *v1.Pod, inShares bool) bool {
 	return requestsResource(pod, n.Offered(inShares))
 }
@@ -172,8 +172,8 @@ func requestsResource(pod *v1.Pod, name v1.ResourceName) bool {
 }
 
 // Asks reports whether an unbound pod waits for gpumem. It also returns true if Request fails, for
-// example because the pod requests cores without memory: the pod waits, and the error explains it.
-// For a bound pod, Asks equals Holds.
+// example because the pod requests cores without memory: the pod waits, and the error explains the
+// wait. For a bound pod, Asks equals Holds.
 func (n Names) Asks(pod *v1.Pod) bool {
 	switch {
 	case n.Holds(pod):
@@ -256,7 +256,8 @@ func (n Names) amountsOf(c v1.Container, inShares bool) (placement.Container, er
 	return placement.Container{Name: c.Name, Units: gpu.Units(units), Cores: int(cores)}, err
 }
 
-// amountOf returns the limit, which the kubelet uses, or else the request. It must be a whole number.
+// amountOf returns a container's limit, which the kubelet uses, or else its request. The amount must be
+// a whole number.
 func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 	q, ok := c.Resources.Limits[name]
 	if !ok {
@@ -272,7 +273,7 @@ func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 	return value, nil
 }
 
-// divisible returns the amounts next to a given one that divide evenly over count GPUs.
+// divisible returns the amounts next to the given amount that divide evenly over count GPUs.
 func divisible(amount, count int64) string {
 	below := amount / count * count
 	if below == 0 {
@@ -311,15 +312,15 @@ func readCount(s string, containers []placement.Container) (int, error) {
 }
 
 // wasteful returns the first container that requests less than the init containers before it leave to it,
-// and the amount that they leave. The kubelet picks the slots of such a container at random from theirs
-// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate). This is harmless only if all of
-// them are on one GPU.
+// and the amount that they leave. The kubelet picks the slots of such a container at random from the
+// slots of these init containers (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate). The
+// random pick is harmless only if all these slots are on one GPU.
 func wasteful(containers []placement.Container, amount func(placement.Container) int64) (placement.Container, int64) {
 	var remaining int64
 	for _, c := range containers {
 		n := amount(c)
 		if n == 0 {
-			continue // the kubelet allocates nothing for it
+			continue // the kubelet allocates nothing for this container
 		}
 		if n < remaining {
 			return c, remaining
@@ -374,10 +375,10 @@ func readGroup(namespace, name string) (placement.Group, error) {
 }
 
 // Holding converts a bound pod. The amounts come from its spec, which is immutable. If the kubelet's
-// allocation is recorded, its number of GPUs overrides the requested number. A malformed assignment, or
-// one that no scheduler can have written, counts as none. A malformed policy of a placed pod counts as
-// exclusive, because it may have been. The error describes the malformed values; the holding is valid
-// even with an error.
+// allocation is recorded, its number of GPUs overrides the requested number. A malformed assignment
+// counts as none, and so does an assignment that no scheduler can have written. A malformed policy of a
+// placed pod counts as Exclusive, because the policy may have been Exclusive at placement. The error
+// describes the malformed values; the holding is valid even with an error.
 func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h := placement.Holding{Pod: Ref(pod), Admitted: Admitted(pod), Terminating: pod.DeletionTimestamp != nil}
 	if pod.Status.StartTime != nil {
@@ -413,7 +414,7 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 }
 
 // Binding returns the object that binds a pod to a node and carries its assignment. The API server
-// rejects it if the pod of that name has another UID.
+// rejects the Binding if the pod of that name has another UID.
 func (n Names) Binding(ref placement.PodRef, nodeName string, a placement.Assignment, node placement.Node) (*v1.Binding, error) {
 	annotations, err := n.AssignmentAnnotations(a, node)
 	binding := PlainBinding(ref, nodeName)

@@ -11,8 +11,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// ReservationTime is the lifetime of a Reservation, from the last transition of its condition. Its author
-// may not be able to remove it.
+// ReservationTime is the lifetime of a Reservation, from the last transition of its condition. It ends by
+// itself, because its author may not be able to remove it.
 const ReservationTime = time.Minute
 
 // Reservation reserves GPUs of one node for a waiting pod, until the pod has a node or ReservationTime
@@ -41,7 +41,7 @@ type reservationJSON struct {
 	GPUs    []gpu.UUID `json:"gpus"`
 }
 
-// Condition returns the condition for the reservation, with now as its transition time.
+// Condition returns the condition for the reservation. Parameter now is its transition time.
 func (r Reservation) Condition(now time.Time) v1.PodCondition {
 	message, _ := json.Marshal(reservationJSON{Version: version, Node: r.Node, GPUs: r.GPUs}) // cannot fail: the fields are strings
 	return v1.PodCondition{Type: Reserved, Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: string(message), LastTransitionTime: metav1.NewTime(now)}

@@ -20,8 +20,9 @@ func (n Names) Unknown(pod *v1.Pod) (keys []string) {
 	return keys
 }
 
-// Unoffered returns the resources of the domain that an unbound pod requests, that gpumem does not define
-// and that no node offers. It ignores gpushare's domain, in which other software has resources too.
+// Unoffered returns the unknown resources of the domain that an unbound pod requests: gpumem does not
+// define them, and no node offers them. Unoffered ignores gpushare's domain, in which other software has
+// resources too.
 func (n Names) Unoffered(pod *v1.Pod, offered func(v1.ResourceName) bool) (names []v1.ResourceName) {
 	if pod.Spec.NodeName != "" || n.domain == gpushareDomain {
 		return nil

@@ -39,7 +39,7 @@ func ParseNotes(names api.Names, node *v1.Node) map[gpu.UUID]Note {
 	return notes
 }
 
-// Format returns the value of the annotation.
+// Format returns the value of the annotation with the notes (api.Keys.CordonReasons).
 func Format(notes map[gpu.UUID]Note) (string, error) {
 	data, err := json.Marshal(notes)
 	if err != nil {

@@ -36,7 +36,8 @@ func Limits(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []preemptio
 	return out
 }
 
-// read returns a budget with the pods that match its selector and for which under returns true.
+// read converts PodDisruptionBudgets. A budget lists the pods that match its selector and for which the
+// parameter under returns true.
 func read(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod, under func(*policyv1.PodDisruptionBudget, labels.Selector, *v1.Pod) bool) []preemption.Budget {
 	var out []preemption.Budget
 	for _, b := range budgets {

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Pod evicts a pod and reports whether it was gone already. Seconds is its grace period; nil means the
-// pod's own.
+// Pod evicts a pod and reports whether it was gone already. Parameter seconds is the grace period; nil
+// means the pod's own.
 func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef, seconds *int64) (deleted bool, err error) {
 	uid := types.UID(pod.UID)
 	err = client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{

@@ -8,7 +8,8 @@
 // # Decisions
 //
 // The Binding and the device plugin's corrections write the labels together with the assignment. A
-// separate controller would write them late. They are off by default, because selectors match labels.
+// separate controller would write them late. The labels are off by default, because other objects'
+// selectors can match them.
 //
 // The speed counts cores if the pod requests some, because cores are enforced, and memory does not
 // determine computing time.

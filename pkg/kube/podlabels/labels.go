@@ -58,7 +58,7 @@ func ForAssignment(n api.Names, a placement.Assignment, node placement.Node) map
 	return out
 }
 
-// WithValues returns the labels with a value.
+// WithValues returns the labels whose value is not nil.
 func WithValues(labels map[string]*string) (speedKnown map[string]string) {
 	for key, value := range labels {
 		if value != nil {
@@ -76,7 +76,7 @@ func formatWeight(x float64) string { return strconv.Itoa(max(1, int(math.Round(
 
 var notInLabels = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// labelValue converts a text to a valid label value. It is empty if no character is allowed.
+// labelValue converts a text to a valid label value. The value is empty if no character is allowed.
 func labelValue(s string) string {
 	s = strings.TrimLeft(notInLabels.ReplaceAllString(s, "-"), "_.-")
 	return strings.TrimRight(s[:min(len(s), validation.LabelValueMaxLength)], "_.-")

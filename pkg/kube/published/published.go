@@ -8,7 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// GPUs maps the GPUs that drivers publish to the driver.
+// GPUs maps each published GPU to the name of the driver that publishes it.
 type GPUs map[gpu.UUID]string
 
 // Add adds the GPUs of a ResourceSlice.
@@ -20,8 +20,8 @@ func (g GPUs) Add(slice *resourceapi.ResourceSlice) {
 	}
 }
 
-// deviceUUIDs returns the GPUs that a device of NVIDIA's driver contains or is a part of, from its attributes uuid
-// and parentUUID.
+// deviceUUIDs returns the UUIDs of a device and of the GPU that contains the device, from the attributes uuid and
+// parentUUID of NVIDIA's driver.
 func deviceUUIDs(d resourceapi.Device) (ids []gpu.UUID) {
 	for name, a := range d.Attributes {
 		_, id, qualified := strings.Cut(string(name), "/")

@@ -1,5 +1,5 @@
 // Package reasons renders the core's refusals as messages for people: why a pod cannot go to a node, and
-// why it gets no slots there. Events, logs, metrics and commands show them.
+// why it gets no slots there. Events, logs, metrics and commands show these messages.
 //
 // # Invariants
 //

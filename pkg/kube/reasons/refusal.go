@@ -25,8 +25,9 @@ func Refusal(r *decide.Refusal) string {
 	}
 }
 
-// Counted returns the text of a refusal in the form for kube-scheduler, whose Events put the number of nodes before it: "2 node(s)
-// unfit: the pod needs 3 GiB on one GPU". The texts of most verdicts start with the pod's verb.
+// Counted converts the text of a refusal for kube-scheduler. kube-scheduler's Events put the number of nodes before the
+// converted text: "2 node(s) unfit: the pod needs 3 GiB on one GPU". The texts of most verdicts start with a verb, and
+// their subject is the pod.
 func Counted(r *decide.Refusal, text string) string {
 	if r.Reason == decide.Confusable || r.Verdict != nil && r.Verdict.Reason != placement.NoDevices {
 		text = "the pod " + text

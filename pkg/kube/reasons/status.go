@@ -7,7 +7,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Causes renders the reasons why a GPU takes no new pods. It is empty if the GPU takes pods.
+// Causes renders the reasons why a GPU takes no new pods. The text is empty if the GPU is open
+// (gpu.Status.Open).
 func Causes(s gpu.Status) string {
 	var causes []string
 	if s.Unhealthy {

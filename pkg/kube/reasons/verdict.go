@@ -49,8 +49,8 @@ func Brief(v placement.Verdict) string {
 // Verdict renders the need of the request and the GPUs of the node in one line.
 func Verdict(of placement.Verdict) string { return messages[of.Reason].detailed(verdict{of}) }
 
-// OnGPU returns the text of a reason, given by name, for one GPU. It is empty if the reason applies to no
-// GPU.
+// OnGPU returns the text of a reason for one GPU. Parameter name is the reason's name. The text is empty
+// if the reason applies to no GPU.
 func OnGPU(name string) string {
 	for reason := range messages {
 		if placement.Reason(reason).String() == name {
@@ -102,7 +102,7 @@ func (v verdict) otherUnits() string {
 	return "asks for amounts of GPU memory (gpu-mem); this node offers shares of GPUs (gpu-share)"
 }
 
-// weaker renders the node's level for the request, and the reasons why it is not stronger.
+// weaker renders the node's level for the request, and the reasons why the level is not stronger.
 func (v verdict) weaker() string {
 	level := v.Node.LevelFor(v.Request.GPUs())
 	var why []string
@@ -140,7 +140,7 @@ func (v verdict) need() string {
 }
 
 // devices lists the devices that match the pod's globs, with the free amount or the reason why the pod cannot
-// get any of it.
+// use the device.
 func (v verdict) devices() string {
 	var parts []string
 	for _, d := range v.Node.Devices {
@@ -230,8 +230,8 @@ func (v verdict) largest() string {
 	return Amount(closest.Largest(v.Verdict), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
 }
 
-// cores returns a suffix for an amount of memory if the pod requests cores too. It contains no percent
-// sign, because kube-scheduler's events drop the sign.
+// cores returns a suffix for an amount of memory if the pod requests cores too. The suffix contains no
+// percent sign, because kube-scheduler's events drop the sign.
 func (v verdict) cores(percent int) string {
 	if v.Request.Cores() == 0 {
 		return ""

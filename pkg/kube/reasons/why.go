@@ -8,8 +8,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// ExplainRanking renders the reason why a ranking differs from the policy's order. It is empty if the policy alone
-// puts the same node first.
+// ExplainRanking renders the reason why a ranking differs from the policy's order. The text is empty if the policy
+// alone puts the same node first.
 func ExplainRanking(r ranking.Ranking) string {
 	if r.First.Node == r.ByPolicy.Node {
 		return ""
@@ -30,8 +30,8 @@ func ExplainRanking(r ranking.Ranking) string {
 	return fmt.Sprintf("%s ranks before %s, which is at least as good by the policy alone: %s", first.Name, byPolicy.Name, because)
 }
 
-// largestDifference returns the largest difference between two costs in units, with a format for the node's name and
-// the amount.
+// largestDifference returns the largest difference between two costs, in units, and a format of a message with the
+// node's name and this amount.
 func largestDifference(less, more ranking.Cost) (format string, units float64) {
 	format, units = "on %s the pod would take a model that other pods need, at a cost of %s", more.Models-less.Models
 	if cpu := more.CPU - less.CPU; cpu > units {

@@ -15,8 +15,8 @@ import (
 // Update is the flag -update.
 var Update = flag.Bool("update", false, "write the files that are made of Go tables")
 
-// Between compares the part of a page between a comment that names the source and an end comment. Name and
-// source are paths in the repository.
+// Between compares a generated part of a page with want. The part is between a comment that names its
+// source and an end comment. Parameters name and source are paths in the repository.
 func Between(t *testing.T, name, source, want string) {
 	t.Helper()
 	begin, end := "<!-- What follows is "+Made(source)+" -->\n", "<!-- The end of it. -->\n"

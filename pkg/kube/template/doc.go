@@ -1,4 +1,4 @@
-// Package template estimates the inventory of nodes that an autoscaler could add. The autoscaler asks
-// about nodes that do not exist yet, built from a template. Only their allocatable resources and the
-// labels of NVIDIA's GPU feature discovery are known.
+// Package template estimates the inventory of nodes that an autoscaler could add. The autoscaler builds
+// such nodes from a template. Only their allocatable resources and the labels of NVIDIA's GPU feature
+// discovery are known.
 package template

@@ -4,13 +4,13 @@
 // # Invariants
 //
 //   - Package api parses the same request and the same holding from a trimmed pod, and package reach
-//     reads the same from a trimmed node. Fuzz targets of both users check this. Objects are also read
-//     untrimmed sometimes, and must compare as unchanged then.
+//     reads the same from a trimmed node. Fuzz targets of both users check this. Some reads return
+//     untrimmed objects, and these must compare as unchanged.
 //   - The input is not modified. The results share memory and are read-only.
 //
 // # Decisions
 //
-// Both users share one list although neither reads all fields, because a field that is missing from a
-// list goes unnoticed. A user adds fields that only it can afford: the device plugin keeps the
-// container statuses for the pods of its node, which would be too many for the extender.
+// The extender and the device plugin share one list although neither reads all its fields, because
+// nobody would notice a field that is missing from a separate list. The device plugin also keeps the
+// container statuses of the pods of its node. These would be too many for the extender.
 package trim

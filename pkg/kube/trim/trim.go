@@ -101,8 +101,8 @@ func waiting(small, pod *v1.Pod) {
 	}
 }
 
-// containers returns the containers that name a resource of gpumem, with only these resources. The pod
-// has their total CPU.
+// containers returns the containers that name a resource of gpumem, with only these resources. The
+// trimmed pod has the total CPU of all containers.
 func (t *Trimmer) containers(containers []v1.Container) (out []v1.Container) {
 	for _, c := range containers {
 		a := amounts{}
@@ -173,7 +173,7 @@ type shared[K comparable, V any] struct {
 	values map[K]V
 }
 
-// mostShared limits the number of stored values, in case there are many different ones.
+// mostShared limits the number of stored values. At the limit, get drops all of them.
 const mostShared = 1000
 
 func (s *shared[K, V]) get(key K, value func() V) V {
