@@ -9,22 +9,24 @@
 //
 // Requirements (NVIDIA, "MPS v3 Memory Partitioning" and "Multi-Process Service"):
 //
-//   - kernel: driver 615, cgroup v2, and a container runtime that calls the plugin through NRI before a
-//     container's program runs. The driver provides limits through NVML, with Linux's dmem controller (6.14) or
-//     without. It rejects allocations beyond a hard limit without an MPS daemon.
+//   - kernel: driver 615, cgroup v2, and a container runtime that calls the plugin through NRI before a container's
+//     program runs. The driver provides limits through NVML, with or without Linux's dmem controller (6.14). It
+//     needs no MPS daemon to reject allocations beyond a hard limit.
 //   - mps: a running MPS daemon that has demonstrably limited a client, and GPUs of compute capability 7.0 or
-//     newer. It applies to pods with one GPU (gpu.Inventory.LevelFor).
+//     newer. The level applies to pods with one GPU (gpu.Inventory.LevelFor).
 //
 // # Invariants
 //
 //   - A level is reported only while all its requirements are verified. A requirement that cannot be checked
 //     counts as missing, with the reason.
 //   - The level of a node holds on all GPUs that accept pods. A GPU that alone fails the level is unhealthy.
-//   - A limit counts after the plugin has read it back. The test uses a control group next to the pods' groups.
-//   - An interrupted call proves nothing. It changes no level, and a limit that it sets late is released.
+//   - A limit counts after the plugin has read it back. The plugin tests the driver with a control group next to
+//     the pods' groups.
+//   - An interrupted call of the driver proves nothing, and changes no level. If the call sets a limit late, the
+//     plugin releases that limit.
 //   - The reservation of a group is its soft limit, which the driver adds to all groups above it. The plugin
-//     releases it before the group is removed. Otherwise it finds and subtracts the remainder in the groups
-//     above.
+//     releases the reservation before the group is removed. If the group was removed first, the plugin subtracts
+//     the remainder from the groups above.
 //
 // # Decisions
 //
@@ -36,16 +38,17 @@
 // level, because programs that are statically linked or started without the variable bypass it, and new CUDA
 // releases may break it.
 //
-// The level belongs to the node, not to a GPU, like a pod's annotation, the environment of its containers and
-// the MPS daemon. If one GPU is too old for MPS, the whole node is advisory.
+// The level belongs to the node, not to a GPU: a pod's annotation, the environment of its containers and the MPS
+// daemon are not specific to one GPU. If one GPU is too old for MPS, the whole node is advisory.
 //
-// The soft limit equals the hard limit. With a smaller one, MPS could end the program to serve its neighbours.
-// Without a soft limit, the container's share would be unprotected where other containers have one.
+// The soft limit equals the hard limit. With a smaller soft limit, MPS could end the program to serve its
+// neighbours. Without a soft limit, the container's memory would be unprotected on a GPU on which other containers
+// have one.
 //
 // The plugin writes no dmem files, because only the driver adds reservations to the groups above. It does not
 // enable +dmem either: the kubelet and runc propagate the root's controllers, and own the configuration of the
-// tree.
+// control groups.
 //
-// The plugin ignores a limit hook of NVIDIA's toolkit: a file that mentions it proves nothing. The hook sets
-// the same limit, before the plugin does.
+// The plugin ignores a limit hook of NVIDIA's toolkit: a file that mentions the hook does not prove that it works.
+// A working hook sets the same limit, before the plugin does.
 package enforcement

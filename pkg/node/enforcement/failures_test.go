@@ -20,7 +20,7 @@ import (
 
 var gpuA = []gpu.Device{{UUID: "GPU-a"}}
 
-// unreadable is a driver that cannot read the limits of one directory, nor of any path that is no directory.
+// unreadable is a driver that can read limits of directories only, except of directory dir.
 type unreadable struct {
 	*driver
 	dir string
@@ -37,7 +37,7 @@ func (u unreadable) Get(ctx context.Context, id gpu.UUID, dir string) (soft, har
 	return u.driver.Get(ctx, id, dir)
 }
 
-// TestAChangeThatGetsNoTurn verifies that no change counts as done while another one runs.
+// TestAChangeThatGetsNoTurn verifies that a change fails if it cannot run before its context is done.
 func TestAChangeThatGetsNoTurn(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
@@ -53,7 +53,7 @@ func TestAChangeThatGetsNoTurn(t *testing.T) {
 	}
 }
 
-// TestALimitThatCannotBeReadBack is an error of the container.
+// TestALimitThatCannotBeReadBack verifies that setLimits returns an error for such a limit, and does not record it.
 func TestALimitThatCannotBeReadBack(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(unreadable{d, filepath.Join(d.root, c1), errors.New("no answer")}, Cgroups{Root: d.root})
@@ -62,7 +62,7 @@ func TestALimitThatCannotBeReadBack(t *testing.T) {
 	}
 }
 
-// TestAReservationThatCannotBeReleased remains recorded until its release succeeds.
+// TestAReservationThatCannotBeReleased verifies that the reservation remains recorded until its release succeeds.
 func TestAReservationThatCannotBeReleased(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
@@ -117,8 +117,8 @@ func TestReleaseThatFails(t *testing.T) {
 	}
 }
 
-// TestSettleWithAGroupThatFails keeps the reservation above a group that cannot be read. A removed group counts
-// as empty, and files are no groups.
+// TestSettleWithAGroupThatFails verifies that reconcileSoftLimit keeps the reservation above an unreadable group,
+// counts a removed group as empty, and ignores files.
 func TestSettleWithAGroupThatFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err     error
@@ -160,8 +160,8 @@ func TestTheScratchGroup(t *testing.T) {
 	}
 }
 
-// TestHowLongAResultIsValid covers the last moment of each kind of result. A result of other GPUs, or of another
-// driver, is never valid.
+// TestHowLongAResultIsValid covers the last moment at which each kind of result is valid. A result of other GPUs,
+// or of another driver, is never valid.
 func TestHowLongAResultIsValid(t *testing.T) {
 	failed := map[gpu.UUID]error{"GPU-b": errors.New("no")}
 	for name, tc := range map[string]struct {
@@ -205,7 +205,8 @@ func TestHowLongAResultIsValid(t *testing.T) {
 	}
 }
 
-// TestAJudgementOfANodeThatEnds is not logged: calls that were interrupted prove nothing.
+// TestAJudgementOfANodeThatEnds verifies that addLevel does not log a level from interrupted calls, which prove
+// nothing.
 func TestAJudgementOfANodeThatEnds(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	h := newHost(t)
@@ -224,8 +225,8 @@ func TestAJudgementOfANodeThatEnds(t *testing.T) {
 	}
 }
 
-// TestNoMPSAtLevelAdvisory verifies that containers do not become clients of a daemon that works, if the
-// administrator wants the level advisory.
+// TestNoMPSAtLevelAdvisory verifies that containers do not become clients of a working daemon if the administrator
+// has configured level advisory.
 func TestNoMPSAtLevelAdvisory(t *testing.T) {
 	for mode, want := range map[Mode]bool{"advisory": false, "mps": true, "kernel": true, Auto: true} {
 		h := newHost(t)

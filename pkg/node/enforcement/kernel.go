@@ -16,8 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Driver limits the GPU memory of control groups (nvml.Limits). Dir is the full path of a group's directory.
-// Amounts are in bytes.
+// Driver limits the GPU memory of control groups (nvml.Limits). Parameter dir is the full path of a group's
+// directory. Amounts are in bytes.
 type Driver interface {
 	Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error
 	// Get returns ok == false for a group without limits.
@@ -42,7 +42,7 @@ type kernel struct {
 	driver  Driver
 	cgroups Cgroups
 
-	lock      chan struct{}           // held by the one change at a time, because reconcileSoftLimit adds up limits; guards the next two fields
+	lock      chan struct{}           // held during each change of limits, because reconcileSoftLimit adds them up; guards the next two fields
 	limits    map[string]limit        // limits of running containers, by directory of the control group
 	abandoned map[string][]gpu.Device // GPUs by directory of groups on which an abandoned call may still set a limit
 
@@ -68,7 +68,7 @@ func newKernel(driver Driver, cgroups Cgroups) *kernel {
 var errBusy = errors.New("the driver is busy with other limits")
 
 // runExclusive calls f when no other change runs, or returns errBusy when the context is done. It must not wait
-// longer, because the container runtime starts a container that gets no answer in time.
+// longer: if the plugin does not answer in time, the container runtime starts the container.
 func (k *kernel) runExclusive(ctx context.Context, f func() error) error {
 	select {
 	case k.lock <- struct{}{}:
@@ -167,7 +167,7 @@ func (k *kernel) restoreLimit(ctx context.Context, id gpu.UUID, dir string) erro
 }
 
 // set sets one limit of a group, soft and hard, and reads it back. A lower soft limit would let MPS end the
-// container's programs in favour of its neighbours, and a higher one does not exist.
+// container's programs in favour of its neighbours, and a soft limit above the hard limit is impossible.
 func (k *kernel) set(ctx context.Context, id gpu.UUID, dir string, bytes uint64) error {
 	if err := k.driver.Set(ctx, id, dir, bytes, bytes); err != nil {
 		return err
@@ -226,9 +226,9 @@ func (k *kernel) reconcileSoftLimits(ctx context.Context, devices ...gpu.Device)
 	return errors.Join(errs...)
 }
 
-// reconcileSoftLimit returns the soft limit of a group, and corrects the groups above containers. The soft
-// limit of such a group should be the sum of the containers' soft limits. The driver increases it when a
-// container gets a limit, but does not decrease it when the container's group is removed.
+// reconcileSoftLimit returns the soft limit of a group, and first corrects the limit of a group above containers.
+// That limit should be the sum of the containers' soft limits. The driver increases the sum when a container gets a
+// limit, but does not decrease it when the container's group is removed.
 func (k *kernel) reconcileSoftLimit(ctx context.Context, id gpu.UUID, dir string) (soft uint64, err error) {
 	has, _, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || !aboveContainers(dir) {
@@ -294,8 +294,8 @@ func (k *kernel) testResult(ctx context.Context, driver string, devices []gpu.De
 	}
 }
 
-// startTest returns the last result. If that has expired and no test runs, it starts one. The channel is closed
-// when the test ends; it is nil if the last result is still valid.
+// startTest returns the last result. If the result has expired and no test runs, it starts a test. Channel ended is
+// closed when the test ends, and nil if the last result is still valid.
 func (k *kernel) startTest(ctx context.Context, testKey string, devices []gpu.Device) (last result, ended <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -324,7 +324,8 @@ func (k *kernel) run(ctx context.Context, testKey string, devices []gpu.Device) 
 	k.testing = nil
 }
 
-// test sets a limit of each GPU on the scratch group, reads it back, and removes it.
+// test sets a limit of each GPU on testGroup, reads the limit back, and removes it. It then restores lost limits of
+// containers, and releases leftover reservations.
 func (k *kernel) test(ctx context.Context, devices []gpu.Device) (failed map[gpu.UUID]error, err error) {
 	pods, err := k.cgroups.pods()
 	if err != nil {

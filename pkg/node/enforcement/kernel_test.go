@@ -27,7 +27,7 @@ type driver struct {
 	limits   map[string][2]uint64 // soft and hard limit, by GPU and group
 	refuses  error                // error of Set
 	forgets  bool                 // Set has no effect
-	unhanded string               // groups below this one have no limits: +dmem is missing
+	unhanded string               // groups below this one have no limits, as if +dmem were missing
 	stuck    string               // directory of a group without settable limits
 }
 
@@ -120,7 +120,7 @@ func (d *driver) end(t *testing.T, group string) {
 const c1, c2 = "kubepods/burstable/poda/c1", "kubepods/burstable/podb/c1"
 
 // TestAContainerHasItsLimitOrTheNodeIsNotKernel verifies that a limit that was not set, or does not read back,
-// lowers the node's level until another limit succeeds, or for a while.
+// lowers the node's level until another limit succeeds, or for limitErrTTL.
 func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -176,7 +176,8 @@ func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 	})
 }
 
-// TestTheLargestLimit is half of the driver's value for "no limit", so that no sum of two limits overflows.
+// TestTheLargestLimit: a limit is at most half of the driver's value for "no limit", so that no sum of two limits
+// overflows.
 func TestTheLargestLimit(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})
@@ -233,13 +234,13 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 		wantLimit(3 << 30)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 
-		// Immediately after a change of the driver's version.
+		// After a change of the driver's version, the plugin restores limits immediately.
 		h.driver.change(func() { clear(h.driver.limits) })
 		h.plug(func(f *Facts) { f.Driver = "615.99" })
 		synctest.Wait()
 		wantLimit(3 << 30)
 
-		// A lost half of the limit counts too.
+		// A lost soft limit counts too.
 		h.driver.change(func() {
 			h.driver.limits["GPU-a "+dir] = [2]uint64{0, 3 << 30}
 			h.driver.stuck = dir
@@ -312,7 +313,8 @@ func TestADriverThatIsBusyCanSetLimits(t *testing.T) {
 	})
 }
 
-// The container runtime does not wait for a late answer, and starts the container.
+// A caller gets an answer before its deadline: the container runtime does not wait for a late one, and starts the
+// container.
 func TestWhoAsksForALimitWaitsNoLongerThanItSays(t *testing.T) {
 	d := asleep{newDriver(t), make(chan struct{}, 8)}
 	k := newKernel(d, Cgroups{Root: d.root})
@@ -399,8 +401,8 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 	})
 }
 
-// TestANodeIsKernelOnceALimitWasReadBack requires a limit that reads back on each GPU, in a group next to the
-// pods' groups.
+// TestANodeIsKernelOnceALimitWasReadBack verifies that level kernel requires a limit that reads back, in a group
+// next to the pods' groups.
 func TestANodeIsKernelOnceALimitWasReadBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(d *driver)
@@ -532,8 +534,8 @@ func TestATestThatIsCutShortSaysNothingOfTheDriver(t *testing.T) {
 	})
 }
 
-// TestALimitThatNobodyWaitedFor is released, unless the container has the limit by now. It does not count as a
-// failure.
+// TestALimitThatNobodyWaitedFor verifies that the plugin releases a limit of an abandoned call, unless the
+// container has the limit by now. Such a call does not count as a failure.
 func TestALimitThatNobodyWaitedFor(t *testing.T) {
 	for again, want := range map[bool]map[string]uint64{
 		false: {}, true: {"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024},

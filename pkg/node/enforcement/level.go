@@ -40,10 +40,10 @@ type Facts struct {
 	NRI        error // why the container runtime does not call the plugin
 	Cgroups    error // why the driver cannot limit the control groups
 	Test       error // why no GPU passed the test of limits
-	LimitError error // why a running container, or the last one that was to start, has no limit
+	LimitError error // why a running container, or the last starting one, has no limit
 
 	MPS     error // why the MPS daemon limits no clients
-	MPSGPUs []int // indexes of the GPUs on which it limits them; empty if unknown
+	MPSGPUs []int // indexes of the GPUs on which the daemon limits clients; empty if unknown
 
 	Failed map[gpu.UUID]error // GPUs that failed the test while others passed
 }
@@ -55,7 +55,7 @@ type Verdict struct {
 	MPS    error // reason why level mps is unavailable, or nil
 	Served bool  // containers are clients of the MPS daemon
 
-	Unserved, Failed map[gpu.UUID]error // GPUs on which level mps, or kernel, fails while it works on others
+	Unserved, Failed map[gpu.UUID]error // GPUs that fail level mps (Unserved) or kernel (Failed) while others pass
 }
 
 // failures returns the single GPUs that fail a level, and the reason why the node as a whole fails it. A stronger
@@ -122,7 +122,7 @@ func (f Facts) mps() error {
 	return nil
 }
 
-// kernel returns the reason why level kernel is unavailable. It requires no MPS daemon, because the driver
+// kernel returns the reason why level kernel is unavailable. The level requires no MPS daemon, because the driver
 // itself rejects allocations beyond a hard limit. The daemon would only select a program to end if the limits
 // exceeded the GPU's memory, and they never do.
 func (f Facts) kernel() error {

@@ -40,7 +40,7 @@ type LevelFilter struct {
 	inventory.Stage // adds the level; all GPUs become unhealthy if the configured level does not work
 
 	mu         sync.Mutex // guards the rest
-	limitErr   error      // error of the last container that was to get a limit
+	limitErr   error      // error of the last attempt to set a container's limit
 	limitErrAt time.Time
 }
 
@@ -60,7 +60,7 @@ const (
 	limitTimeout = 5 * time.Second
 )
 
-// lastLimitError returns an error if a running container, or the last one that was to start, has no limit.
+// lastLimitError returns an error if a running container, or the last starting one, has no limit.
 func (n *LevelFilter) lastLimitError() error {
 	if late := n.probes.UnlimitedContainer(); late != nil {
 		return late
@@ -151,9 +151,9 @@ func (n *LevelFilter) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.
 	return f
 }
 
-// Ready returns an error if a container must not start now, because the level that it was promised does not
-// hold. It reads the node's abilities anew. Devices lists the GPUs that must have limits, healthy or not; empty
-// means all.
+// Ready returns an error if a container must not start now, because the level promised to it does not hold. Ready
+// reads the node's abilities anew. Parameter devices lists the GPUs that must have limits, healthy or not; an empty
+// list means all GPUs.
 func (n *LevelFilter) Ready(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // needs no check

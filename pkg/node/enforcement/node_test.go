@@ -76,7 +76,7 @@ func (h *host) plug(change func(*Facts)) {
 	h.changed = make(chan struct{})
 }
 
-// run runs a node on a host in a synctest bubble until the test ends.
+// run runs a LevelFilter on a host in a synctest bubble until the test ends.
 func run(t *testing.T, mode Mode, h *host) *LevelFilter {
 	t.Helper()
 	n := NewLevelFilter(mode, interval, h, h.probes(), zap.NewNop())
@@ -115,7 +115,7 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 		h.set(func(f *Facts) { f.MPS = errors.New("the daemon is dead") })
 		time.Sleep(interval)
 		synctest.Wait()
-		wantLevel(t, n, gpu.EnforcementKernel, "", "") // needs no MPS
+		wantLevel(t, n, gpu.EnforcementKernel, "", "") // level kernel needs no MPS
 
 		_, _, changed := n.Inventory()
 		h.set(func(f *Facts) { f.NRI = errors.New("no NRI") })
@@ -170,7 +170,7 @@ func TestNodeThatIsToldItsLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		n := run(t, "mps", h)
-		wantLevel(t, n, gpu.EnforcementMPS, "", "") // not kernel
+		wantLevel(t, n, gpu.EnforcementMPS, "", "") // although kernel works too
 
 		h.set(func(f *Facts) { f.MPS = errors.New("the daemon is dead") })
 		time.Sleep(interval)

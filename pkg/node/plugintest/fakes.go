@@ -52,7 +52,7 @@ func (p *Source) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	return inv, "", p.changed
 }
 
-// Set changes the inventory with f.
+// Set calls f on the inventory, and signals the change.
 func (p *Source) Set(f func(*gpu.Inventory)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *Pods) TakeAway(name string) {
 	p.Change(name, func(pod *allocation.Pod) { pod.Assignment = placement.Assignment{} })
 }
 
-// Change changes a pod with how.
+// Change calls how on the named pod, and signals the change.
 func (p *Pods) Change(name string, how func(*allocation.Pod)) {
 	p.do(func() {
 		for i := range p.list {
@@ -118,7 +118,7 @@ func (p *Pods) Change(name string, how func(*allocation.Pod)) {
 	})
 }
 
-// HasUnwatched reports that the watch has delivered all pods.
+// HasUnwatched returns false, as if the watch had delivered all pods.
 func (*Pods) HasUnwatched() bool { return false }
 
 // Refresh delivers the pods in Behind.
@@ -142,7 +142,7 @@ func (p *Pods) do(how func()) {
 	p.changed = make(chan struct{})
 }
 
-// Correct records a correction. Like the real one, it rejects GPUs that the inventory lacks.
+// Correct records a correction. Like the product's method, it rejects GPUs that the inventory lacks.
 func (p *Pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assignment, inv gpu.Inventory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,7 +199,7 @@ func (p *Pods) Corrected() []string { return p.corrections.All() }
 type Kubelet struct {
 	Fail      error
 	Failures  int    // number of List calls that fail first
-	Deaf      bool   // answers nothing until the caller's context is done
+	Deaf      bool   // List blocks until the caller's context is done
 	Meanwhile func() // called between reading and returning the state
 
 	mu    sync.Mutex
@@ -352,7 +352,7 @@ func Container(name string, kind placement.ContainerKind, units gpu.Units) place
 // App returns an app container named main.
 func App(units gpu.Units) placement.Container { return Container("main", placement.App, units) }
 
-// Pod returns a pod that was created at second n. It is assigned to a GPU, or to none if on is empty.
+// Pod returns a pod that was created at second n. Parameter on is its assigned GPU, or empty.
 func Pod(name string, n int64, on gpu.UUID, containers ...placement.Container) allocation.Pod {
 	p := allocation.Pod{
 		Holding: placement.Holding{

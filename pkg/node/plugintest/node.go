@@ -60,7 +60,7 @@ func Connect(t testing.TB, plugin pluginapi.DevicePluginServer) pluginapi.Device
 	return pluginapi.NewDevicePluginClient(conn)
 }
 
-// Free returns the IDs that no pod has, sorted by GPU, except the IDs in but.
+// Free returns the IDs that no pod has, sorted by GPU. It omits the IDs in parameter but.
 func (n *Node) Free(but ...string) []string {
 	inv, _, _ := n.Source.Inventory()
 	ids, err := gpu.NewSlots(inv)
@@ -167,8 +167,8 @@ func union(a, b []string) []string {
 	return slices.Compact(out)
 }
 
-// Swap allocates slots to the named pod while the plugin attributes them to an older pod of the same size,
-// because it cannot tell them apart.
+// Swap allocates slots to the named pod while the plugin attributes them to an older pod of the same size, because
+// it cannot tell the two pods apart.
 func (n *Node) Swap(t *testing.T, name string, units gpu.Units) {
 	t.Helper()
 	n.Kubelet.Fail = errors.New("no such socket")

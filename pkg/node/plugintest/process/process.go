@@ -1,5 +1,5 @@
-// Package process runs the device plugin on the fakes of package plugintest. Tests of package deviceplugin
-// cannot use it: it imports that package.
+// Package process runs the device plugin on the fakes of package plugintest. Tests of package deviceplugin cannot
+// use package process, which imports deviceplugin.
 package process
 
 import (
@@ -19,7 +19,7 @@ type Node struct {
 	deviceplugin.Plugin
 }
 
-// New returns a node with a started plugin. The kubelet lists the known pods. Change adapts the plugin's
+// New returns a node with a started plugin. The kubelet lists the known pods. Parameter change adapts the plugin's
 // configuration, and may be nil.
 func New(t *testing.T, change func(*deviceplugin.Config), known []string, list ...allocation.Pod) *Node {
 	t.Helper()
@@ -28,7 +28,8 @@ func New(t *testing.T, change func(*deviceplugin.Config), known []string, list .
 	return n
 }
 
-// Begin replaces the plugin by a new process. If change names the record's file, the new process loads it.
+// Begin replaces the plugin by a new process. If change sets the path of the record of allocations, the new process
+// loads the record.
 func (n *Node) Begin(t *testing.T, change func(*deviceplugin.Config)) {
 	t.Helper()
 	cfg := deviceplugin.DefaultConfig("n1")
