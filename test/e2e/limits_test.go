@@ -375,6 +375,23 @@ func TestTheRuntimeAsks(t *testing.T) {
 	e.create(e.pod("plain", 3, onNode("node1"))) // the runtime asks about it too
 	e.running("plain")
 	e.agree("plain", "main")
+
+	// Only the runtime knows variables of a ConfigMap.
+	_, err = e.client.CoreV1().ConfigMaps(e.namespace).Create(e.ctx, &v1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "second"},
+		Data:       map[string]string{"XLA_CLIENT_MEM_FRACTION": "0.95", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.create(e.pod("second", 3, onNode("node1"), func(pod *v1.Pod) {
+		pod.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "second"}}}}
+	}))
+	e.running("second")
+	env := e.environment("second", "main")
+	if jax, torch := env["XLA_PYTHON_CLIENT_MEM_FRACTION"], env["PYTORCH_ALLOC_CONF"]; jax != "" || !strings.HasPrefix(torch, "backend:native,per_process_memory_fraction:") {
+		t.Errorf("a container with second names has XLA_PYTHON_CLIENT_MEM_FRACTION=%q and PYTORCH_ALLOC_CONF=%q", jax, torch)
+	}
 }
 
 func TestOverUse(t *testing.T) {

@@ -25,20 +25,22 @@ func IsSecondName(name string) bool {
 // UnknownValue stands for a value with references, which only the kubelet can resolve.
 const UnknownValue = "$()"
 
-// ResolveNames returns the changes of gpumem's variables (`env`) whose second name the container sets
-// (`seconds`), because the second name takes precedence. If the second value is a list without gpumem's option,
-// the new value of gpumem's variable is this list with the option. Otherwise the new value is "": remove the
-// variable.
+// ResolveNames returns new values of gpumem's variables (`env`) whose second name the container sets
+// (`seconds`), because the second name takes precedence. A list without gpumem's option is returned with the
+// option, and a list that contains it is returned unchanged. Otherwise the new value is "", which frameworks
+// read like an absent variable.
 func ResolveNames(env, seconds map[string]string) map[string]string {
 	changed := make(map[string]string)
 	for _, s := range settings {
 		ours, other := env[s.name], seconds[s.other]
 		switch {
-		case ours == "" || other == "" || s.list != "" && strings.HasPrefix(ours, other+","):
-		case s.list != "" && other != UnknownValue && !strings.Contains(other, s.list):
-			changed[s.name] = other + "," + ours
-		default:
+		case ours == "" || other == "" || ours == other || s.list != "" && strings.HasPrefix(ours, other+","):
+		case s.list == "" || other == UnknownValue:
 			changed[s.name] = ""
+		case strings.Contains(other, s.list):
+			changed[s.name] = other
+		default:
+			changed[s.name] = other + "," + ours
 		}
 	}
 	return changed

@@ -17,7 +17,8 @@ func TestResolveNames(t *testing.T) {
 		"JAX, by a reference":        {map[string]string{jax: "0.2"}, map[string]string{jaxToo: UnknownValue}, map[string]string{jax: ""}},
 		"PyTorch":                    {map[string]string{torch: fraction}, map[string]string{torchToo: "backend:native"}, map[string]string{torch: "backend:native," + fraction}},
 		"PyTorch, joined before":     {map[string]string{torch: "backend:native," + fraction}, map[string]string{torchToo: "backend:native"}, nil},
-		"PyTorch, its own fraction":  {map[string]string{torch: fraction}, map[string]string{torchToo: "per_process_memory_fraction:0.5"}, map[string]string{torch: ""}},
+		"PyTorch, its own fraction":  {map[string]string{torch: fraction}, map[string]string{torchToo: "per_process_memory_fraction:0.5"}, map[string]string{torch: "per_process_memory_fraction:0.5"}},
+		"PyTorch, the same twice":    {map[string]string{torch: fraction}, map[string]string{torchToo: fraction}, nil},
 		"PyTorch, by a reference":    {map[string]string{torch: fraction}, map[string]string{torchToo: UnknownValue}, map[string]string{torch: ""}},
 		"frameworkEnv without these": {nil, map[string]string{jaxToo: "0.95", torchToo: "backend:native"}, nil},
 	} {

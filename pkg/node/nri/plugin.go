@@ -291,11 +291,7 @@ func resolveNames(adjustment *api.ContainerAdjustment, values map[string][]strin
 		}
 	}
 	for name, value := range containers.ResolveNames(ours, first) {
-		if value == "" {
-			adjustment.RemoveEnv(name)
-		} else {
-			adjustment.AddEnv(name, value)
-		}
+		adjustment.AddEnv(name, value) // "" too: container runtimes ignore the removal of a variable (NRI 0.12.5)
 	}
 }
 
