@@ -13,9 +13,9 @@
 // # Decisions
 //
 // NVIDIA's library (package nvcdi of the container toolkit) determines the parts of the driver that a container
-// needs. The runtime runs the file's hooks on the node with the toolkit's program. A toolkit before 1.17.8 lacks
-// a hook (disable-device-node-modification), and would keep containers from starting. The file may also contain
-// hooks of later toolkits, which toolkits before 1.18 reject.
+// needs. The runtime runs the file's hooks on the node with the toolkit's program. A toolkit before 1.18 rejects
+// hooks that it does not know (disable-device-node-modification of 1.17.8, update-application-profile of 1.20),
+// and would keep containers from starting.
 //
 // The CDI kind belongs to gpumem's domain. Under nvidia.com/gpu, a second file with the same names would
 // conflict, and runtimes reject both files.
