@@ -138,8 +138,8 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 	always := func(pod *v1.Pod) { pod.Spec.RestartPolicy = v1.RestartPolicyAlways }
 	unnamed := func(pod *v1.Pod) { pod.Spec.SchedulerName = "" }
 	const bypasses = "gpumem.dev/gpu-mem without schedulerName gpumem-scheduler: the cluster's own scheduler knows the sum of a node's GPUs alone, and the pod may fail on its node"
-	const misspelt = "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect; did you mean gpumem.dev/gpu-count?"
-	const noResource = "resource gpumem.dev/gpu-memory is none that gpumem offers: the pod will wait for ever; ask for gpumem.dev/gpu-mem"
+	const misspelt = "annotation gpumem.dev/gpu-cuont is unknown to gpumem and has no effect; did you mean gpumem.dev/gpu-count?"
+	const noResource = "resource gpumem.dev/gpu-memory is unknown to gpumem: the pod stays Pending; ask for gpumem.dev/gpu-mem"
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	warns := func(name, policy string, object any, want string) {
 		t.Helper()
@@ -187,7 +187,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		},
 		"an annotation beside the template": {
 			deployment(map[string]string{"gpumem.dev/gpu-count": "2"}, always),
-			"annotation gpumem.dev/gpu-count has no effect here: it belongs into the metadata of the template, for pods to have it",
+			"annotation gpumem.dev/gpu-count has no effect here: move it to the metadata of the template",
 		},
 	} {
 		warns(name, "gpumem-names", tc.object, tc.want)

@@ -76,7 +76,7 @@ func TestAnnotationsBesideTheTemplate(t *testing.T) {
 	p := policy(t, "default", "gpumem-names")
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "d", Annotations: map[string]string{"gpumem.dev/gpu-count": "2"}}}
 	deployment.Spec.Template.Spec.Containers = []v1.Container{{Name: "main"}}
-	check(t, p, request{resource: "deployments", is: deployment}, "annotation gpumem.dev/gpu-count has no effect here: it belongs into the metadata of the template")
+	check(t, p, request{resource: "deployments", is: deployment}, "annotation gpumem.dev/gpu-count has no effect here: move it to the metadata of the template")
 	deployment.Annotations = map[string]string{"example.com/note": "n"}
 	deployment.Spec.Template.Annotations = map[string]string{"example.com/note": "n"}
 	check(t, p, request{resource: "deployments", is: deployment}, "")
@@ -161,7 +161,7 @@ func TestWarningsAboutRequestsThatNeverFit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		amount, count, want string
 	}{
-		"uneven":         {"3", "2", "container main asks for 3 of gpumem.dev/gpu-mem, which does not divide evenly over the 2 GPUs of the annotation gpumem.dev/gpu-count: the pod will wait for ever; ask for a multiple of 2"},
+		"uneven":         {"3", "2", "container main asks for 3 of gpumem.dev/gpu-mem, which does not divide evenly over the 2 GPUs of the annotation gpumem.dev/gpu-count: the pod stays Pending; ask for a multiple of 2"},
 		"even":           {"4", "2", ""},
 		"in MiB":         {"3072", "", "container main: gpumem.dev/gpu-mem is 3072, more than any GPU has: the unit is 1 GiB; if MiB were meant, ask for 3"},
 		"of several":     {"1536", "8", ""},
