@@ -59,9 +59,9 @@ func TestWhatTheFoldersOfPkgImport(t *testing.T) {
 	except := map[string]string{"report/metrics": "node/usage"}
 	// The device plugin and the driver of claims are put together from their parts, and the fakes import no part.
 	apart := map[string][]string{
-		"node/containers": {"node/claims", "node/deviceplugin"},
-		"node/grants":     {"node/claims", "node/containers", "node/deviceplugin"},
-		"node/plugintest": {"node/claims", "node/containers", "node/deviceplugin", "node/grants"},
+		"node/render":     {"node/claims", "node/deviceplugin"},
+		"node/grants":     {"node/claims", "node/render", "node/deviceplugin"},
+		"node/plugintest": {"node/claims", "node/render", "node/deviceplugin", "node/grants"},
 	}
 	seen := make(map[string]bool)
 	for path, imports := range importsBelow(t, "../pkg") {

@@ -13,9 +13,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/cdi"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/render"
 	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
@@ -46,8 +46,8 @@ func (o options) config() (config, error) {
 	c.ignoreXIDs = read(&m, "ignore-xids", parseXIDs, o.ignoreXIDs)
 	m.require(o.unassigned == unassignedPlace || o.unassigned == unassignedRefuse, "unassigned", "%q, want place or refuse", o.unassigned)
 	c.plugin.Policy = read(&m, "policy", api.ParseFallback, o.policy)
-	c.plugin.Containers.Strategy = read(&m, "device-list-strategy", containers.ParseStrategy, o.strategy)
-	c.plugin.Containers.Frameworks = read(&m, "framework-env", containers.ParseFrameworks, o.frameworkEnv)
+	c.plugin.Containers.Strategy = read(&m, "device-list-strategy", render.ParseStrategy, o.strategy)
+	c.plugin.Containers.Frameworks = read(&m, "framework-env", render.ParseFrameworks, o.frameworkEnv)
 	c.mode = read(&m, "enforcement", enforcement.ParseMode, o.enforcement)
 	m.require(filepath.IsAbs(o.mpsDir), "mps-dir", "%q, want an absolute path: containers see it too", o.mpsDir)
 	m.require(o.onOveruse == overuseWarn || o.onOveruse == overuseEvict, "on-overuse", "%q, want warn or evict", o.onOveruse)

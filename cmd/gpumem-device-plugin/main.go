@@ -20,7 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/claims"
-	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodeapi"
 	"github.com/gpumem/gpumem/pkg/node/podresources"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
@@ -103,7 +103,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	group, ctx := errgroup.WithContext(ctx)
-	events, err := nodepods.NewEvents(ctx, client, "gpumem-device-plugin", cfg.nodeName)
+	events, err := nodeapi.NewEvents(ctx, client, "gpumem-device-plugin", cfg.nodeName)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/mps"
-	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodeapi"
 	"github.com/gpumem/gpumem/pkg/node/nri"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 	"github.com/gpumem/gpumem/pkg/node/usage"
@@ -62,8 +62,8 @@ type node struct {
 	cdi    *cdi.Writer     // nil if other software describes the GPUs to the runtime
 	ours   *coexist.Filter // omits or marks the GPUs of other software
 	level  *enforcement.LevelFilter
-	pods   *nodepods.Pods
-	object *nodepods.Publisher
+	pods   *nodeapi.Pods
+	object *nodeapi.Publisher
 	nri    *nri.Plugin // nil if NRI is off
 	usage  *usage.Watch
 
@@ -91,8 +91,8 @@ type allocator struct {
 func newNode(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet kubelet, events event.Events, published func(context.Context) gpu.Inventory, allocate func(*node) allocator) *node {
 	n := &node{
 		config: cfg, log: log, client: client, kubelet: kubelet, events: events, registry: metrics.NewRegistry(version),
-		pods:   nodepods.NewPods(client, cfg.names, cfg.nodeName, log.Named("pods")),
-		object: nodepods.NewPublisher(client, cfg.names, cfg.nodeName, log.Named("node")),
+		pods:   nodeapi.NewPods(client, cfg.names, cfg.nodeName, log.Named("pods")),
+		object: nodeapi.NewPublisher(client, cfg.names, cfg.nodeName, log.Named("node")),
 	}
 	open := nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot)
 	n.prober = nvml.New(nvml.Config{

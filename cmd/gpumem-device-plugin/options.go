@@ -9,8 +9,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/render"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
@@ -81,7 +81,7 @@ func defaultOptions() options {
 		probeInterval: 30 * time.Second,
 		unassigned:    unassignedPlace,
 		policy:        string(placement.Binpack),
-		strategy:      string(containers.Envvar),
+		strategy:      string(render.Envvar),
 		frameworkEnv:  "jax,pytorch,paddle",
 		enforcement:   string(enforcement.Auto),
 		mpsDir:        "/run/gpumem/mps",

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
-	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodeapi"
 )
 
 // served is the API and the unit in which a node allocates its GPU memory.
@@ -55,7 +55,7 @@ func (c config) canServe(next served, claimers []string) error {
 // choose returns the API and the unit of the node, and a reason if they differ from the label and the flags.
 // The node keeps its former API and unit while pods or claims hold memory through them. Otherwise both APIs
 // could allocate the same memory, and the pods' limits and slots would not match the unit.
-func (c config) choose(snapshot nodepods.Snapshot, prepared map[types.UID]claims.Claim) (next served, unchanged string) {
+func (c config) choose(snapshot nodeapi.Snapshot, prepared map[types.UID]claims.Claim) (next served, unchanged string) {
 	wanted := c.wants(snapshot.Labels[c.names.API()])
 	former, remaining := c.formerAPI(snapshot, prepared)
 	switch {
@@ -71,7 +71,7 @@ func (c config) choose(snapshot nodepods.Snapshot, prepared map[types.UID]claims
 }
 
 // formerAPI returns the last API and unit of the node, and the pods or claims that still hold memory through them.
-func (c config) formerAPI(snapshot nodepods.Snapshot, prepared map[types.UID]claims.Claim) (former served, remaining []string) {
+func (c config) formerAPI(snapshot nodeapi.Snapshot, prepared map[types.UID]claims.Claim) (former served, remaining []string) {
 	for _, claim := range prepared {
 		if former = (served{api.ByClaims, c.unitMiB}); claim.InShares() {
 			former.unitMiB = 0
@@ -184,12 +184,12 @@ func retry[T any](ctx context.Context, pause time.Duration, log *zap.Logger, fai
 // readSnapshot reads the node's labels, its pods and its last inventory. If labels can select an API or a unit,
 // readSnapshot waits for the API server. Otherwise it tries once, because the plugin must also serve containers
 // that restart while the API server is unreachable.
-func readSnapshot(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Snapshot, ok bool) {
-	return retry(ctx, stepRetry, log, "the node is not known yet", func(ctx context.Context) (nodepods.Snapshot, error) {
-		snapshot, err := nodepods.ReadSnapshot(ctx, client, cfg.names, cfg.nodeName)
+func readSnapshot(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodeapi.Snapshot, ok bool) {
+	return retry(ctx, stepRetry, log, "the node is not known yet", func(ctx context.Context) (nodeapi.Snapshot, error) {
+		snapshot, err := nodeapi.ReadSnapshot(ctx, client, cfg.names, cfg.nodeName)
 		if err != nil && len(cfg.apis()) == 0 {
 			log.Warn("the node is not known", zap.String("node", cfg.nodeName), zap.Error(err))
-			return nodepods.Snapshot{}, nil
+			return nodeapi.Snapshot{}, nil
 		}
 		return snapshot, err
 	})
@@ -197,14 +197,14 @@ func readSnapshot(ctx context.Context, log *zap.Logger, cfg config, client kuber
 
 // lastInventory returns a function that returns the last published inventory. If the first read has failed, it
 // reads the node again, because the capacity of a GPU depends on that inventory.
-func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, snapshot nodepods.Snapshot) func(context.Context) gpu.Inventory {
+func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, snapshot nodeapi.Snapshot) func(context.Context) gpu.Inventory {
 	var once sync.Once
 	return func(ctx context.Context) gpu.Inventory {
 		once.Do(func() {
 			if snapshot.UID != "" {
 				return
 			}
-			again, err := nodepods.ReadSnapshot(ctx, client, c.names, c.nodeName)
+			again, err := nodeapi.ReadSnapshot(ctx, client, c.names, c.nodeName)
 			if err != nil {
 				log.Warn("the last inventory is not known", zap.String("node", c.nodeName), zap.Error(err))
 			}
@@ -219,7 +219,7 @@ func (c config) lastInventory(log *zap.Logger, client kubernetes.Interface, snap
 func recoverClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk) (prepared map[types.UID]claims.Claim, ok bool) {
 	return retry(ctx, stepRetry, log, "prepared claims are not known yet", func(ctx context.Context) (map[types.UID]claims.Claim, error) {
 		return claims.Recover(ctx, disk, func(ctx context.Context) ([]*resourceapi.ResourceClaim, error) {
-			return nodepods.ReadClaims(ctx, client, cfg.nodeName)
+			return nodeapi.ReadClaims(ctx, client, cfg.nodeName)
 		}, cfg.names.Domain(), cfg.nodeName, cfg.unitMiB, log)
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
-	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodeapi"
 )
 
 // While pods or claims remain, a node keeps its API and unit, whatever its label and the flags request, and the
@@ -37,7 +37,7 @@ func TestANodeServesTheSameUntilNothingIsLeft(t *testing.T) {
 	for name, tc := range map[string]struct {
 		flags     string
 		label     string
-		seen      nodepods.Snapshot
+		seen      nodeapi.Snapshot
 		prepared  map[types.UID]claims.Claim
 		want      served
 		unchanged string
@@ -46,40 +46,40 @@ func TestANodeServesTheSameUntilNothingIsLeft(t *testing.T) {
 		"the API server is away":   {want: wantsMemory},
 		"a label without its flag": {label: api.ByClaims, want: wantsMemory},
 
-		"the same unit":                {seen: nodepods.Snapshot{Offered: memory, Holders: some}, want: wantsMemory},
-		"another unit":                 {seen: nodepods.Snapshot{Offered: larger, Holders: []string{"ml/a", "ml/b"}}, want: served{unitMiB: 1024}, unchanged: "unitMiB is 512 now, and the node keeps units of 1024 MiB and takes no new pods, because pods have such units: ml/a, ml/b. Drain the node, or set unitMiB back to 1024."},
-		"another unit, without pods":   {seen: nodepods.Snapshot{Offered: larger}, want: wantsMemory},
-		"nothing was offered":          {seen: nodepods.Snapshot{Offered: gpu.Inventory{UnitMiB: 1024}, Holders: some}, want: wantsMemory},
-		"another unit and another API": {"--shares", api.InShares, nodepods.Snapshot{Offered: larger, Holders: some}, nil, served{unitMiB: 1024}, "the node keeps serving " + mem + " instead of " + share + " until these have ended: ml/p"},
+		"the same unit":                {seen: nodeapi.Snapshot{Offered: memory, Holders: some}, want: wantsMemory},
+		"another unit":                 {seen: nodeapi.Snapshot{Offered: larger, Holders: []string{"ml/a", "ml/b"}}, want: served{unitMiB: 1024}, unchanged: "unitMiB is 512 now, and the node keeps units of 1024 MiB and takes no new pods, because pods have such units: ml/a, ml/b. Drain the node, or set unitMiB back to 1024."},
+		"another unit, without pods":   {seen: nodeapi.Snapshot{Offered: larger}, want: wantsMemory},
+		"nothing was offered":          {seen: nodeapi.Snapshot{Offered: gpu.Inventory{UnitMiB: 1024}, Holders: some}, want: wantsMemory},
+		"another unit and another API": {"--shares", api.InShares, nodeapi.Snapshot{Offered: larger, Holders: some}, nil, served{unitMiB: 1024}, "the node keeps serving " + mem + " instead of " + share + " until these have ended: ml/p"},
 
 		"labelled for shares":                       {flags: "--shares", label: api.InShares, want: wantsShares},
-		"labelled for shares, and empty":            {"--shares", api.InShares, nodepods.Snapshot{Offered: memory}, nil, wantsShares, ""},
-		"labelled for shares, with pods":            {"--shares", api.InShares, nodepods.Snapshot{Offered: memory, Holders: some}, nil, wantsMemory, "the node keeps serving " + mem + " instead of " + share + " until these have ended: ml/p"},
-		"labelled, with pods of a plugin before":    {"--shares", api.InShares, nodepods.Snapshot{Holders: some}, nil, wantsMemory, "the node keeps serving " + mem + " instead of " + share + " until these have ended: ml/p"},
-		"labelled, with pods that hold nothing":     {"--shares", api.InShares, nodepods.Snapshot{Offered: shares, Holders: some}, nil, wantsShares, ""},
-		"the label is gone":                         {"--shares", "", nodepods.Snapshot{Offered: shares}, nil, wantsMemory, ""},
-		"the label is gone, with pods":              {"--shares", "", nodepods.Snapshot{Offered: shares, Sharers: some}, nil, wantsShares, "the node keeps serving " + share + " instead of " + mem + " until these have ended: ml/p"},
-		"the flag is gone, with pods":               {"", api.InShares, nodepods.Snapshot{Offered: shares, Sharers: some}, nil, wantsShares, "the node keeps serving " + share + " instead of " + mem + " until these have ended: ml/p"},
-		"the inventory is gone, with pods":          {"--shares", "", nodepods.Snapshot{Sharers: some}, nil, wantsShares, "the node keeps serving " + share + " instead of " + mem + " until these have ended: ml/p"},
-		"without the label, pods that hold nothing": {"--shares", "", nodepods.Snapshot{Offered: memory, Sharers: some}, nil, wantsMemory, ""},
-		"in shares as before":                       {"--shares", api.InShares, nodepods.Snapshot{Offered: shares, Sharers: some}, nil, wantsShares, ""},
+		"labelled for shares, and empty":            {"--shares", api.InShares, nodeapi.Snapshot{Offered: memory}, nil, wantsShares, ""},
+		"labelled for shares, with pods":            {"--shares", api.InShares, nodeapi.Snapshot{Offered: memory, Holders: some}, nil, wantsMemory, "the node keeps serving " + mem + " instead of " + share + " until these have ended: ml/p"},
+		"labelled, with pods of a plugin before":    {"--shares", api.InShares, nodeapi.Snapshot{Holders: some}, nil, wantsMemory, "the node keeps serving " + mem + " instead of " + share + " until these have ended: ml/p"},
+		"labelled, with pods that hold nothing":     {"--shares", api.InShares, nodeapi.Snapshot{Offered: shares, Holders: some}, nil, wantsShares, ""},
+		"the label is gone":                         {"--shares", "", nodeapi.Snapshot{Offered: shares}, nil, wantsMemory, ""},
+		"the label is gone, with pods":              {"--shares", "", nodeapi.Snapshot{Offered: shares, Sharers: some}, nil, wantsShares, "the node keeps serving " + share + " instead of " + mem + " until these have ended: ml/p"},
+		"the flag is gone, with pods":               {"", api.InShares, nodeapi.Snapshot{Offered: shares, Sharers: some}, nil, wantsShares, "the node keeps serving " + share + " instead of " + mem + " until these have ended: ml/p"},
+		"the inventory is gone, with pods":          {"--shares", "", nodeapi.Snapshot{Sharers: some}, nil, wantsShares, "the node keeps serving " + share + " instead of " + mem + " until these have ended: ml/p"},
+		"without the label, pods that hold nothing": {"--shares", "", nodeapi.Snapshot{Offered: memory, Sharers: some}, nil, wantsMemory, ""},
+		"in shares as before":                       {"--shares", api.InShares, nodeapi.Snapshot{Offered: shares, Sharers: some}, nil, wantsShares, ""},
 
 		"labelled for claims":                     {flags: "--claims", label: api.ByClaims, want: wantsClaims},
-		"by claims as before":                     {"--claims", api.ByClaims, nodepods.Snapshot{Offered: byClaims}, prepared, wantsClaims, ""},
-		"labelled for claims, with pods":          {"--claims", api.ByClaims, nodepods.Snapshot{Offered: memory, Holders: some}, nil, wantsMemory, "the node keeps serving " + mem + " instead of claims to " + mem + " until these have ended: ml/p"},
-		"labelled for claims, with pods' shares":  {"--claims --shares", api.ByClaims, nodepods.Snapshot{Offered: shares, Sharers: some}, nil, wantsShares, "the node keeps serving " + share + " instead of claims to " + mem + " until these have ended: ml/p"},
-		"no label, and prepared claims":           {"--claims", "", nodepods.Snapshot{Offered: byClaims}, prepared, wantsClaims, "the node keeps serving claims to " + mem + " instead of " + mem + " until these have ended: ml/b, ml/c"},
-		"no label, and no claim is left":          {flags: "--claims", seen: nodepods.Snapshot{Offered: byClaims}, want: wantsMemory},
-		"by claims, with pods that hold nothing":  {"--claims", api.ByClaims, nodepods.Snapshot{Offered: byClaims, Holders: some}, prepared, wantsClaims, ""},
-		"by claims, and all are given back":       {"--claims", api.ByClaims, nodepods.Snapshot{Offered: byClaims, Holders: some}, nil, wantsClaims, ""},
-		"an inventory older than a pod":           {"--claims", api.ByClaims, nodepods.Snapshot{Offered: byClaims, Holders: some, Admitted: true}, nil, wantsMemory, "the node keeps serving " + mem + " instead of claims to " + mem + " until these have ended: ml/p"},
-		"an inventory older than a pod's shares":  {"--claims --shares", api.ByClaims, nodepods.Snapshot{Offered: byClaims, Sharers: some, Admitted: true}, nil, wantsShares, "the node keeps serving " + share + " instead of claims to " + mem + " until these have ended: ml/p"},
-		"claims and a pod at once":                {"--claims", api.ByClaims, nodepods.Snapshot{Offered: byClaims, Holders: some, Admitted: true}, prepared, wantsClaims, ""},
-		"claims are off, and pods have some":      {"", api.ByClaims, nodepods.Snapshot{Offered: byClaims, Claimers: some}, nil, wantsClaims, "the node keeps serving claims to " + mem + " instead of " + mem + " until these have ended: ml/p"},
-		"claims are off, and no pod has any":      {"", api.ByClaims, nodepods.Snapshot{Offered: byClaims}, nil, wantsMemory, ""},
+		"by claims as before":                     {"--claims", api.ByClaims, nodeapi.Snapshot{Offered: byClaims}, prepared, wantsClaims, ""},
+		"labelled for claims, with pods":          {"--claims", api.ByClaims, nodeapi.Snapshot{Offered: memory, Holders: some}, nil, wantsMemory, "the node keeps serving " + mem + " instead of claims to " + mem + " until these have ended: ml/p"},
+		"labelled for claims, with pods' shares":  {"--claims --shares", api.ByClaims, nodeapi.Snapshot{Offered: shares, Sharers: some}, nil, wantsShares, "the node keeps serving " + share + " instead of claims to " + mem + " until these have ended: ml/p"},
+		"no label, and prepared claims":           {"--claims", "", nodeapi.Snapshot{Offered: byClaims}, prepared, wantsClaims, "the node keeps serving claims to " + mem + " instead of " + mem + " until these have ended: ml/b, ml/c"},
+		"no label, and no claim is left":          {flags: "--claims", seen: nodeapi.Snapshot{Offered: byClaims}, want: wantsMemory},
+		"by claims, with pods that hold nothing":  {"--claims", api.ByClaims, nodeapi.Snapshot{Offered: byClaims, Holders: some}, prepared, wantsClaims, ""},
+		"by claims, and all are given back":       {"--claims", api.ByClaims, nodeapi.Snapshot{Offered: byClaims, Holders: some}, nil, wantsClaims, ""},
+		"an inventory older than a pod":           {"--claims", api.ByClaims, nodeapi.Snapshot{Offered: byClaims, Holders: some, Admitted: true}, nil, wantsMemory, "the node keeps serving " + mem + " instead of claims to " + mem + " until these have ended: ml/p"},
+		"an inventory older than a pod's shares":  {"--claims --shares", api.ByClaims, nodeapi.Snapshot{Offered: byClaims, Sharers: some, Admitted: true}, nil, wantsShares, "the node keeps serving " + share + " instead of claims to " + mem + " until these have ended: ml/p"},
+		"claims and a pod at once":                {"--claims", api.ByClaims, nodeapi.Snapshot{Offered: byClaims, Holders: some, Admitted: true}, prepared, wantsClaims, ""},
+		"claims are off, and pods have some":      {"", api.ByClaims, nodeapi.Snapshot{Offered: byClaims, Claimers: some}, nil, wantsClaims, "the node keeps serving claims to " + mem + " instead of " + mem + " until these have ended: ml/p"},
+		"claims are off, and no pod has any":      {"", api.ByClaims, nodeapi.Snapshot{Offered: byClaims}, nil, wantsMemory, ""},
 		"claims to shares":                        {flags: "--claims --claims-in-shares", label: api.ByClaims, want: claimsInShares},
-		"claims to shares, with claims to memory": {"--claims --claims-in-shares", api.ByClaims, nodepods.Snapshot{Offered: byClaims}, prepared, wantsClaims, "the node keeps serving claims to " + mem + " instead of claims to " + share + " until these have ended: ml/b, ml/c"},
-		"claims to memory, with claims to shares": {"--claims", api.ByClaims, nodepods.Snapshot{Offered: byClaims}, inShares, claimsInShares, "the node keeps serving claims to " + share + " instead of claims to " + mem + " until these have ended: ml/c"},
+		"claims to shares, with claims to memory": {"--claims --claims-in-shares", api.ByClaims, nodeapi.Snapshot{Offered: byClaims}, prepared, wantsClaims, "the node keeps serving claims to " + mem + " instead of claims to " + share + " until these have ended: ml/b, ml/c"},
+		"claims to memory, with claims to shares": {"--claims", api.ByClaims, nodeapi.Snapshot{Offered: byClaims}, inShares, claimsInShares, "the node keeps serving claims to " + share + " instead of claims to " + mem + " until these have ended: ml/c"},
 	} {
 		o := defaultOptions()
 		if err := o.parse(strings.Fields("--node-name=n1 --unit-mib=512 "+tc.flags), io.Discard); err != nil {

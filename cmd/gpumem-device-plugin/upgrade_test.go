@@ -24,12 +24,12 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 	"github.com/gpumem/gpumem/pkg/node/claims"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 var (
@@ -117,7 +117,7 @@ func newUpgrade(t *testing.T, seed uint64, byClaims bool) *upgrade {
 		inv := plugintest.TwoGPUs()
 		inv.Devices[1].Allocatable, inv.Devices[1].MemoryMiB = sharers, (sharers+1)*1024
 		u.driver = claims.New(claims.Config{
-			Domain: "gpumem.dev", Node: "n1", Containers: containers.DefaultConfig(),
+			Domain: "gpumem.dev", Node: "n1", Containers: render.DefaultConfig(),
 			Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 		}, grants.NewOffers(plugintest.NewSource(inv), true), disk, make(map[types.UID]claims.Claim), zap.NewNop())
 	}
@@ -169,7 +169,7 @@ func (u *upgrade) prepare(s *sharer) {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: s.name, UID: s.claim},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-			Request: "gpu", Driver: "gpumem.dev", Pool: "n1", Device: published.DeviceName(plugintest.GPUB), ShareID: new(s.claim),
+			Request: "gpu", Driver: "gpumem.dev", Pool: "n1", Device: resourceslices.DeviceName(plugintest.GPUB), ShareID: new(s.claim),
 			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{"memory": gib},
 		}}}}},
 	}

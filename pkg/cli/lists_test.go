@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
-	"github.com/gpumem/gpumem/pkg/report/answers"
+	"github.com/gpumem/gpumem/pkg/report/boundedhttp"
 )
 
 // The usage of a node comes only from its own device plugin: anybody may create a pod with a plugin's
@@ -46,7 +46,7 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",cont
 		"a pod without an owner":    {change(func(p *v1.Pod) { p.OwnerReferences = nil }), tells, "-", ""},
 		"a pod of another set":      {change(func(p *v1.Pod) { p.OwnerReferences[0].UID = replaced.UID }), tells, "-", ""},
 		"a set of a user, likewise": {change(func(p *v1.Pod) { p.Namespace = elsewhere.Namespace }), tells, "-", ""},
-		"without end":               {clitest.PluginPod("gpu-a"), strings.Repeat("x", answers.Max+1), "-", "the answer exceeds 4 MiB"},
+		"without end":               {clitest.PluginPod("gpu-a"), strings.Repeat("x", boundedhttp.Max+1), "-", "the answer exceeds 4 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(append(clitest.OddCluster(t), clitest.PluginSet(), elsewhere, tc.plugin)...)

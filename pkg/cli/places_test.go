@@ -19,8 +19,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 	"github.com/gpumem/gpumem/pkg/report/page"
-	"github.com/gpumem/gpumem/pkg/report/reach"
 	watches "github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
@@ -177,7 +177,7 @@ func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) 
 		go func() { defer close(done); watch.Run(ctx) }()
 		synctest.Wait()
 		fleet := page.NewFleet(page.Source{Nodes: books.Nodes, Missing: watch.Missing, Used: func() map[gpu.UUID]int64 { return nil }, Facts: func(nodes []placement.Node) inspect.Facts {
-			return reach.Facts(kubetest.Names(t), nodes, watch.Node, watch.Waiting())
+			return nodefilter.Facts(kubetest.Names(t), nodes, watch.Node, watch.Waiting())
 		}})
 		for _, w := range fleet.Waiting {
 			if w.Namespace == namespace && w.Name == name {

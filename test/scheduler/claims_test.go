@@ -20,7 +20,7 @@ import (
 	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 )
 
 // What is packed: nodes of eight equal GPUs each, and pods of sizes that come in turn.
@@ -44,8 +44,8 @@ func claimNode(t testing.TB, name string, units int64) (*v1.Node, *resourceapi.R
 		devices = append(devices, d)
 		least, most := *resource.NewQuantity(1<<30, resource.BinarySI), *resource.NewQuantity(units<<30, resource.BinarySI)
 		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{
-			Name: published.DeviceName(d.UUID), AllowMultipleAllocations: new(true),
-			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{published.CapacityMemory: {Value: most, RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Name: resourceslices.DeviceName(d.UUID), AllowMultipleAllocations: new(true),
+			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{resourceslices.CapacityMemory: {Value: most, RequestPolicy: &resourceapi.CapacityRequestPolicy{
 				Default: &most, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &least, Max: &most, Step: &least},
 			}}},
 		})
@@ -59,7 +59,7 @@ func claimed(t testing.TB, name string, gib int64) (*v1.Pod, *resourceapi.Resour
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 		Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 			DeviceClassName: api.DefaultDomain, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-			Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{published.CapacityMemory: *resource.NewQuantity(gib<<30, resource.BinarySI)}},
+			Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{resourceslices.CapacityMemory: *resource.NewQuantity(gib<<30, resource.BinarySI)}},
 		}}},
 	}}}
 	p := pod(t, name, 0)
@@ -131,13 +131,13 @@ func packed(t *testing.T, byClaims bool, nodes, pods int, setups ...setup) (whol
 	} else {
 		for _, n := range c.cache.Nodes() {
 			for _, d := range n.Devices {
-				used[gpu.UUID(published.DeviceName(d.UUID))] = d.Requested > 0
+				used[gpu.UUID(resourceslices.DeviceName(d.UUID))] = d.Requested > 0
 			}
 		}
 	}
 	for i := range nodes {
 		for j := range gpusPerNode {
-			if gpuSizes[i%len(gpuSizes)] == 79 && !used[gpu.UUID(published.DeviceName(uuid(fmt.Sprintf("node%03d", i), j)))] {
+			if gpuSizes[i%len(gpuSizes)] == 79 && !used[gpu.UUID(resourceslices.DeviceName(uuid(fmt.Sprintf("node%03d", i), j)))] {
 				whole++
 			}
 		}
@@ -153,7 +153,7 @@ func given(t testing.TB, name, node string, index int, gib int64) *resourceapi.R
 	claim.Status = resourceapi.ResourceClaimStatus{
 		ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID("uid-of-pod-" + name)}},
 		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-			Request: "gpu", Driver: api.DefaultDomain, Pool: node, Device: published.DeviceName(uuid(node, index)), ShareID: new(types.UID("share-of-" + name)),
+			Request: "gpu", Driver: api.DefaultDomain, Pool: node, Device: resourceslices.DeviceName(uuid(node, index)), ShareID: new(types.UID("share-of-" + name)),
 			ConsumedCapacity: claim.Spec.Devices.Requests[0].Exactly.Capacity.Requests,
 		}}}},
 	}
@@ -184,8 +184,8 @@ func TestANodeIsRankedByTheGPUThatClaimsGet(t *testing.T) {
 func inShares(t testing.TB, name string, slice *resourceapi.ResourceSlice, claims ...*resourceapi.ResourceClaim) *v1.Node {
 	t.Helper()
 	shares := func(of map[resourceapi.QualifiedName]resource.Quantity) map[resourceapi.QualifiedName]resource.Quantity {
-		memory := of[published.CapacityMemory]
-		return map[resourceapi.QualifiedName]resource.Quantity{published.CapacityShares: *resource.NewQuantity(memory.Value()>>30, resource.DecimalSI)}
+		memory := of[resourceslices.CapacityMemory]
+		return map[resourceapi.QualifiedName]resource.Quantity{resourceslices.CapacityShares: *resource.NewQuantity(memory.Value()>>30, resource.DecimalSI)}
 	}
 	for _, claim := range claims {
 		asked := claim.Spec.Devices.Requests[0].Exactly.Capacity
@@ -200,7 +200,7 @@ func inShares(t testing.TB, name string, slice *resourceapi.ResourceSlice, claim
 		d.Allocatable, d.ShareMiB, d.MemoryMiB, d.Status.ByClaims = gpu.SharesPerDevice, unitMiB, 2*gpu.SharesPerDevice*unitMiB, true
 		devices = append(devices, d)
 		least, most := resource.MustParse("1"), resource.MustParse("10")
-		slice.Spec.Devices[i].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{published.CapacityShares: {Value: most, RequestPolicy: &resourceapi.CapacityRequestPolicy{
+		slice.Spec.Devices[i].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{resourceslices.CapacityShares: {Value: most, RequestPolicy: &resourceapi.CapacityRequestPolicy{
 			Default: &most, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &least, Max: &most, Step: &least},
 		}}}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
@@ -107,7 +107,7 @@ func (s *scheduler) decide(pod *v1.Pod) {
 	var c *decider.Cycle
 	var unreadable *decide.Refusal
 	var err error
-	w.free(func() { c, unreadable, err = e.decider.Begin(decisions.Filter, pod, len(s.nodes.store)) })
+	w.free(func() { c, unreadable, err = e.decider.Begin(history.Filter, pod, len(s.nodes.store)) })
 	switch {
 	case err != nil:
 		s.failed(uid, err.Error())

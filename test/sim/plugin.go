@@ -25,7 +25,7 @@ import (
 	kubeevent "github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
-	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodeapi"
 )
 
 // plugin is one process of gpumem-device-plugin. Its RPCs and its reconciling
@@ -41,7 +41,7 @@ type plugin struct {
 
 	pods    *informer[*v1.Pod]
 	nodes   *informer[*v1.Node]
-	known   *nodepods.Pods
+	known   *nodeapi.Pods
 	news    <-chan struct{} // closed when known has changed
 	changed chan struct{}   // closed soon after
 
@@ -78,7 +78,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
 	p.starting = false
 	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real.Server, gpu.Cores: p.real.Server.Cores()}
-	p.known = nodepods.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
+	p.known = nodeapi.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
 	p.known.SelectShares(m.shares)
 	_, _, p.news = p.known.Pods()
 	p.pods = w.api.watchPods(p.process, p.name+" pods", p.known.Handler(), func(pod *v1.Pod) bool {
@@ -97,7 +97,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 	return p
 }
 
-// cordoned is the state that nodepods.Publisher reads of the node that the plugin watches.
+// cordoned is the state that nodeapi.Publisher reads of the node that the plugin watches.
 func (p *plugin) cordoned() []gpu.UUID {
 	defer p.w.lock()()
 	if node := p.nodes.store[p.m.name]; node != nil {
@@ -257,7 +257,7 @@ func (a prober) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	return a.p.inventory, "", a.p.newDevices
 }
 
-// nodePods is nodepods.Pods, whose writes go to the model of the API server, and
+// nodePods is nodeapi.Pods, whose writes go to the model of the API server, and
 // whose news wakes those who wait for it in an event of its own.
 type nodePods struct{ p *plugin }
 
@@ -297,7 +297,7 @@ func (a nodePods) do(ctx context.Context, then string, before func(), call func(
 	return err
 }
 
-// apiClient is as much of a client of the API server as nodepods.Pods uses.
+// apiClient is as much of a client of the API server as nodeapi.Pods uses.
 type apiClient struct {
 	kubernetes.Interface
 	corev1.CoreV1Interface
@@ -505,7 +505,7 @@ func (w *World) sendDevices() {
 }
 
 // ensureInventory writes the node's annotation when it is not what it should
-// be, as nodepods.Publisher does.
+// be, as nodeapi.Publisher does.
 func (p *plugin) ensureInventory() {
 	w := p.w
 	node := p.nodes.store[p.m.name]

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
-	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 )
 
 // claimsKey is the key of claimScores in the state of a cycle.
@@ -61,7 +61,7 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 func firstFit(n *placement.Node, request placement.Request) {
 	units, cores := request.Share()
 	left := request.GPUs()
-	for _, i := range published.Order(n.Devices, func(d placement.Device) gpu.Device { return *d.Device }) {
+	for _, i := range resourceslices.Order(n.Devices, func(d placement.Device) gpu.Device { return *d.Device }) {
 		d := n.Devices[i]
 		if left > 0 && d.Status.Open() && d.Free() >= units && d.FreeCores() >= cores {
 			left--
@@ -98,8 +98,8 @@ func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
 		if asks == nil || asks.DeviceClassName != p.names.Domain() || asks.Capacity == nil {
 			continue
 		}
-		_, memory := asks.Capacity.Requests[published.CapacityMemory]
-		_, shares := asks.Capacity.Requests[published.CapacityShares]
+		_, memory := asks.Capacity.Requests[resourceslices.CapacityMemory]
+		_, shares := asks.Capacity.Requests[resourceslices.CapacityShares]
 		if memory != shares {
 			return asks
 		}
@@ -109,10 +109,10 @@ func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
 
 // requestOf converts the request of a claim to units.
 func requestOf(asks *resourceapi.ExactDeviceRequest, unitMiB int64) placement.Request {
-	memory, cores := asks.Capacity.Requests[published.CapacityMemory], asks.Capacity.Requests[published.CapacityCores]
+	memory, cores := asks.Capacity.Requests[resourceslices.CapacityMemory], asks.Capacity.Requests[resourceslices.CapacityCores]
 	gpus := max(1, asks.Count)
 	units := unitsOf(memory.Value(), unitMiB)
-	shares, inShares := asks.Capacity.Requests[published.CapacityShares]
+	shares, inShares := asks.Capacity.Requests[resourceslices.CapacityShares]
 	if inShares {
 		units = gpu.Units(shares.Value())
 	}
@@ -145,17 +145,17 @@ func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState)
 		if !d.Status.ByClaims {
 			continue
 		}
-		taken := allocated.AggregatedCapacity[structured.MakeDeviceID(p.names.Domain(), name, published.DeviceName(d.UUID))]
+		taken := allocated.AggregatedCapacity[structured.MakeDeviceID(p.names.Domain(), name, resourceslices.DeviceName(d.UUID))]
 		status := d.Status
 		status.ByClaims = false
 		d = placement.Device{Device: d.With(status).Device}
-		if memory := taken[published.CapacityMemory]; memory != nil {
+		if memory := taken[resourceslices.CapacityMemory]; memory != nil {
 			d.Requested = unitsOf(memory.Value(), n.UnitMiB)
 		}
-		if shares := taken[published.CapacityShares]; shares != nil {
+		if shares := taken[resourceslices.CapacityShares]; shares != nil {
 			d.Requested = gpu.Units(shares.Value())
 		}
-		if cores := taken[published.CapacityCores]; cores != nil {
+		if cores := taken[resourceslices.CapacityCores]; cores != nil {
 			d.RequestedCores = int(cores.Value())
 		}
 		n.Devices = append(n.Devices, d)

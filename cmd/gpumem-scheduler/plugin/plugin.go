@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
@@ -86,7 +86,7 @@ func nodeOf(info fwk.NodeInfo) decider.Node {
 // PreFilter reads the pod's request. If the pod's binding may have landed on a node, PreFilter allows only
 // that node.
 func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	c, refusal, err := p.decider.Begin(decisions.Filter, pod, len(nodes))
+	c, refusal, err := p.decider.Begin(history.Filter, pod, len(nodes))
 	switch {
 	case err != nil:
 		return nil, fwk.AsStatus(err)

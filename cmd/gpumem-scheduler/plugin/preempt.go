@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
@@ -95,7 +95,7 @@ func (p *Plugin) recordUnfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) 
 		}
 	}
 	nodes := p.decider.Unfit(c, refused)
-	if len(infos) > decisions.MaxNodes {
+	if len(infos) > history.MaxNodes {
 		for _, n := range nodes[:min(len(nodes), mostDescribed)] {
 			closest = append(closest, n.Name+" "+n.Message)
 		}

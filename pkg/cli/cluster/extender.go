@@ -12,8 +12,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // DefaultPolicy is the default policy of the extender and of the chart.
@@ -53,7 +53,7 @@ func (r *Reader) Extenders(ctx context.Context) ([]v1.Pod, error) {
 
 // Decided returns the latest record of a pod; nil if no extender has one. It reads all extenders,
 // because each has records from the time when its pod's kube-scheduler led.
-func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, name, uid string) (*decisions.Pod, error) {
+func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, name, uid string) (*history.Pod, error) {
 	if r.REST == nil {
 		return nil, nil
 	}
@@ -61,10 +61,10 @@ func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, nam
 		return nil, fmt.Errorf("no pod of gpumem's scheduler found in namespace %s (--gpumem-namespace selects another)", r.System)
 	}
 	var errs []error
-	var latest *decisions.Pod
-	path := decisions.Path + "?" + url.Values{"namespace": {namespace}, "pod": {name}}.Encode()
+	var latest *history.Pod
+	path := history.Path + "?" + url.Values{"namespace": {namespace}, "pod": {name}}.Encode()
 	for _, extender := range extenders {
-		var list decisions.List
+		var list history.List
 		if err := r.readExtender(ctx, &extender, path, &list); err != nil {
 			errs = append(errs, silence(&extender, err))
 			continue

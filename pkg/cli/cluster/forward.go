@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 
-	"github.com/gpumem/gpumem/pkg/report/answers"
+	"github.com/gpumem/gpumem/pkg/report/boundedhttp"
 )
 
 const (
@@ -45,7 +45,7 @@ func (r *Reader) readExtender(ctx context.Context, pod *v1.Pod, path string, int
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("gpumem's scheduler returns %s: is it older than this command?", answer.Status)
 	}
-	text, err := answers.Read(answer.Body)
+	text, err := boundedhttp.Read(answer.Body)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpumem/gpumem/pkg/report/answers"
+	"github.com/gpumem/gpumem/pkg/report/boundedhttp"
 )
 
 // extenderSelector selects the pods of schedulers and extenders of every release.
@@ -17,7 +17,7 @@ const extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/com
 // Plugins returns the device plugin's pods: the pods in gpumem's namespace that its DaemonSet created.
 // Labels prove nothing, because anybody may set them.
 func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
-	sets, err := r.Client.AppsV1().DaemonSets(r.System).List(ctx, metav1.ListOptions{LabelSelector: answers.Plugins})
+	sets, err := r.Client.AppsV1().DaemonSets(r.System).List(ctx, metav1.ListOptions{LabelSelector: boundedhttp.Plugins})
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
 	for _, set := range sets.Items {
 		made[set.UID] = true
 	}
-	return r.listControlledPods(ctx, made, answers.Plugins)
+	return r.listControlledPods(ctx, made, boundedhttp.Plugins)
 }
 
 // deployed returns the pods in gpumem's namespace that its Deployments created.

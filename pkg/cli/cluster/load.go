@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/reach"
+	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 )
 
 // Selection selects nodes: all, by name, or by label.
@@ -213,7 +213,7 @@ func (f *loadedPods) add(names api.Names, nodeIndex *NodeIndex, pod *v1.Pod) {
 }
 
 func nodeFacts(names api.Names, node *v1.Node, inv gpu.Inventory) inspect.NodeFacts {
-	f := reach.NodeFacts(names, node, reach.Advertises(names, placement.NewNode(node.Name, inv, nil)))
+	f := nodefilter.NodeFacts(names, node, nodefilter.Advertises(names, placement.NewNode(node.Name, inv, nil)))
 	f.Status = "Unknown"
 	for _, a := range node.Status.Addresses {
 		if f.Address == "" || a.Type == v1.NodeInternalIP {

@@ -11,13 +11,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/reach"
+	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 )
 
 // NodeIndex contains the nodes with GPU memory, and the resources that all nodes offer. It finds the nodes
 // that a pod may use.
 type NodeIndex struct {
-	*reach.Nodes
+	*nodefilter.Nodes
 	offered map[v1.ResourceName]bool // by any node, with or without GPU memory
 	claimed map[types.UID]bool       // pods that have GPU memory by claims
 	partial bool                     // some nodes of the cluster are not included
@@ -25,7 +25,7 @@ type NodeIndex struct {
 
 // NewNodeIndex returns a NodeIndex without nodes.
 func NewNodeIndex() *NodeIndex {
-	return &NodeIndex{Nodes: reach.NewNodes(), offered: make(map[v1.ResourceName]bool), claimed: make(map[types.UID]bool)}
+	return &NodeIndex{Nodes: nodefilter.NewNodes(), offered: make(map[v1.ResourceName]bool), claimed: make(map[types.UID]bool)}
 }
 
 // Add adds a node with its inventory.

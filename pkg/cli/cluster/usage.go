@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/gpumem/gpumem/pkg/report/answers"
+	"github.com/gpumem/gpumem/pkg/report/boundedhttp"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
@@ -61,7 +61,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	var unreadNodes []string // nodes
 	var lastErr error
 	var group errgroup.Group
-	group.SetLimit(answers.AtOnce)
+	group.SetLimit(boundedhttp.AtOnce)
 	for _, plugin := range plugins {
 		if len(nodes) > 0 && !slices.Contains(nodes, plugin.Spec.NodeName) {
 			continue
@@ -96,7 +96,7 @@ func (r *Reader) readMetrics(ctx context.Context, pod *v1.Pod) (map[string]*dto.
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	port := ""
-	if n := answers.ProbesPort(pod); n != 0 {
+	if n := boundedhttp.ProbesPort(pod); n != 0 {
 		port = fmt.Sprint(n)
 	}
 	answer, err := r.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).Stream(ctx)
@@ -106,7 +106,7 @@ func (r *Reader) readMetrics(ctx context.Context, pod *v1.Pod) (map[string]*dto.
 	var text []byte
 	if err == nil {
 		defer answer.Close()
-		text, err = answers.Read(answer)
+		text, err = boundedhttp.Read(answer)
 	}
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -114,7 +114,7 @@ func (r *Reader) readMetrics(ctx context.Context, pod *v1.Pod) (map[string]*dto.
 	case err != nil:
 		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return answers.Metrics(text)
+	return boundedhttp.Metrics(text)
 }
 
 // add adds the metrics of a node's plugin. The usage of a pod is the sum over its containers and GPUs.
@@ -123,10 +123,10 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	const mib = 1 << 20
 	each := func(name string, f func(labels map[string]string, value float64)) {
 		for _, m := range families[name].GetMetric() {
-			f(answers.Labels(m), m.GetGauge().GetValue())
+			f(boundedhttp.Labels(m), m.GetGauge().GetValue())
 		}
 	}
-	each(answers.GPUUsed, func(labels map[string]string, used float64) {
+	each(boundedhttp.GPUUsed, func(labels map[string]string, used float64) {
 		u.GPUs[printers.UsageKey{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: int64(used / mib)}
 	})
 	eachPod := func(name string, f func(key printers.UsageKey, pod *printers.Usage, value float64)) {

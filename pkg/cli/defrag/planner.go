@@ -20,7 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/reach"
+	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
@@ -188,7 +188,7 @@ func (c *evictionPlanner) nodeAccepts(ref placement.PodRef, nodeName string) boo
 	if pod == nil {
 		return true
 	}
-	return reach.ExclusionRefusal(pod, node) == nil
+	return nodefilter.ExclusionRefusal(pod, node) == nil
 }
 
 // goalName renders the goal of the plan for messages.

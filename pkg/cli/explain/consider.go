@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -82,8 +82,8 @@ func schedulerAdvice(pod inspect.WaitFacts, facts inspect.Facts) string {
 }
 
 // describeNode describes a node for a request, with the author and the reason of each cordon.
-func describeNode(req placement.Request, n placement.Node, chosen placement.Assignment, facts inspect.NodeFacts) decisions.Node {
-	out := decisions.DescribeNode(req, n, chosen)
+func describeNode(req placement.Request, n placement.Node, chosen placement.Assignment, facts inspect.NodeFacts) history.Node {
+	out := history.DescribeNode(req, n, chosen)
 	for i, d := range n.Devices {
 		out.GPUs[i].Unhealthy = facts.Causes(d)
 	}

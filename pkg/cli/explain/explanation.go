@@ -14,35 +14,35 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
 // explanation is the command's answer, and its JSON form.
 type explanation struct {
-	APIVersion  string           `json:"apiVersion"`
-	Kind        string           `json:"kind"`
-	Namespace   string           `json:"namespace"`
-	Name        string           `json:"name"`
-	Asks        string           `json:"asks,omitempty"`
-	Policy      string           `json:"policy,omitempty"`        // named by the pod
-	Fallback    string           `json:"clusterPolicy,omitempty"` // for pods that name none; empty if unknown
-	Node        string           `json:"node,omitempty"`
-	Nominated   string           `json:"nominated,omitempty"`
-	Indexes     string           `json:"gpus,omitempty"`
-	Preferred   []string         `json:"preferred,omitempty"` // state of each model that a placed pod prefers to its own, best first
-	Health      string           `json:"health,omitempty"`    // why GPUs of a placed pod take no new pods; empty if they do
-	Usage       *printers.Usage  `json:"usage,omitempty"`     // of a placed pod; nil if unknown
-	State       string           `json:"state,omitempty"`     // why a container does not run; empty if all run
-	Summary     string           `json:"summary"`
-	Advice      string           `json:"advice,omitempty"`      // the remedy
-	Evicted     string           `json:"evicted,omitempty"`     // pods that preemption evicted for this one, by the Events that the user may read
-	Terminating string           `json:"terminating,omitempty"` // terminating pods, and the memory that a waiting pod gains from them
-	Replaced    string           `json:"replaced,omitempty"`    // pods of the previous revision, which a waiting pod replaces
-	Now         []decisions.Node `json:"now,omitempty"`         // the nodes' current state for the pod; for a placed pod, only its own node
-	Decided     *decisions.Pod   `json:"decided,omitempty"`     // nil if no extender has a record
+	APIVersion  string          `json:"apiVersion"`
+	Kind        string          `json:"kind"`
+	Namespace   string          `json:"namespace"`
+	Name        string          `json:"name"`
+	Asks        string          `json:"asks,omitempty"`
+	Policy      string          `json:"policy,omitempty"`        // named by the pod
+	Fallback    string          `json:"clusterPolicy,omitempty"` // for pods that name none; empty if unknown
+	Node        string          `json:"node,omitempty"`
+	Nominated   string          `json:"nominated,omitempty"`
+	Indexes     string          `json:"gpus,omitempty"`
+	Preferred   []string        `json:"preferred,omitempty"` // state of each model that a placed pod prefers to its own, best first
+	Health      string          `json:"health,omitempty"`    // why GPUs of a placed pod take no new pods; empty if they do
+	Usage       *printers.Usage `json:"usage,omitempty"`     // of a placed pod; nil if unknown
+	State       string          `json:"state,omitempty"`     // why a container does not run; empty if all run
+	Summary     string          `json:"summary"`
+	Advice      string          `json:"advice,omitempty"`      // the remedy
+	Evicted     string          `json:"evicted,omitempty"`     // pods that preemption evicted for this one, by the Events that the user may read
+	Terminating string          `json:"terminating,omitempty"` // terminating pods, and the memory that a waiting pod gains from them
+	Replaced    string          `json:"replaced,omitempty"`    // pods of the previous revision, which a waiting pod replaces
+	Now         []history.Node  `json:"now,omitempty"`         // the nodes' current state for the pod; for a placed pod, only its own node
+	Decided     *history.Pod    `json:"decided,omitempty"`     // nil if no extender has a record
 
 	hasNoGPU       bool // the pod has no GPU, and will get none
 	placedByGPUMem bool // a scheduler that asks gpumem placed the pod

@@ -7,19 +7,19 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/reach"
+	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // considered is a row of the table: a GPU and its node.
 type considered struct {
-	node decisions.Node
-	gpu  decisions.GPU
+	node history.Node
+	gpu  history.GPU
 }
 
-func (o *Options) printConsidered(nodes []decisions.Node, cores bool) error {
+func (o *Options) printConsidered(nodes []history.Node, cores bool) error {
 	var rows []considered
 	for _, n := range nodes {
 		for _, g := range n.GPUs {
@@ -70,15 +70,15 @@ func verdict(c considered) string {
 	case "", "Fits":
 	case "Unhealthy":
 		return whyOutOfUse(c.gpu)
-	case decisions.InsufficientCores:
+	case history.InsufficientCores:
 		return "not enough cores free"
 	default: // a newer extender may send reasons without a message here
 		return cmp.Or(reasons.OnGPU(c.gpu.Reason), "does not fit: "+c.gpu.Reason)
 	}
 	switch {
-	case c.node.Reason == reach.Withheld:
+	case c.node.Reason == nodefilter.Withheld:
 		return "would fit, but the node's kubelet offers no GPU memory"
-	case slices.Contains([]string{reach.Cordoned, reach.NotReady, reach.Coreless, reach.KeptAway, reach.Untolerated, inspect.Overdrawn, decide.Confusable}, c.node.Reason):
+	case slices.Contains([]string{nodefilter.Cordoned, nodefilter.NotReady, nodefilter.Coreless, nodefilter.KeptAway, nodefilter.Untolerated, inspect.Overdrawn, decide.Confusable}, c.node.Reason):
 		return "would fit, but " + c.node.Message
 	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):
 		return "would fit, but too few GPUs of the node do"
@@ -90,7 +90,7 @@ func verdict(c considered) string {
 }
 
 // whyOutOfUse returns the reason why a GPU takes no new pods.
-func whyOutOfUse(g decisions.GPU) string {
+func whyOutOfUse(g history.GPU) string {
 	switch {
 	case g.Status.OnlyCordoned():
 		return g.Unhealthy

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 	"github.com/gpumem/gpumem/pkg/report/table"
@@ -105,10 +105,10 @@ func (e explanation) nodesTitle() string {
 }
 
 // nodesAtBinding returns the state of the pod's node at its binding, if an extender has a record.
-func (e explanation) nodesAtBinding() []decisions.Node {
+func (e explanation) nodesAtBinding() []history.Node {
 	if e.Decided != nil {
 		for _, d := range e.Decided.Decisions {
-			if d.Verb == decisions.Bind && len(d.Nodes) > 0 {
+			if d.Verb == history.Bind && len(d.Nodes) > 0 {
 				return d.Nodes
 			}
 		}
@@ -117,15 +117,15 @@ func (e explanation) nodesAtBinding() []decisions.Node {
 }
 
 // outcome describes a decision in a line.
-func outcome(d decisions.Decision) string {
+func outcome(d history.Decision) string {
 	switch {
-	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0: // the message describes only the first node
+	case d.Verb == history.Filter && d.Result == history.Unfit && len(d.Nodes) > 0: // the message describes only the first node
 		return d.Result + ": " + fitCount(d)
 	case d.Message != "":
 		return d.Result + ": " + d.Message
-	case d.Verb == decisions.Filter:
+	case d.Verb == history.Filter:
 		return fitCount(d)
-	case d.Verb == decisions.Prioritize:
+	case d.Verb == history.Prioritize:
 		var best []string
 		for _, n := range d.Nodes[:min(3, len(d.Nodes))] {
 			best = append(best, fmt.Sprintf("%s %d", n.Name, *n.Score))
@@ -138,21 +138,21 @@ func outcome(d decisions.Decision) string {
 
 // fitCount counts the nodes that the pod fits. The total excludes nodes that kube-scheduler had already
 // rejected.
-func fitCount(d decisions.Decision) string {
+func fitCount(d history.Decision) string {
 	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, countNodes(d.Asked))
 }
 
 // details explains a decision: why the policy alone would have chosen another node, or why recorded
 // nodes do not fit. Nodes with the same message share a line.
-func details(d decisions.Decision) (lines []string) {
+func details(d history.Decision) (lines []string) {
 	if d.Why != "" {
 		return []string{d.Why}
 	}
-	if d.Verb != decisions.Filter || len(d.Nodes) == 0 {
+	if d.Verb != history.Filter || len(d.Nodes) == 0 {
 		return nil
 	}
 	printed := 0
-	groups := inspect.Alike(d.Nodes, func(n decisions.Node) string { return n.Message })
+	groups := inspect.Alike(d.Nodes, func(n history.Node) string { return n.Message })
 	for _, same := range groups[:min(shownNodes, len(groups))] {
 		var names []string
 		for _, n := range same {

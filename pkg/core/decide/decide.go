@@ -3,7 +3,7 @@ package decide
 import (
 	"slices"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
@@ -16,7 +16,7 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 	if !verdict.Fits() {
 		why := verdict // a copy, so that a pod that fits allocates nothing
 		return placement.Assignment{}, &Refusal{
-			Reason: why.Reason.String(), Verdict: &why, Gap: closest.GapOf(why),
+			Reason: why.Reason.String(), Verdict: &why, Gap: nearmiss.GapOf(why),
 			Unresolvable: why.Unresolvable(), Temporary: why.Reason >= placement.Occupied && fitsOnceSettled(n, req, policy),
 		}
 	}
@@ -78,7 +78,7 @@ func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request,
 type Refusal struct {
 	Reason  string             // one word: the verdict's, Confusable, Elsewhere, or the caller's own
 	Verdict *placement.Verdict // on the node's GPUs; nil if the GPUs are not the reason
-	Gap     closest.Gap        // distance of the verdict from a fit
+	Gap     nearmiss.Gap       // distance of the verdict from a fit
 
 	Pod     placement.PodRef // for Confusable: the other pod
 	Node    string           // for Elsewhere: the pod's node

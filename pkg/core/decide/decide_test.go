@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
@@ -147,7 +147,7 @@ func TestReservedOfAReservedNode(t *testing.T) {
 		}
 		want, refused := Decide(n, pod, req, policy)
 		got, again := Decide(once, pod, req, policy)
-		if diff := cmp.Diff(want, got) + cmp.Diff(refused, again, cmpopts.EquateComparable(closest.Gap{})); diff != "" {
+		if diff := cmp.Diff(want, got) + cmp.Diff(refused, again, cmpopts.EquateComparable(nearmiss.Gap{})); diff != "" {
 			t.Errorf("seed %d: on the node, and as the pod finds it (-node +found):\n%s", seed, diff)
 		}
 	}

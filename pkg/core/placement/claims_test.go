@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
@@ -24,7 +24,7 @@ func TestGPUsByClaims(t *testing.T) {
 	}}
 	// The watch of pods shows the same pod, which holds only CPU.
 	n := placement.NewNode("n", inv, []placement.Holding{{Pod: placement.PodRef{Namespace: "ml", Name: "p", UID: "u"}, Request: placement.Request{CPU: 500}}})
-	if diff := cmp.Diff([]gpu.Units{5, 2, 7, 0}, []gpu.Units{n.Devices[0].Requested, n.Devices[1].Requested, placementtest.Requested(n), closest.LargestFree(n)}); diff != "" {
+	if diff := cmp.Diff([]gpu.Units{5, 2, 7, 0}, []gpu.Units{n.Devices[0].Requested, n.Devices[1].Requested, placementtest.Requested(n), nearmiss.LargestFree(n)}); diff != "" {
 		t.Error("requested of each and of all, largest free:", diff)
 	}
 	if n.Devices[0].RequestedCores != 30 || n.RequestedCPU != 500 || len(n.Unattributed) > 0 || len(n.Holdings()) != 1 || n.Holdings()[0].Pod.String() != "ml/p" {

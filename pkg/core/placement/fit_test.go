@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
@@ -736,7 +736,7 @@ func TestLargestFree(t *testing.T) {
 		"a pod of two GPUs is on none":  {node(two, hold("a", ask(8, count(2)))), 6},
 		"no MPS client is left":         {node(served, clients...), 5},
 	} {
-		got := closest.LargestFree(tc.node)
+		got := nearmiss.LargestFree(tc.node)
 		if got != tc.want || got > 0 && !placement.Fit(ask(got), tc.node).Fits() || placement.Fit(ask(got+1), tc.node).Fits() {
 			t.Errorf("%s: %d, want %d, and that Fit agrees", name, got, tc.want)
 		}
@@ -757,7 +757,7 @@ func FuzzLargestFree(f *testing.F) {
 		}
 		n := placement.NewNode("n", inv, holdings)
 		accepts := func(units gpu.Units) bool { return placement.Fit(ask(units), n).Fits() && n.InSum(ask(units)) }
-		if got := closest.LargestFree(n); got < 0 || got > 0 && !accepts(got) || accepts(got+1) {
+		if got := nearmiss.LargestFree(n); got < 0 || got > 0 && !accepts(got) || accepts(got+1) {
 			t.Errorf("%d is free on one GPU: as much goes there is %t (%s), and one more is %t", got, accepts(got), placement.Fit(ask(got), n).Reason, accepts(got+1))
 		}
 	})
@@ -823,7 +823,7 @@ func TestWhatKubeSchedulerCounts(t *testing.T) {
 		if units, cores := tc.node.Unrequested(); units != tc.units || cores != tc.cores {
 			t.Errorf("%s: %d units and %d per cent of cores, want %d and %d", name, units, cores, tc.units, tc.cores)
 		}
-		if got := closest.LargestFree(tc.node); got != tc.largestFree {
+		if got := nearmiss.LargestFree(tc.node); got != tc.largestFree {
 			t.Errorf("%s: %d are free on one GPU, want %d", name, got, tc.largestFree)
 		}
 		for units := range gpu.Units(20) {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
@@ -56,7 +56,7 @@ func TestNodesOfBothKinds(t *testing.T) {
 			}
 		})
 	}
-	if got := closest.LargestFree(placement.NewNode("n", shares, nil)); got != 10 {
+	if got := nearmiss.LargestFree(placement.NewNode("n", shares, nil)); got != 10 {
 		t.Errorf("the most that a pod could have is %d shares, want 10", got)
 	}
 }

@@ -3,7 +3,7 @@ package api
 import (
 	"strings"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 )
 
 // MeantAnnotation returns the annotation for users that is most similar to a misspelt one, or "".
@@ -14,7 +14,7 @@ func (n Names) MeantAnnotation(key string) string {
 			known = append(known, a.name)
 		}
 	}
-	if name := closest.SimilarName(strings.TrimPrefix(key, n.domain+"/"), known); name != "" {
+	if name := nearmiss.SimilarName(strings.TrimPrefix(key, n.domain+"/"), known); name != "" {
 		return n.key(name)
 	}
 	return ""

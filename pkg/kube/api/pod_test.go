@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
@@ -647,7 +647,7 @@ func FuzzRequest(f *testing.F) {
 				t.Fatalf("%d GPUs with %d units each are not %d", r.GPUs(), units, r.Units())
 			}
 			verdict := placement.Fit(r, placement.NewNode("n", gpu.Inventory{UnitMiB: math.MaxInt64, Devices: []gpu.Device{{UUID: "GPU-1"}}}, []placement.Holding{h}))
-			_, _ = closest.GapOf(verdict), reasons.Verdict(verdict)
+			_, _ = nearmiss.GapOf(verdict), reasons.Verdict(verdict)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/tabletest"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // Each folder of testdata/wire contains the values that a version has written for other parts or versions.
@@ -87,16 +87,16 @@ func writeAssignment(a placement.Assignment) (string, error) {
 	return annotations[names.Assignment()], err
 }
 
-func decided() decisions.List {
+func decided() history.List {
 	score, cores := int64(7), 70
-	return decisions.List{Pods: []decisions.Pod{{
+	return history.List{Pods: []history.Pod{{
 		Namespace: "team", Name: "serve", UID: "uid-serve", Tries: 2, First: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
-		Decisions: []decisions.Decision{{
-			Time: time.Date(2026, 1, 2, 3, 4, 6, 7, time.UTC), Verb: decisions.Filter, Result: decisions.Unfit, Reason: "Fragmented",
+		Decisions: []history.Decision{{
+			Time: time.Date(2026, 1, 2, 3, 4, 6, 7, time.UTC), Verb: history.Filter, Result: history.Unfit, Reason: "Fragmented",
 			Message: "needs 3 GiB on one GPU", Node: "node1", Asked: 2, Fit: 1, Sampled: true, Why: "cpu: node2 leaves more",
-			Nodes: []decisions.Node{{
+			Nodes: []history.Node{{
 				Name: "node1", Score: &score, Reason: "Fragmented", Message: "needs 3 GiB on one GPU", UnitMiB: 1024,
-				GPUs: []decisions.GPU{{
+				GPUs: []history.GPU{{
 					Index: 1, UUID: first, Model: "Tesla T4", Capacity: 14, Free: 2, FreeCores: &cores, Reason: "InsufficientMemory",
 					Unhealthy: "XID 79", Chosen: true, Status: gpu.Status{Unhealthy: true, Cordoned: true, Stopped: true, ByClaims: true, Reason: "XID 79"},
 				}},
@@ -147,7 +147,7 @@ func formats() []format {
 			},
 			lost: map[string]string{"0.1": "a sentence: what was kept for a pod that waits is kept no longer, and the pod is placed as others are"},
 		},
-		{file: "decisions.json", value: decided(), write: asJSON(decided()), again: jsonAgain[decisions.List]},
+		{file: "decisions.json", value: decided(), write: asJSON(decided()), again: jsonAgain[history.List]},
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
@@ -29,7 +29,7 @@ var messages = [placement.Fragmented + 1]struct {
 		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", v.need(), v.largest(), v.instead())
 	}, brief: "no GPU here is as large", onGPU: "too small even when empty"},
 	placement.TooFew: {detailed: func(v verdict) string {
-		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", v.need(), closest.LargeEnough(v.Verdict))
+		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", v.need(), nearmiss.LargeEnough(v.Verdict))
 	}, brief: "too few GPUs here are as large"},
 	placement.Unhealthy:    {detailed: verdict.outOfUse, brief: "GPUs here are out of use", onGPU: "takes no new pods"},
 	placement.Occupied:     {detailed: verdict.outOfUse, brief: "GPUs here are occupied", onGPU: "occupied"},
@@ -206,7 +206,7 @@ func (v verdict) instead() string {
 		return "ask for less"
 	case requested >= bytesPerMiB:
 		return fmt.Sprintf("gpu-mem counts units of %s, not bytes: ask for %d", Amount(1, v.Node.UnitMiB), perUnit(requested/bytesPerMiB))
-	case requested >= thousands && requested >= exactUnits*closest.Largest(v.Verdict) && unit > 1:
+	case requested >= thousands && requested >= exactUnits*nearmiss.Largest(v.Verdict) && unit > 1:
 		return fmt.Sprintf("gpu-mem counts units of %s: ask for %d if you meant MiB", Amount(1, v.Node.UnitMiB), perUnit(requested))
 	case v.fitsSplit():
 		return "ask for less, or for more GPUs"
@@ -219,7 +219,7 @@ func (v verdict) instead() string {
 // more GPUs.
 func (v verdict) fitsSplit() bool {
 	for v.Request.Count = v.Request.GPUs() + 1; v.Request.Count <= len(v.Node.Devices); v.Request.Count++ {
-		if closest.LargeEnough(v.Verdict) >= v.Request.Count {
+		if nearmiss.LargeEnough(v.Verdict) >= v.Request.Count {
 			return true
 		}
 	}
@@ -227,7 +227,7 @@ func (v verdict) fitsSplit() bool {
 }
 
 func (v verdict) largest() string {
-	return Amount(closest.Largest(v.Verdict), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
+	return Amount(nearmiss.Largest(v.Verdict), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
 }
 
 // cores returns a suffix for an amount of memory if the pod requests cores too. The suffix contains no
@@ -260,10 +260,10 @@ func (v verdict) instancesAlone() bool {
 
 // otherwise suggests a glob that matches a GPU of the node.
 func (v verdict) otherwise() string {
-	miss, ok := closest.FindNearMiss(v.Verdict)
+	miss, ok := nearmiss.FindNearMiss(v.Verdict)
 	switch {
 	case !ok:
-		if meant := closest.MeantModel(v.Verdict); meant != "" {
+		if meant := nearmiss.MeantModel(v.Verdict); meant != "" {
 			return fmt.Sprintf(" (did you mean %s?)", meant)
 		}
 		return ""

@@ -9,7 +9,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 // cdiVersion is the first version in which a device name can be a UID. Older runtimes could not read files of
@@ -20,14 +20,14 @@ const cdiVersion = "0.5.0"
 const cdiClass = "claim"
 
 // spec returns the CDI file of a claim, and the names of the CDI devices for its containers.
-func spec(cfg containers.Config, domain string, c Claim, inv gpu.Inventory) (file []byte, names []string, err error) {
+func spec(cfg render.Config, domain string, c Claim, inv gpu.Inventory) (file []byte, names []string, err error) {
 	memory, cores, err := c.grant(inv)
 	if err != nil {
 		return nil, nil, err
 	}
 	inv.UnitMiB, inv.Enforcement, inv.MPS = c.UnitMiB, c.Enforcement, c.MPS > 0
-	if cfg.Strategy == containers.CDIAnnotations {
-		cfg.Strategy = containers.CDICRI // a CDI file cannot add annotations, and the kubelet passes names
+	if cfg.Strategy == render.CDIAnnotations {
+		cfg.Strategy = render.CDICRI // a CDI file cannot add annotations, and the kubelet passes names
 	}
 	response := cfg.Response(gpu.Memory, memory, inv)
 	if cores.SlotsPerDevice > 0 {

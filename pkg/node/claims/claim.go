@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/published"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
@@ -99,9 +99,9 @@ func (c *Claim) add(request string, s Share) error {
 
 func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (Share, error) {
 	s := Share{Device: result.Device, ID: result.ShareID}
-	memory, ok := result.ConsumedCapacity[published.CapacityMemory]
-	shares, inShares := result.ConsumedCapacity[published.CapacityShares]
-	cores := result.ConsumedCapacity[published.CapacityCores]
+	memory, ok := result.ConsumedCapacity[resourceslices.CapacityMemory]
+	shares, inShares := result.ConsumedCapacity[resourceslices.CapacityShares]
+	cores := result.ConsumedCapacity[resourceslices.CapacityCores]
 	switch {
 	case result.Pool != node:
 		return s, fmt.Errorf("it was allocated GPUs of node %s, and this is %s", result.Pool, node)
@@ -182,7 +182,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 	parts := c.parts()
 	var each part
 	for _, d := range inv.Devices {
-		p, ok := parts[published.DeviceName(d.UUID)]
+		p, ok := parts[resourceslices.DeviceName(d.UUID)]
 		if !ok {
 			continue
 		}
@@ -193,7 +193,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 			return memory, cores, fmt.Errorf("it has %s of GPU %d, which is not offered so any more", c.format(p.amount), d.Index)
 		}
 		each = p
-		d.ShareMiB = cmp.Or(c.shareMiB(published.DeviceName(d.UUID)), d.ShareMiB)
+		d.ShareMiB = cmp.Or(c.shareMiB(resourceslices.DeviceName(d.UUID)), d.ShareMiB)
 		memory.Devices = append(memory.Devices, d)
 	}
 	switch {
@@ -210,7 +210,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 // missing returns the claim's devices that the inventory lacks.
 func (c Claim) missing(inv gpu.Inventory) (names []string) {
 	for name := range c.parts() {
-		if !slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return published.DeviceName(d.UUID) == name }) {
+		if !slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return resourceslices.DeviceName(d.UUID) == name }) {
 			names = append(names, name)
 		}
 	}
@@ -232,7 +232,7 @@ func admit(c Claim, devices []gpu.Device, others map[types.UID]Claim) error {
 		}
 	}
 	for _, d := range devices {
-		name := published.DeviceName(d.UUID)
+		name := resourceslices.DeviceName(d.UUID)
 		want, has := parts[name], taken[name]
 		offered := int64(d.Allocatable) * c.unit()
 		switch {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 // claimOf is the variable that contains the UID of a container's claim. A value from a claim's CDI device is
@@ -18,12 +18,12 @@ const claimOf = "GPUMEM_CLAIM"
 // Containers implements nri.Containers for the containers of prepared claims.
 type Containers struct {
 	driver *Driver
-	kernel containers.Kernel
+	kernel render.Kernel
 	users  *Users
 }
 
 // Containers returns the Containers of the driver. The parameter kernel sets the limits of control groups.
-func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
+func (d *Driver) Containers(kernel render.Kernel, users *Users) Containers {
 	return Containers{driver: d, kernel: kernel, users: users}
 }
 
@@ -76,7 +76,7 @@ func (of Containers) SetLimit(ctx context.Context, namespace, pod, container, cg
 	if err != nil {
 		return err
 	}
-	return containers.Limit(ctx, of.kernel, cgroupsPath, memory.Devices, containers.LimitMiB(memory, inv))
+	return render.Limit(ctx, of.kernel, cgroupsPath, memory.Devices, render.LimitMiB(memory, inv))
 }
 
 // Release releases the reservations of a container that has ended, if it may have had a limit. Its claim may
@@ -85,5 +85,5 @@ func (of Containers) Release(ctx context.Context, cgroupsPath string, environmen
 	if environment[claimOf] == "" {
 		return nil
 	}
-	return containers.Release(ctx, of.kernel, cgroupsPath, environment)
+	return render.Release(ctx, of.kernel, cgroupsPath, environment)
 }

@@ -10,20 +10,20 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 )
 
 // Resources returns the published devices of a node: one pool, with the smallest GPU first.
 func Resources(inv gpu.Inventory, domain, node string, cores bool) resourceslice.DriverResources {
 	groups := linkGroups(inv)
 	var devices []resourceapi.Device
-	for _, i := range published.Order(inv.Devices, func(d gpu.Device) gpu.Device { return d }) {
+	for _, i := range resourceslices.Order(inv.Devices, func(d gpu.Device) gpu.Device { return d }) {
 		d := inv.Devices[i]
 		if d.Allocatable <= d.Foreign {
 			continue // no capacity left for claims
 		}
 		devices = append(devices, resourceapi.Device{
-			Name: published.DeviceName(d.UUID), AllowMultipleAllocations: new(true),
+			Name: resourceslices.DeviceName(d.UUID), AllowMultipleAllocations: new(true),
 			Attributes: attributes(d, inv, groups), Capacity: capacity(d, inv.UnitMiB, cores), Taints: taints(d.Status, domain),
 		})
 	}
@@ -96,9 +96,9 @@ func capacity(d gpu.Device, unitMiB int64, cores bool) map[resourceapi.Qualified
 	unit := bytes(unitMiB)
 	left := d.Allocatable - d.Foreign
 	all := bytes(int64(left) * unitMiB)
-	name := resourceapi.QualifiedName(published.CapacityMemory)
+	name := resourceapi.QualifiedName(resourceslices.CapacityMemory)
 	if d.InShares() {
-		name, unit, all = published.CapacityShares, *count(1), *count(int64(left))
+		name, unit, all = resourceslices.CapacityShares, *count(1), *count(int64(left))
 	}
 	policy := &resourceapi.CapacityRequestPolicy{Default: &all, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &unit, Max: &all, Step: &unit}}
 	if left == 1 {
@@ -106,7 +106,7 @@ func capacity(d gpu.Device, unitMiB int64, cores bool) map[resourceapi.Qualified
 	}
 	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{name: {Value: all, RequestPolicy: policy}}
 	if cores {
-		out[published.CapacityCores] = resourceapi.DeviceCapacity{Value: *count(gpu.CoresPerDevice), RequestPolicy: &resourceapi.CapacityRequestPolicy{
+		out[resourceslices.CapacityCores] = resourceapi.DeviceCapacity{Value: *count(gpu.CoresPerDevice), RequestPolicy: &resourceapi.CapacityRequestPolicy{
 			Default: count(0), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: count(0), Max: count(gpu.CoresPerDevice), Step: count(1)},
 		}}
 	}

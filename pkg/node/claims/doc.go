@@ -39,7 +39,7 @@
 //     kube-scheduler ensures both bounds. The driver checks them again, and rejects a claim that exceeds one.
 //   - A repeated call does not change the amounts of a prepared claim.
 //   - A container's environment depends only on its claim. It equals the environment from the device plugin for
-//     the same grant at the same level (containers.Config.Response).
+//     the same grant at the same level (render.Config.Response).
 //   - A GPU has one owner: either this package or the device plugin allocates all GPUs of a node. To switch the
 //     owner, the node stops accepting pods, and waits until all pods and claims of the old owner have ended.
 //

@@ -12,11 +12,11 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/published"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/render"
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
@@ -25,7 +25,7 @@ type Config struct {
 	Domain     string // name of the driver, and domain of its CDI devices
 	Node       string // name of the pool
 	Cores      bool   // also offer cores
-	Containers containers.Config
+	Containers render.Config
 
 	// Ready returns an error if a level does not hold now.
 	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
@@ -142,7 +142,7 @@ func (d *Driver) enter(ctx context.Context, c *Claim, offer grants.Offer) (names
 		c.MPS = mps.Protocol
 	}
 	for i := range c.Shares {
-		at := slices.IndexFunc(memory.Devices, func(g gpu.Device) bool { return published.DeviceName(g.UUID) == c.Shares[i].Device })
+		at := slices.IndexFunc(memory.Devices, func(g gpu.Device) bool { return resourceslices.DeviceName(g.UUID) == c.Shares[i].Device })
 		c.Shares[i].UUID = memory.Devices[at].UUID
 		if c.Shares[i].Shares > 0 {
 			c.Shares[i].MiB = memory.Devices[at].MiB(gpu.Units(c.Shares[i].Shares), 0)

@@ -17,8 +17,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
@@ -236,21 +236,21 @@ func TestAClaimGivesWhatTheDevicePluginGives(t *testing.T) {
 		name     string
 		level    gpu.Enforcement
 		mps      bool
-		strategy containers.Strategy
+		strategy render.Strategy
 		want     map[string]string
 		mounts   []string
 		devices  []string
 	}{
-		{name: "advisory", level: gpu.EnforcementAdvisory, strategy: containers.Envvar,
+		{name: "advisory", level: gpu.EnforcementAdvisory, strategy: render.Envvar,
 			want: map[string]string{"GPUMEM_ENFORCEMENT": "advisory", "GPUMEM_LIMIT_MIB": "2048", "GPUMEM_CORE_PERCENT": "30", "NVIDIA_VISIBLE_DEVICES": string(plugintest.GPUB)}},
-		{name: "mps", level: gpu.EnforcementMPS, mps: true, strategy: containers.VolumeMounts,
+		{name: "mps", level: gpu.EnforcementMPS, mps: true, strategy: render.VolumeMounts,
 			want:   map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"},
 			mounts: []string{"/run/gpumem/mps/pipe ro", "/dev/shm rw", "/var/run/nvidia-container-devices/" + string(plugintest.GPUB) + " rw"}},
-		{name: "mps by CDI", level: gpu.EnforcementMPS, mps: true, strategy: containers.CDICRI,
+		{name: "mps by CDI", level: gpu.EnforcementMPS, mps: true, strategy: render.CDICRI,
 			want:    map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M", "GPUMEM_ENFORCEMENT": "mps"},
 			devices: []string{"nvidia.com/gpu=" + string(plugintest.GPUB)},
 			mounts:  []string{"/run/gpumem/mps/pipe ro", "/dev/shm rw"}},
-		{name: "kernel", level: gpu.EnforcementKernel, strategy: containers.CDIAnnotations,
+		{name: "kernel", level: gpu.EnforcementKernel, strategy: render.CDIAnnotations,
 			want:    map[string]string{"NVIDIA_GPU_MEMORY_LIMIT": "2048", "NVIDIA_GPU_MEMORY_REQUEST": "2048", "GPUMEM_FRACTION": "0.9200"},
 			devices: []string{"nvidia.com/gpu=" + string(plugintest.GPUB)}},
 	} {

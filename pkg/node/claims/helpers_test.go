@@ -18,10 +18,10 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/published"
-	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 const (
@@ -31,8 +31,8 @@ const (
 
 // Names of the two GPUs.
 var (
-	gpuA = published.DeviceName(plugintest.GPUA)
-	gpuB = published.DeviceName(plugintest.GPUB)
+	gpuA = resourceslices.DeviceName(plugintest.GPUA)
+	gpuB = resourceslices.DeviceName(plugintest.GPUB)
 )
 
 // errKilled is the error of all methods of a disk after its process was killed.
@@ -127,7 +127,7 @@ func newRig(t *testing.T, inv gpu.Inventory, disk *memory) *rig {
 	t.Helper()
 	r := &rig{disk: disk, source: plugintest.NewSource(inv)}
 	cfg := Config{
-		Domain: domain, Node: node, Cores: true, Containers: containers.DefaultConfig(),
+		Domain: domain, Node: node, Cores: true, Containers: render.DefaultConfig(),
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return r.ready },
 	}
 	prepared, _, err := readClaims(disk, zap.NewNop())

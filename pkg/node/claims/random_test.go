@@ -17,7 +17,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
 
@@ -154,7 +154,7 @@ func (tr *trial) allocate() {
 	}
 	var results []resourceapi.DeviceRequestAllocationResult
 	for _, id := range c.on {
-		results = append(results, result(published.DeviceName(id), c.gib, c.cores))
+		results = append(results, result(resourceslices.DeviceName(id), c.gib, c.cores))
 	}
 	c.object = allocated(strconv.Itoa(tr.serial), results...)
 	c.object.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: c.object.Name, UID: "pod-" + c.object.UID}}
@@ -286,14 +286,14 @@ func (tr *trial) check() {
 		}
 	}
 	for _, d := range tr.inv.Devices {
-		if of := sum[published.DeviceName(d.UUID)]; of.MiB > int64(d.Allocatable)<<10 && !tr.shrunk[d.UUID] || of.Cores > gpu.CoresPerDevice {
+		if of := sum[resourceslices.DeviceName(d.UUID)]; of.MiB > int64(d.Allocatable)<<10 && !tr.shrunk[d.UUID] || of.Cores > gpu.CoresPerDevice {
 			tr.t.Errorf("claims of %d MiB and %d per cent of the cores are prepared on %s, which has %d GiB", of.MiB, of.Cores, d.UUID, d.Allocatable)
 		}
 	}
 	for _, c := range tr.claims {
 		var want []trialShare
 		for _, id := range c.on {
-			want = append(want, trialShare{published.DeviceName(id), c.gib << 10, c.cores})
+			want = append(want, trialShare{resourceslices.DeviceName(id), c.gib << 10, c.cores})
 		}
 		if got := prepared[c.object.UID]; c.running && !slices.Equal(got, want) {
 			tr.t.Errorf("a container runs with claim %s, of which %v is prepared, want %v", c.object.UID, got, want)

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpumem/gpumem/pkg/kube/published"
-	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 // Recover returns the prepared claims of a checkpoint, and rebuilds a lost or unusable checkpoint. For that, it
@@ -62,7 +62,7 @@ func (c *Claim) complete(disk Disk, unitMiB int64) error {
 		name, value, _ := strings.Cut(variable, "=")
 		env[name] = value
 	}
-	given := containers.ReadEnvironment(env)
+	given := render.ReadEnvironment(env)
 	if c.Enforcement = given.Level; given.MPS {
 		c.MPS = mps.Protocol
 	}
@@ -72,7 +72,7 @@ func (c *Claim) complete(disk Disk, unitMiB int64) error {
 	parts := c.parts()
 	for i := range c.Shares {
 		for _, uuid := range given.GPUs {
-			if published.DeviceName(uuid) == c.Shares[i].Device {
+			if resourceslices.DeviceName(uuid) == c.Shares[i].Device {
 				c.Shares[i].UUID = uuid
 			}
 		}

@@ -20,9 +20,9 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -51,7 +51,7 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	driver := New(Config{
-		Domain: domain, Node: node, Containers: containers.DefaultConfig(),
+		Domain: domain, Node: node, Containers: render.DefaultConfig(),
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 	}, grants.NewOffers(source, false), disk, recovered, zap.NewNop())
 	type told struct {

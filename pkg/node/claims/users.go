@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodeapi"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
@@ -16,7 +16,7 @@ import (
 type Pods interface {
 	usage.Pods
 
-	ClaimUsers() []nodepods.ClaimUser
+	ClaimUsers() []nodeapi.ClaimUser
 	Missing() string
 }
 

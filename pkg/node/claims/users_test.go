@@ -14,7 +14,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodeapi"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
@@ -34,7 +34,7 @@ func userOf(name string, claims []v1.PodResourceClaim, containers map[string]str
 }
 
 // listed returns a complete view of the node's pods that reference claims.
-func listed(t *testing.T, pods ...*v1.Pod) *nodepods.Pods {
+func listed(t *testing.T, pods ...*v1.Pod) *nodeapi.Pods {
 	t.Helper()
 	client := fake.NewClientset()
 	for _, pod := range pods {
@@ -46,7 +46,7 @@ func listed(t *testing.T, pods ...*v1.Pod) *nodepods.Pods {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watched := nodepods.NewPods(client, names, node, zap.NewNop())
+	watched := nodeapi.NewPods(client, names, node, zap.NewNop())
 	watched.SelectClaims()
 	go func() { _ = watched.Run(t.Context()) }()
 	for watched.Missing() != "" {
@@ -74,7 +74,7 @@ func TestWhoUsesClaims(t *testing.T) {
 			t.Fatal(got.Err)
 		}
 	}
-	unlisted := NewUsers(nodepods.NewPods(nil, api.Names{}, node, zap.NewNop()), r.Driver)
+	unlisted := NewUsers(nodeapi.NewPods(nil, api.Names{}, node, zap.NewNop()), r.Driver)
 	if grants, err := unlisted.Grants(t.Context()); err == nil {
 		t.Errorf("before the pods are listed: %v", grants)
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
-	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
@@ -272,8 +272,8 @@ func (p *Published) watch(ctx context.Context) error {
 }
 
 // gpus returns the driver of each GPU that other drivers publish.
-func (p *Published) gpus() published.GPUs {
-	out := make(published.GPUs)
+func (p *Published) gpus() resourceslices.GPUs {
+	out := make(resourceslices.GPUs)
 	if p == nil {
 		return out
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 // FuzzRPCs sends requests that no kubelet sends. Each request gets a well-formed answer or an error, a grant
@@ -30,7 +30,7 @@ func FuzzRPCs(f *testing.F) {
 		cfg := DefaultConfig("n1")
 		cfg.PodWait, cfg.KubeletWait = time.Nanosecond, time.Second
 		cfg.PlaceUnassigned = setting&1 == 0
-		cfg.Containers.Strategy = []containers.Strategy{containers.Envvar, containers.VolumeMounts, containers.CDIAnnotations, containers.CDICRI}[setting>>2%4]
+		cfg.Containers.Strategy = []render.Strategy{render.Envvar, render.VolumeMounts, render.CDIAnnotations, render.CDICRI}[setting>>2%4]
 		list := plugintest.NewPods(pod("a", 1, uuidA, app(2)), pod("b", 2, "", container("i", placement.Init, 1), app(1)))
 		kubelet := plugintest.NewKubelet("ns/a", "ns/b")
 		if setting&64 != 0 {
@@ -64,7 +64,7 @@ func FuzzRPCs(f *testing.F) {
 	})
 }
 
-func checkGrant(t *testing.T, grants *pluginapi.AllocateResponse, ids []string, strategy containers.Strategy) {
+func checkGrant(t *testing.T, grants *pluginapi.AllocateResponse, ids []string, strategy render.Strategy) {
 	t.Helper()
 	if len(grants.GetContainerResponses()) != 1 {
 		t.Fatalf("%d answers for one container", len(grants.GetContainerResponses()))
@@ -80,7 +80,7 @@ func checkGrant(t *testing.T, grants *pluginapi.AllocateResponse, ids []string, 
 			t.Errorf("%v are granted as %q", ids, told)
 		}
 	}
-	if len(told) != len(want) || strategy == containers.Envvar && env["NVIDIA_VISIBLE_DEVICES"] != env["GPUMEM_GPU_UUID"] {
+	if len(told) != len(want) || strategy == render.Envvar && env["NVIDIA_VISIBLE_DEVICES"] != env["GPUMEM_GPU_UUID"] {
 		t.Errorf("%v are granted as %q, and seen as %q", ids, told, env["NVIDIA_VISIBLE_DEVICES"])
 	}
 }

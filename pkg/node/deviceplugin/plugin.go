@@ -10,9 +10,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/event"
 	"github.com/gpumem/gpumem/pkg/node/checkpoint"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 // Config contains the settings of a Plugin. All fields must be set, except where a comment permits nil or
@@ -21,14 +21,14 @@ type Config struct {
 	grants.Config
 
 	Coreless   bool // schedulers allocate no cores of this node
-	Containers containers.Config
+	Containers render.Config
 	Record     checkpoint.Store // stores grants across restarts of the process; nil if they end with it
 	Former     string           // file in which version 0.2 recorded levels; empty if none
 
 	// Ready returns an error if a container that was promised a level must not start now.
 	Ready func(ctx context.Context, level gpu.Enforcement, devices []gpu.Device) error
 	// Kernel limits control groups; nil if no container has level kernel.
-	Kernel containers.Kernel
+	Kernel render.Kernel
 
 	PodWait time.Duration // maximum wait for an unknown pod, for example while the API server fails
 }
@@ -39,7 +39,7 @@ func DefaultConfig(node string) Config {
 		Config: grants.Config{
 			Node: node, Policy: placement.Binpack, PlaceUnassigned: true, KubeletWait: time.Second, WriteWait: 2 * time.Second,
 		},
-		Containers: containers.DefaultConfig(), PodWait: 10 * time.Second,
+		Containers: render.DefaultConfig(), PodWait: 10 * time.Second,
 		Ready: func(context.Context, gpu.Enforcement, []gpu.Device) error { return nil },
 	}
 }
@@ -49,7 +49,7 @@ type Plugin struct {
 	Offers     *grants.Offers
 	State      *grants.State
 	Reconciler *grants.Reconciler
-	Containers *containers.Containers
+	Containers *render.Containers
 	Announcer  *Announcer
 	Server     *Server
 }
@@ -59,7 +59,7 @@ func New(cfg Config, source inventory.Source, pods grants.Pods, kubelet grants.K
 	p := Plugin{Offers: grants.NewOffers(source, cfg.Coreless)}
 	p.State = grants.New(cfg.Config, p.Offers, pods, kubelet, grants.NewTable(cfg.Record, cfg.Former, log), log)
 	p.Reconciler = grants.NewReconciler(cfg.Config, p.State, pods, events, metrics, log)
-	p.Containers = containers.New(cfg.Containers, cfg.Kernel, p.State, pods, events)
+	p.Containers = render.New(cfg.Containers, cfg.Kernel, p.State, pods, events)
 	p.Announcer = &Announcer{node: cfg.Node, offers: p.Offers, source: source, pods: pods, events: events, log: log}
 	p.Server = &Server{cfg: cfg, offers: p.Offers, state: p.State, reconciler: p.Reconciler, pods: pods, events: events, log: log}
 	return p

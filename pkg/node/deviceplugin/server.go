@@ -14,9 +14,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/event"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
+	"github.com/gpumem/gpumem/pkg/node/render"
 	"github.com/gpumem/gpumem/pkg/process/operation"
 )
 
@@ -109,7 +109,7 @@ func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 	return out, nil
 }
 
-// resolveNames adapts the variables of a container to second names that its pod sets (containers.ResolveNames).
+// resolveNames adapts the variables of a container to second names that its pod sets (render.ResolveNames).
 // If the kubelet may have called for several pods that need different changes, resolveNames changes nothing,
 // because one pod's variables must not change another pod's environment. Second names that the image sets are
 // known only to the container runtime, so package nri resolves these.
@@ -121,7 +121,7 @@ func (p *Server) resolveNames(env map[string]string, possible []allocation.Attri
 		if i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == to.Pod }); i >= 0 {
 			seconds = pods[i].Seconds[to.Container.Name]
 		}
-		one := containers.ResolveNames(env, seconds)
+		one := render.ResolveNames(env, seconds)
 		if n > 0 && !maps.Equal(one, changed) {
 			return
 		}

@@ -16,9 +16,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 func TestAdmission(t *testing.T) {
@@ -381,7 +381,7 @@ func testKubeletThatStartsAgain(t *testing.T, r gpu.Resource) {
 func TestAllocateResolvesSecondNames(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 1), container("two", placement.App, 2))
 	p.Seconds = map[string]map[string]string{"two": {"XLA_CLIENT_MEM_FRACTION": "0.95", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}}
-	n := newNode(t, func(c *Config) { c.Containers.Frameworks = []containers.Framework{"jax", "pytorch"} }, nil, p)
+	n := newNode(t, func(c *Config) { c.Containers.Frameworks = []render.Framework{"jax", "pytorch"} }, nil, p)
 	for _, tc := range []struct {
 		ids        []string
 		jax, torch string
@@ -422,7 +422,7 @@ func TestSecondNamesOfOnePodChangeNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := pod("a", 1, uuidA, app(1)), pod("b", 1, uuidA, app(tc.asks))
 			a.Seconds, b.Seconds = tc.a, tc.b
-			n := newNode(t, func(c *Config) { c.Containers.Frameworks = []containers.Framework{"pytorch"} }, nil, a, b)
+			n := newNode(t, func(c *Config) { c.Containers.Frameworks = []render.Framework{"pytorch"} }, nil, a, b)
 			got, err := n.Allocate(t.Context(), "aaaaaaaa-0")
 			if err != nil {
 				t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/render"
 )
 
 const (
@@ -280,7 +280,7 @@ func valuesOf(env []string) map[string][]string {
 	return values
 }
 
-// resolveNames handles settings that the pod or the image sets by a second name (containers.ResolveNames). The
+// resolveNames handles settings that the pod or the image sets by a second name (render.ResolveNames). The
 // map `env` contains gpumem's values, and is nil if they are unknown.
 func resolveNames(adjustment *api.ContainerAdjustment, values map[string][]string, env map[string]string) {
 	ours, first := make(map[string]string), make(map[string]string)
@@ -290,7 +290,7 @@ func resolveNames(adjustment *api.ContainerAdjustment, values map[string][]strin
 			ours[name] = values[0]
 		}
 	}
-	for name, value := range containers.ResolveNames(ours, first) {
+	for name, value := range render.ResolveNames(ours, first) {
 		adjustment.AddEnv(name, value) // "" too: container runtimes ignore the removal of a variable (NRI 0.12.5)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 )
 
 // Versions of Kubernetes for claims. claimsNeed turns consumable capacity on by default. claimsWant fixes
@@ -83,7 +83,7 @@ func (s *State) checkPublished(node *v1.Node, inv gpu.Inventory) (result finding
 
 func checkOtherDrivers(s *State, _ installation) findings {
 	return s.eachInventory(func(node *v1.Node, inv gpu.Inventory) (result findings) {
-		others := make(published.GPUs)
+		others := make(resourceslices.GPUs)
 		for _, slice := range s.slicesOf(node.Name) {
 			if slice.Spec.Driver != s.Names.Domain() {
 				others.Add(slice)

@@ -5,9 +5,9 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
@@ -104,7 +104,7 @@ func (r reporter) node(f NodeFacts) Node {
 	out := Node{
 		Name: r.Name, Address: f.Address, Status: f.Status, Taint: f.Taint, Withheld: f.Withheld, Problem: f.Problem,
 		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
-		Capacity: r.memory(r.Allocatable()), Requested: r.ifPodsKnown(r.requested()), LargestFree: r.ifPodsKnown(r.memory(closest.LargestFree(r.Node))),
+		Capacity: r.memory(r.Allocatable()), Requested: r.ifPodsKnown(r.requested()), LargestFree: r.ifPodsKnown(r.memory(nearmiss.LargestFree(r.Node))),
 		PodCount: r.podCount(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if f.Refuses != nil {

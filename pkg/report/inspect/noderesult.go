@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
@@ -24,8 +24,8 @@ type NodeResult struct {
 	OutOfUse []placement.Device
 
 	node    NodeFacts
-	gap     closest.Gap // distance of the node from a fit
-	tainted bool        // only a taint keeps the pod off the node
+	gap     nearmiss.Gap // distance of the node from a fit
+	tainted bool         // only a taint keeps the pod off the node
 }
 
 // EvaluateNode returns the result of a node for a pod. kube-scheduler's own reasons to skip the node
@@ -37,7 +37,7 @@ func (f Facts) EvaluateNode(pod WaitFacts, n placement.Node) NodeResult {
 	if refused != nil && refused.Verdict != nil {
 		c.Verdict, c.gap = *refused.Verdict, refused.Gap
 	} else {
-		c.gap = closest.GapOf(c.Verdict)
+		c.gap = nearmiss.GapOf(c.Verdict)
 	}
 	c.OutOfUse = findOutOfUse(c.Verdict)
 	nodeRefusal := c.node.Refusal(pod.Request) // the node's refusal, independent of the pod's spec

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
@@ -270,7 +270,7 @@ func (f WaitFacts) Unserved(schedulers []string) string {
 	if len(known) == 0 {
 		known = []string{api.DefaultScheduler}
 	}
-	similarName := closest.SimilarName(f.Scheduler, known)
+	similarName := nearmiss.SimilarName(f.Scheduler, known)
 	isMisspelt := similarName != "" && similarName != f.Scheduler
 	switch served := strings.Join(schedulers, " or "); {
 	case f.Gated:

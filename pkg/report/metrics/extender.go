@@ -7,7 +7,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // Extender has the metrics of gpumem-extender.
@@ -25,14 +25,14 @@ type Extender struct {
 // outcomes returns the successful result of each verb.
 func outcomes() map[string]string {
 	return map[string]string{
-		decisions.Filter: decisions.Fits, decisions.Prioritize: decisions.Fits,
-		decisions.Preempt: decisions.Fits, decisions.Bind: decisions.Bound,
+		history.Filter: history.Fits, history.Prioritize: history.Fits,
+		history.Preempt: history.Fits, history.Bind: history.Bound,
 	}
 }
 
 // refusals returns the reasons for refusals of filter and bind.
 func refusals() []string {
-	reasons := []string{decisions.Unreadable, decide.Elsewhere, decide.Confusable, decisions.Error}
+	reasons := []string{history.Unreadable, decide.Elsewhere, decide.Confusable, history.Error}
 	for reason := placement.NoDevices; reason <= placement.Fragmented; reason++ {
 		reasons = append(reasons, reason.String())
 	}
@@ -58,8 +58,8 @@ func NewExtender(registerer prometheus.Registerer) *Extender {
 		m.decisions.WithLabelValues(verb, result, "")
 	}
 	for _, reason := range refusals() {
-		m.decisions.WithLabelValues(decisions.Filter, decisions.Unfit, reason)
-		m.decisions.WithLabelValues(decisions.Bind, decisions.Refused, reason)
+		m.decisions.WithLabelValues(history.Filter, history.Unfit, reason)
+		m.decisions.WithLabelValues(history.Bind, history.Refused, reason)
 	}
 	m.count(nil)
 	return m
@@ -71,7 +71,7 @@ func (m *Extender) Answered(verb string, took time.Duration) {
 }
 
 // Decided counts one decision about a pod.
-func (m *Extender) Decided(d decisions.Decision) {
+func (m *Extender) Decided(d history.Decision) {
 	m.decisions.WithLabelValues(d.Verb, d.Result, d.Reason).Inc()
 	if d.Sampled {
 		m.sampled.Inc()

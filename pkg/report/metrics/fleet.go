@@ -13,8 +13,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
@@ -284,7 +284,7 @@ func podBytes(h placement.Holding, n placement.Node) (sum float64) {
 
 // largestFreeBytes returns the largest amount that a new pod could get on one GPU, in bytes.
 func largestFreeBytes(n placement.Node) float64 {
-	units := closest.LargestFree(n)
+	units := nearmiss.LargestFree(n)
 	if !n.InShares() {
 		return float64(units) * float64(n.UnitMiB) * mib
 	}

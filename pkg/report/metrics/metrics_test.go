@@ -24,7 +24,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/grants"
 	"github.com/gpumem/gpumem/pkg/node/usage"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
@@ -95,8 +95,8 @@ func TestExtender(t *testing.T) {
 	m.Compared(map[string]int{"pod": 2, "node": 1})
 	m.Compared(map[string]int{"pod": 1})
 	m.Answered("filter", 3*time.Millisecond)
-	m.Decided(decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Fragmented"})
-	m.Decided(decisions.Decision{Verb: "filter", Result: "fits", Sampled: true})
+	m.Decided(history.Decision{Verb: "filter", Result: "unfit", Reason: "Fragmented"})
+	m.Decided(history.Decision{Verb: "filter", Result: "fits", Sampled: true})
 	if got := testutil.ToFloat64(m.sampled); got != 1 {
 		t.Errorf("%g of two questions left out nodes, want 1", got)
 	}

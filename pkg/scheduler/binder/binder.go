@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/podlabels"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // Cluster is the API server as the Binder uses it.
@@ -74,7 +74,7 @@ type Binder struct {
 	Missing func() string
 
 	// Decided receives each decision about a pod; nil: decisions are not recorded.
-	Decided func(placement.PodRef, decisions.Decision)
+	Decided func(placement.PodRef, history.Decision)
 
 	leads    leadTracker
 	shutdown shutdown
@@ -88,7 +88,7 @@ func (b *Binder) RecordRequest() {
 }
 
 // Record passes a decision about a pod to Decided.
-func (b *Binder) Record(ref placement.PodRef, d decisions.Decision) {
+func (b *Binder) Record(ref placement.PodRef, d history.Decision) {
 	if b.Decided != nil {
 		d.Time = b.Now()
 		b.Decided(ref, d)
@@ -319,14 +319,14 @@ func (b *Binder) readAssumed(ctx context.Context, ref placement.PodRef) (*v1.Pod
 }
 
 // bindDecision returns the record of a Bind. Parameter before is the node's state before the Bind.
-func (b *Binder) bindDecision(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
-	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
+func (b *Binder) bindDecision(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) history.Decision {
+	d := history.Decision{Verb: history.Bind, Result: history.Bound, Node: name, Asked: 1, Fit: 1}
 	if err != nil {
-		d.Result, d.Reason, d.Message, d.Fit = decisions.Refused, reasonOf(err), reasons.Error(err), 0
+		d.Result, d.Reason, d.Message, d.Fit = history.Refused, reasonOf(err), reasons.Error(err), 0
 	}
 	if pod := b.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && before.Name != "" {
 		if req, err := b.Names.Request(pod); err == nil {
-			d.Nodes = []decisions.Node{decisions.DescribeNode(req, before, assignment)}
+			d.Nodes = []history.Node{history.DescribeNode(req, before, assignment)}
 		}
 	}
 	return d
@@ -337,7 +337,7 @@ func reasonOf(err error) string {
 	if refusal := (*decide.Refusal)(nil); errors.As(err, &refusal) {
 		return refusal.Reason
 	}
-	return decisions.Error
+	return history.Error
 }
 
 // shutdown tracks the Binds that a process must finish before it exits.

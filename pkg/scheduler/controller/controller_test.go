@@ -34,12 +34,12 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
-	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/nearmiss"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
-	"github.com/gpumem/gpumem/pkg/report/reach"
+	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 )
 
 const inventory = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":16384,"units":16,"healthy":true},{"uuid":"GPU-b","index":1,"memoryMiB":16384,"units":16,"healthy":true}]}`
@@ -721,7 +721,7 @@ func FuzzTrim(f *testing.F) {
 			if len(want.Devices) == 0 {
 				return
 			}
-			if diff := cmp.Diff(reach.NodeFacts(n, &node, n.Offered(want.InShares())), reach.NodeFacts(n, obj.(*v1.Node), n.Offered(want.InShares())), cmp.AllowUnexported(closest.Gap{})); diff != "" {
+			if diff := cmp.Diff(nodefilter.NodeFacts(n, &node, n.Offered(want.InShares())), nodefilter.NodeFacts(n, obj.(*v1.Node), n.Offered(want.InShares())), cmp.AllowUnexported(nearmiss.Gap{})); diff != "" {
 				t.Errorf("%s: (-full +trimmed):\n%s", data, diff)
 			}
 		}

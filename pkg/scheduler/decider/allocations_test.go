@@ -3,7 +3,7 @@ package decider
 import (
 	"testing"
 
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // If kube-scheduler accepts the hinted node, a cycle makes few allocations from Begin to the first Refuse.
@@ -12,7 +12,7 @@ func TestAllocationsOfAHintedPod(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "10")
 	made := testing.AllocsPerRun(20, func() {
-		c, refusal, err := w.Begin(decisions.Filter, pod, 1)
+		c, refusal, err := w.Begin(history.Filter, pod, 1)
 		if c == nil || refusal != nil || err != nil {
 			t.Fatalf("begin: %v, %v, %v", c, refusal, err)
 		}

@@ -2,7 +2,7 @@ package decider
 
 import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 const (
@@ -53,8 +53,8 @@ func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(node
 		c.equal = false
 	}
 	d.Fits(c, nodes, fit, nil)
-	order := d.index.Rank(d.Cache, d.question(c), decisions.MaxNodes, nil)
-	ranked := decisions.Ranked(order, fit)
+	order := d.index.Rank(d.Cache, d.question(c), history.MaxNodes, nil)
+	ranked := history.Ranked(order, fit)
 	ranked.Node = best
 	d.Record(c.Pod, ranked)
 	return best

@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // TestBestOfEqualNodesIsTheChosenOne verifies that kube-scheduler's scores choose among equal nodes, while the cycle
 // reports them as equal.
 func TestBestOfEqualNodesIsTheChosenOne(t *testing.T) {
 	w := newWorld(t)
-	log := decisions.NewLog(10)
+	log := history.NewLog(10)
 	w.Decided = log.Add
 	var names []string
 	for i := range 3 {
@@ -37,7 +37,7 @@ func TestBestOfEqualNodesIsTheChosenOne(t *testing.T) {
 	for _, d := range log.Pods("", "")[0].Decisions {
 		recorded = append(recorded, d.Verb+" "+d.Node)
 	}
-	if !slices.Contains(recorded, decisions.Prioritize+" "+names[1]) {
+	if !slices.Contains(recorded, history.Prioritize+" "+names[1]) {
 		t.Errorf("recorded %q", recorded)
 	}
 	none := func([]string) string { t.Error("there is nothing to choose from"); return "" }

@@ -17,7 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/kube/template"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 )
 
@@ -86,13 +86,13 @@ func (d *Decider) Begin(verb string, pod *v1.Pod, nodes int) (*Cycle, *decide.Re
 	d.RecordRequest()
 	ref := api.Ref(pod)
 	if problem := d.NotReady(); problem != "" {
-		d.Record(ref, decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: problem})
+		d.Record(ref, history.Decision{Verb: verb, Result: history.Failed, Reason: history.Error, Message: problem})
 		return nil, nil, errors.New(problem)
 	}
 	d.Cache.Expire(d.Now())
 	if err != nil {
 		d.waiters.remove(ref.UID)
-		d.Record(ref, decisions.Decision{Verb: verb, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error(), Asked: nodes})
+		d.Record(ref, history.Decision{Verb: verb, Result: history.Unfit, Reason: history.Unreadable, Message: err.Error(), Asked: nodes})
 		return nil, unreadable(err), nil
 	}
 	c := &Cycle{Question: cache.NewQuestion(ref, req, d.Policies.GPU), asked: nodes}
@@ -105,7 +105,7 @@ func (d *Decider) Begin(verb string, pod *v1.Pod, nodes int) (*Cycle, *decide.Re
 
 // unreadable returns the refusal for a pod or node that cannot be read. No eviction resolves it.
 func unreadable(err error) *decide.Refusal {
-	return &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
+	return &decide.Refusal{Reason: history.Unreadable, Message: err.Error(), Unresolvable: true}
 }
 
 // Refuse returns the reason why the pod cannot go to a node, or nil if the pod fits. It evaluates the pods
@@ -166,7 +166,7 @@ func (c *Cycle) Message(refusal *decide.Refusal) string {
 }
 
 // many reports whether the request has more nodes than Unfit describes.
-func (c *Cycle) many() bool { return c.asked > decisions.MaxNodes }
+func (c *Cycle) many() bool { return c.asked > history.MaxNodes }
 
 // Rank ranks the feasible nodes, and returns at most limit of them, the best first. It counts expected pods
 // and the memory that is reserved for nominated pods.
@@ -176,7 +176,7 @@ func (d *Decider) Rank(c *Cycle, names []string, limit int) ranking.Ranking {
 	for _, one := range order.Best {
 		c.scores[one.Node.Name] = one.Score
 	}
-	d.Record(c.Pod, decisions.Ranked(order, len(names)))
+	d.Record(c.Pod, history.Ranked(order, len(names)))
 	return order
 }
 

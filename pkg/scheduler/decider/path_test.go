@@ -24,7 +24,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
@@ -142,7 +142,7 @@ func (w *world) node() Node {
 // begin begins the cycle of a pod that requests units.
 func (w *world) begin(name, units string) *Cycle {
 	w.t.Helper()
-	c, refusal, err := w.Begin(decisions.Filter, w.pod(name, units), 1)
+	c, refusal, err := w.Begin(history.Filter, w.pod(name, units), 1)
 	if c == nil || refusal != nil || err != nil {
 		w.t.Fatalf("begin: %v, %v, %v", c, refusal, err)
 	}
@@ -208,7 +208,7 @@ func TestBegin(t *testing.T) {
 			if tc.count != "" {
 				pod.Annotations[w.Binder.Names.Count()] = tc.count
 			}
-			c, refusal, err := w.Begin(decisions.Filter, pod, 1)
+			c, refusal, err := w.Begin(history.Filter, pod, 1)
 			if diff := cmp.Diff([]bool{tc.asks, tc.refused, tc.failed}, []bool{c != nil, refusal != nil, err != nil}); diff != "" {
 				t.Errorf("asks, refused, failed (-want +got):\n%s", diff)
 			}
@@ -658,7 +658,7 @@ func TestCheaper(t *testing.T) {
 			}
 			preemptor, priority := w.pod("pod", "16"), int32(10)
 			preemptor.Spec.Priority = &priority
-			c, _, err := w.Begin(decisions.Filter, preemptor, 1)
+			c, _, err := w.Begin(history.Filter, preemptor, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -697,7 +697,7 @@ func TestWhy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.Binder.Cache.SetNode("small", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-cccc", Allocatable: 14, MemoryMiB: 14336}}})
-			c, _, err := w.Begin(decisions.Filter, w.pod("pod", "20"), tc.nodes)
+			c, _, err := w.Begin(history.Filter, w.pod("pod", "20"), tc.nodes)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -723,8 +723,8 @@ func TestWhy(t *testing.T) {
 // Two of three nodes refuse the pod. Fits records both nodes with their reasons, the confusable pod first.
 func TestANodeThatWasPassedOverIsRecorded(t *testing.T) {
 	w := newWorld(t)
-	var got decisions.Decision
-	w.Decided = func(_ placement.PodRef, d decisions.Decision) { got = d }
+	var got history.Decision
+	w.Decided = func(_ placement.PodRef, d history.Decision) { got = d }
 	verdict := placement.Fit(placement.Request{}, placement.Node{Name: "plain"})
 	w.Fits(w.begin("pod", "10"), 3, 1, []RefusedNode{
 		{"plain", &decide.Refusal{Reason: verdict.Reason.String(), Verdict: &verdict}},

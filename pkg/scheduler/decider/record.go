@@ -6,7 +6,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // RefusedNode is a node that has refused a pod, with the refusal.
@@ -23,17 +23,17 @@ const fewRefused = 2
 func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	c.fitRecorded = true
 	d.waiters.remove(c.Pod.UID)
-	d.Record(c.Pod, decisions.Decision{
-		Verb: decisions.Filter, Result: decisions.Fits, Asked: asked, Fit: fit, Sampled: c.Sampled,
+	d.Record(c.Pod, history.Decision{
+		Verb: history.Filter, Result: history.Fits, Asked: asked, Fit: fit, Sampled: c.Sampled,
 		Nodes: describe(refused[:min(len(refused), fewRefused)]),
 	})
 }
 
 // Unfit records that the pod fits no node, and adds it to the waiting pods. Wake requeues a waiting pod when
 // it fits one of the nodes that refused it. Unfit returns the nodes that are closest to a fit.
-func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
-	decision := decisions.Decision{
-		Verb: decisions.Filter, Result: decisions.Unfit, Asked: c.asked, Sampled: c.Sampled, Nodes: describe(refused),
+func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []history.Node {
+	decision := history.Decision{
+		Verb: history.Filter, Result: history.Unfit, Asked: c.asked, Sampled: c.Sampled, Nodes: describe(refused),
 		Reason: placement.NoDevices.String(), Message: "other plugins of kube-scheduler keep the pod off all nodes",
 	}
 	if len(decision.Nodes) > 0 {
@@ -57,19 +57,19 @@ func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []decisions.Node {
 // describe returns the descriptions of the nodes that are closest to a fit. Nodes that refuse the pod for
 // reasons other than their GPUs come first. The others follow in the order of their distance from a fit.
 // describe omits nodes without a refusal: the cache has changed, and the pod fits them now.
-func describe(nodes []RefusedNode) (out []decisions.Node) {
-	var closest decisions.Closest
+func describe(nodes []RefusedNode) (out []history.Node) {
+	var closest history.Closest
 	for _, node := range nodes {
 		switch {
 		case node.Refusal == nil:
 		case node.Verdict != nil:
 			closest.Add(node.Verdict, node.Gap)
-		case len(out) < decisions.MaxNodes:
-			out = append(out, decisions.Node{Name: node.Name, Reason: node.Reason, Message: reasons.Refusal(node.Refusal)})
+		case len(out) < history.MaxNodes:
+			out = append(out, history.Node{Name: node.Name, Reason: node.Reason, Message: reasons.Refusal(node.Refusal)})
 		}
 	}
 	out = append(out, closest.Nodes()...)
-	return out[:min(len(out), decisions.MaxNodes)]
+	return out[:min(len(out), history.MaxNodes)]
 }
 
 // NoEviction is the message for a pod that preempts no other pod because a node refuses it only temporarily.
@@ -82,7 +82,7 @@ func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
 	if !d.waiters.get(c.Pod.UID).isTemporary(d.Now()) {
 		return true
 	}
-	d.Record(c.Pod, decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Asked: proposed, Reason: decide.Confusable, Message: NoEviction})
+	d.Record(c.Pod, history.Decision{Verb: history.Preempt, Result: history.Unfit, Asked: proposed, Reason: decide.Confusable, Message: NoEviction})
 	return false
 }
 
@@ -90,9 +90,9 @@ func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
 // evictions make room for the pod, and the chosen node if it is known. If evictions help on no node, reason
 // is the cause.
 func (d *Decider) Evicts(c *Cycle, proposed, possible int, node, reason string) {
-	decision := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible, Node: node}
+	decision := history.Decision{Verb: history.Preempt, Result: history.Fits, Asked: proposed, Fit: possible, Node: node}
 	if possible == 0 {
-		decision.Result, decision.Reason, decision.Message = decisions.Unfit, placement.Insufficient.String(), reason
+		decision.Result, decision.Reason, decision.Message = history.Unfit, placement.Insufficient.String(), reason
 	}
 	d.Record(c.Pod, decision)
 }

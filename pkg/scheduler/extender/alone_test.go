@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // four returns a world with four nodes, each with one GPU of 10 units.
@@ -37,8 +37,8 @@ func (w *world) fits(pod *v1.Pod, names ...string) []string {
 func TestFilterNamesTheBestNodeAlone(t *testing.T) {
 	w, names := four(t)
 	w.Alone = true
-	var told []decisions.Decision
-	w.Decided = func(_ placement.PodRef, d decisions.Decision) { told = append(told, d) }
+	var told []history.Decision
+	w.Decided = func(_ placement.PodRef, d history.Decision) { told = append(told, d) }
 	if problem := w.bind(w.pod("first", "4"), "n2"); problem != "" {
 		t.Fatal(problem)
 	}
@@ -48,7 +48,7 @@ func TestFilterNamesTheBestNodeAlone(t *testing.T) {
 	if diff := cmp.Diff(want, result); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if len(told) != 2 || told[0].Fit != 4 || told[1].Verb != decisions.Prioritize || told[1].Node != "n2" || len(told[1].Nodes) != 4 {
+	if len(told) != 2 || told[0].Fit != 4 || told[1].Verb != history.Prioritize || told[1].Node != "n2" || len(told[1].Nodes) != 4 {
 		t.Errorf("told %+v, want that it fits 4 nodes, and which is the best", told)
 	}
 	if diff := cmp.Diff([]string(nil), w.cluster.woken); diff != "" {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // kube-scheduler writes each distinct message of a response into a condition of the pod. With many nodes,
@@ -50,7 +50,7 @@ func TestAnAnswerAboutManyNodesHasFewTexts(t *testing.T) {
 		common string
 		full   bool // some messages contain the free memory
 	}{
-		"fragmented":             {"", names, decisions.MaxNodes + 4, "node(s) unfit: the pod needs 90 GiB on one GPU; too little is free here", true},
+		"fragmented":             {"", names, history.MaxNodes + 4, "node(s) unfit: the pod needs 90 GiB on one GPU; too little is free here", true},
 		"fragmented in a sample": {"", names[:230], 4, "node(s) unfit: the pod needs 90 GiB on one GPU; too little is free here", false},
 		"no such GPU":            {"GPU-of-no-node", names, 4, "node(s) unfit: the pod needs 90 GiB on one GPU that matches GPU-of-no-node; no GPU here matches", false},
 		"few nodes":              {"", names[3:9], 6, "", true},

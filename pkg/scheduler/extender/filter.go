@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
@@ -45,7 +45,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	if err != nil {
 		return &extenderv1.ExtenderFilterResult{Error: err.Error()}
 	}
-	c, unreadable, err := e.Begin(decisions.Filter, args.Pod, len(names))
+	c, unreadable, err := e.Begin(history.Filter, args.Pod, len(names))
 	switch {
 	case err != nil:
 		return &extenderv1.ExtenderFilterResult{Error: replacePercent(err.Error())}
@@ -68,7 +68,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 		c.Expecting = false
 		fit, refused = e.splitNodes(c, names)
 	}
-	var closest []decisions.Node
+	var closest []history.Node
 	if len(fit) == 0 {
 		closest = e.Unfit(c, refused)
 	} else {
@@ -138,7 +138,7 @@ func (e *Extender) splitNodes(c *decider.Cycle, names []string) (fit []string, r
 // that kube-scheduler is about to bind the pod to this node (Cache.Expect).
 func (e *Extender) selectNodes(c *decider.Cycle, pod *v1.Pod, fit []string) []string {
 	if len(fit) > 1 && e.Alone && len(api.Preferences(pod)) == 0 {
-		if order := e.Rank(c, fit, decisions.MaxNodes); len(order.Best) > 0 {
+		if order := e.Rank(c, fit, history.MaxNodes); len(order.Best) > 0 {
 			fit = []string{order.First.Node.Name}
 		}
 	}
@@ -153,7 +153,7 @@ func (e *Extender) selectNodes(c *decider.Cycle, pod *v1.Pod, fit []string) []st
 // and the messages of 5,000 nodes took half a megabyte. kube-scheduler also retries a pod at once when the
 // condition changes. So in a request about many nodes, only the closest nodes get a full message. A sample
 // contains different nodes each time, so none of its nodes gets a full message.
-func failedNodes(c *decider.Cycle, refused []decider.RefusedNode, closest []decisions.Node) (failed, never extenderv1.FailedNodesMap) {
+func failedNodes(c *decider.Cycle, refused []decider.RefusedNode, closest []history.Node) (failed, never extenderv1.FailedNodesMap) {
 	failed, never = make(extenderv1.FailedNodesMap), make(extenderv1.FailedNodesMap)
 	described := make(map[string]bool)
 	if !c.Sampled {
@@ -196,7 +196,7 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	for i, name := range names {
 		result[i].Host = name
 	}
-	c, _, _ := e.Begin(decisions.Prioritize, args.Pod, len(names))
+	c, _, _ := e.Begin(history.Prioritize, args.Pod, len(names))
 	if c == nil {
 		return &result
 	}

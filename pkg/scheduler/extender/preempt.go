@@ -12,7 +12,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
@@ -33,7 +33,7 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 		return result
 	}
 	proposed := e.proposedVictims(args)
-	c, unreadable, err := e.Begin(decisions.Preempt, args.Pod, len(proposed))
+	c, unreadable, err := e.Begin(history.Preempt, args.Pod, len(proposed))
 	if unreadable != nil || err != nil || c != nil && !e.MayEvict(c, len(proposed)) {
 		e.Log.Info("no preemption", zap.Stringer("pod", api.Ref(args.Pod)))
 		return result

@@ -26,7 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
@@ -559,8 +559,8 @@ func TestAnExtenderWhoseWatchIsBehindGivesNothingAwayThatAnotherHasGiven(t *test
 	hear := s.deaf() // as after a failure of the API server: client-go retries within a minute
 	s.mustSchedule(led, bound, "n")
 
-	var told decisions.Decision
-	leads.Decided = func(_ placement.PodRef, d decisions.Decision) { told = d }
+	var told history.Decision
+	leads.Decided = func(_ placement.PodRef, d history.Decision) { told = d }
 	if got, want := bindTo(leads, large, "n"), "needs 10 GiB on one GPU; free: GPU0 8 (8 GiB in all)"; got != want {
 		t.Errorf("pod large: %q, want %q", got, want)
 	}

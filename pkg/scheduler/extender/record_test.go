@@ -13,12 +13,12 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // remembering makes the world record its decisions.
-func (w *world) remembering() *decisions.Log {
-	log := decisions.NewLog(100)
+func (w *world) remembering() *history.Log {
+	log := history.NewLog(100)
 	w.Decided = log.Add
 	return log
 }
@@ -41,7 +41,7 @@ func TestWhatWasConsideredIsRemembered(t *testing.T) {
 		t.Errorf("decisions (-want +got):\n%s", diff)
 	}
 	bind, filter := got.Decisions[0], got.Decisions[2]
-	want := []decisions.Node{{Name: "pair", UnitMiB: 1024, GPUs: []decisions.GPU{
+	want := []history.Node{{Name: "pair", UnitMiB: 1024, GPUs: []history.GPU{
 		{Index: 0, UUID: "GPU-aaaa", Capacity: 16, Free: 16, FreeCores: new(100), Chosen: true},
 		{Index: 1, UUID: "GPU-bbbb", Capacity: 16, Free: 16, FreeCores: new(100)},
 	}}}
@@ -66,25 +66,25 @@ func TestRefusalsAreRememberedWithTheirReason(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name, units, count string
-		want               decisions.Decision
+		want               history.Decision
 	}{
-		{"too large", "100", "", decisions.Decision{Verb: "filter", Result: "unfit", Reason: "TooLarge", Asked: 3,
+		{"too large", "100", "", history.Decision{Verb: "filter", Result: "unfit", Reason: "TooLarge", Asked: 3,
 			Message: "needs 100 GiB on one GPU; the largest that qualifies here has 80 GiB: ask for less"}},
-		{"unreadable", "10", "two", decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Unreadable", Asked: 3,
+		{"unreadable", "10", "two", history.Decision{Verb: "filter", Result: "unfit", Reason: "Unreadable", Asked: 3,
 			Message: `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ask(tc.units, tc.count)
 			got := log.Pods("", "")[0].Decisions[0]
-			if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(decisions.Decision{}, "Time", "Nodes")); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(history.Decision{}, "Time", "Nodes")); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 	for verb, ask := range map[string]func(*v1.Pod){
-		decisions.Filter:     func(pod *v1.Pod) { w.Filter(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes}) },
-		decisions.Prioritize: func(pod *v1.Pod) { w.Prioritize(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes}) },
-		decisions.Preempt: func(pod *v1.Pod) {
+		history.Filter:     func(pod *v1.Pod) { w.Filter(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes}) },
+		history.Prioritize: func(pod *v1.Pod) { w.Prioritize(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes}) },
+		history.Preempt: func(pod *v1.Pod) {
 			w.Preempt(t.Context(), &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToVictims: map[string]*extenderv1.Victims{"big": {}}})
 		},
 	} {
@@ -92,12 +92,12 @@ func TestRefusalsAreRememberedWithTheirReason(t *testing.T) {
 			pod := w.pod("p", "1")
 			pod.Annotations = map[string]string{w.Names.Count(): "two"}
 			ask(pod)
-			if got := log.Pods("", "")[0].Decisions[0]; got.Verb != verb || got.Result != decisions.Unfit || got.Reason != decisions.Unreadable {
+			if got := log.Pods("", "")[0].Decisions[0]; got.Verb != verb || got.Result != history.Unfit || got.Reason != history.Unreadable {
 				t.Errorf("an unreadable pod: %+v", got)
 			}
 			w.Missing = func() string { return "no pods yet" }
 			ask(w.pod("p", "1"))
-			if got := log.Pods("", "")[0].Decisions[0]; got.Verb != verb || got.Result != decisions.Failed || got.Reason != decisions.Error {
+			if got := log.Pods("", "")[0].Decisions[0]; got.Verb != verb || got.Result != history.Failed || got.Reason != history.Error {
 				t.Errorf("not ready: %+v", got)
 			}
 			w.Missing = func() string { return "" }
@@ -106,7 +106,7 @@ func TestRefusalsAreRememberedWithTheirReason(t *testing.T) {
 	t.Run("bind", func(t *testing.T) {
 		pod := w.pod("p", "100")
 		w.Bind(t.Context(), &extenderv1.ExtenderBindingArgs{PodName: "p", PodNamespace: "team", PodUID: pod.UID, Node: "big"})
-		if got := log.Pods("", "")[0].Decisions[0]; got.Result != decisions.Refused || got.Reason != placement.TooLarge.String() || got.Nodes[0].GPUs[0].Reason != "TooLarge" {
+		if got := log.Pods("", "")[0].Decisions[0]; got.Result != history.Refused || got.Reason != placement.TooLarge.String() || got.Nodes[0].GPUs[0].Reason != "TooLarge" {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -118,17 +118,17 @@ func TestPreemptionsAreRemembered(t *testing.T) {
 	for _, tc := range []struct {
 		units    string
 		proposed nodesToVictims
-		want     decisions.Decision
+		want     history.Decision
 	}{
-		{"40", nodesToVictims{"pair": victims(0, "low-0"), "big": victims(0, "bulk")}, decisions.Decision{Result: decisions.Fits, Asked: 2, Fit: 1}},
-		{"40", nodesToVictims{"pair": victims(0, "low-0")}, decisions.Decision{
-			Result: decisions.Unfit, Asked: 1, Reason: placement.Insufficient.String(), Message: noneIsEnough,
+		{"40", nodesToVictims{"pair": victims(0, "low-0"), "big": victims(0, "bulk")}, history.Decision{Result: history.Fits, Asked: 2, Fit: 1}},
+		{"40", nodesToVictims{"pair": victims(0, "low-0")}, history.Decision{
+			Result: history.Unfit, Asked: 1, Reason: placement.Insufficient.String(), Message: noneIsEnough,
 		}},
 	} {
 		w.preempt(w.preemptor(tc.units), tc.proposed)
-		tc.want.Verb = decisions.Preempt
+		tc.want.Verb = history.Preempt
 		got := log.Pods("team", "vip")[0].Decisions[0]
-		if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(decisions.Decision{}, "Time", "Nodes")); diff != "" {
+		if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(history.Decision{}, "Time", "Nodes")); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}

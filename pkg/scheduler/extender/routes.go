@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/process/serve"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
 // maxBody bounds a request body, in bytes. It allows 5,000 full Node objects of 20 KB.
@@ -22,10 +22,10 @@ const maxBody = 128 << 20
 // Routes returns a handler for the verbs below "/", the paths that kube-scheduler calls.
 func (e *Extender) Routes(version string) http.Handler {
 	router := httprouter.New()
-	router.POST("/filter", handle(e, decisions.Filter, e.Filter))
-	router.POST("/prioritize", handle(e, decisions.Prioritize, e.Prioritize))
-	router.POST("/preempt", handle(e, decisions.Preempt, e.Preempt))
-	router.POST("/bind", handle(e, decisions.Bind, e.Bind))
+	router.POST("/filter", handle(e, history.Filter, e.Filter))
+	router.POST("/prioritize", handle(e, history.Prioritize, e.Prioritize))
+	router.POST("/preempt", handle(e, history.Preempt, e.Preempt))
+	router.POST("/bind", handle(e, history.Bind, e.Bind))
 	router.GET("/version", serve.Version(version))
 	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, cause any) {
 		e.Log.Error("handler panicked", zap.String("path", r.URL.Path), zap.Any("cause", cause), zap.ByteString("stack", debug.Stack()))

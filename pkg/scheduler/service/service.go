@@ -18,14 +18,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/process/serve"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/metrics"
+	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 	"github.com/gpumem/gpumem/pkg/report/page"
-	"github.com/gpumem/gpumem/pkg/report/reach"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
-	"github.com/gpumem/gpumem/pkg/scheduler/measured"
+	"github.com/gpumem/gpumem/pkg/scheduler/usageclient"
 )
 
 // reviewInterval is the time between two reviews of assumed pods.
@@ -49,7 +49,7 @@ type Service struct {
 	Watch    *controller.Controller
 	Measured *metrics.Extender
 
-	decided   *decisions.Log
+	decided   *history.Log
 	comparer  *controller.Comparer
 	probes    http.Handler
 	reads     http.Handler
@@ -59,13 +59,13 @@ type Service struct {
 // New returns a service that uses the client. It is ready when the cache is complete and no check reports
 // anything missing.
 func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache, client *controller.Client, checks ...serve.Check) *Service {
-	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: client.Controller, decided: decisions.NewLog(conf.Decisions)}
+	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: client.Controller, decided: history.NewLog(conf.Decisions)}
 	registry := metrics.NewRegistry(version)
 	s.Measured = metrics.NewExtender(registry)
 	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Source: client.Controller, Drift: s.Measured}
 	checks = append([]serve.Check{{Name: "cache", Missing: s.Watch.Missing}}, checks...)
 	s.probes = serve.Probes(version, metrics.Handler(registry, s.fleet().Series), s.checkLocks, checks...)
-	s.reads = page.Handler(s.source(client), map[string]http.Handler{decisions.Path: s.decided}, time.Now)
+	s.reads = page.Handler(s.source(client), map[string]http.Handler{history.Path: s.decided}, time.Now)
 	return s
 }
 
@@ -77,7 +77,7 @@ func (s *Service) Binder(log *zap.Logger, cluster binder.Cluster, missing func()
 	}
 }
 
-func (s *Service) decide(pod placement.PodRef, d decisions.Decision) {
+func (s *Service) decide(pod placement.PodRef, d history.Decision) {
 	s.decided.Add(pod, d)
 	s.Measured.Decided(d)
 }
@@ -95,7 +95,7 @@ func (s *Service) fleet() metrics.Fleet {
 			if node == nil {
 				return inspect.NodeFacts{} // the node was deleted meanwhile
 			}
-			return reach.NodeFacts(s.Names, node, reach.Advertises(s.Names, n))
+			return nodefilter.NodeFacts(s.Names, node, nodefilter.Advertises(s.Names, n))
 		},
 		Assumed: s.Cache.AssumedBefore,
 		Waiting: func() (out []metrics.WaitingPod) {
@@ -117,14 +117,14 @@ func (s *Service) source(client *controller.Client) *page.Source {
 	}
 	used := func() map[gpu.UUID]int64 { return nil }
 	if namespace, err := os.ReadFile(namespaceFile); err == nil { // outside a pod, the device plugins are unreachable
-		used = (&measured.Reader{Log: s.Log.Named("measured"), Pods: client, Namespace: string(namespace), Now: time.Now}).Used
+		used = (&usageclient.Reader{Log: s.Log.Named("measured"), Pods: client, Namespace: string(namespace), Now: time.Now}).Used
 	}
 	return &page.Source{
 		Version: s.Version, Cluster: s.Cluster,
 		Used:  used,
 		Nodes: s.Cache.Nodes, Missing: s.Watch.Missing,
 		Facts: func(nodes []placement.Node) inspect.Facts {
-			facts := reach.Facts(s.Names, nodes, s.Watch.Node, s.Watch.Waiting())
+			facts := nodefilter.Facts(s.Names, nodes, s.Watch.Node, s.Watch.Waiting())
 			facts.Policy = s.Policies.GPU
 			return facts
 		},

@@ -20,7 +20,7 @@ type Pod struct {
 	Plan *placement.Assignment
 
 	// Seconds contains, by container, the variables of the pod that are second names of a framework's setting
-	// (containers.ResolveNames).
+	// (render.ResolveNames).
 	Seconds map[string]map[string]string
 
 	Index string // the annotation gpu-index: the GPUs' indexes, for people
