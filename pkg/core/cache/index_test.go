@@ -190,3 +190,44 @@ func BenchmarkRefused(b *testing.B) {
 		}
 	}
 }
+
+// TestAnIndexFollowsThePrices changes only the prices between two walks, so that the index keeps its nodes and
+// sorts them again.
+func TestAnIndexFollowsThePrices(t *testing.T) {
+	c, defaults := New(), ranking.Policies{GPU: placement.Binpack}
+	names, random := addFleet(c, 60), rand.New(rand.NewPCG(1, 3))
+	cpu := placementtest.CPU(4000)
+	requests := []placement.Request{placementtest.Ask(3, cpu), placementtest.Ask(40, cpu), placementtest.Ask(20, cpu, placementtest.Count(2)), placementtest.Ask(8)}
+	for i := range 600 {
+		_, _ = c.AssumePod(ref(fmt.Sprint("pod-", i)), names[random.IntN(len(names))], requests[random.IntN(len(requests))], placement.Binpack, start) // some do not fit
+	}
+	var index ranking.Index
+	orders := make(map[string]bool)
+	for step := range 40 {
+		req := requests[0]
+		var got, want []string
+		view := NewQuestion(ref("asker"), req, defaults.GPU).View
+		index.Walk(c, ranking.Question{Request: req, Defaults: defaults, View: view}, func(n *placement.Node, _ int) bool {
+			got = append(got, n.Name)
+			return true
+		})
+		var nodes []*placement.Node
+		for n := range c.All {
+			nodes = append(nodes, n)
+		}
+		for _, one := range ranking.Rank(len(nodes), defaults, req, nodes, c.Prices()).Best {
+			want = append(want, one.Node.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("step %d: %v, want %v", step, got, want)
+		}
+		orders[fmt.Sprint(got)] = true
+		for range 50 {
+			c.Learn(requests[step%len(requests)])
+		}
+		c.Reprice()
+	}
+	if len(orders) < 2 {
+		t.Error("no price changes the order, and the test finds nothing")
+	}
+}

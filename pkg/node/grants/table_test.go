@@ -69,9 +69,9 @@ func TestANewProcessHasAllGrantsOfTheOneBefore(t *testing.T) {
 	old := loaded(store, "")
 	old.Put(grant("a", "main", gpu.EnforcementMPS, "a-0"))
 	next := NewTable(store, "", zap.NewNop())
-	next.Put(grant("x", "main", gpu.EnforcementAdvisory, "a-9")) // not loaded yet, so it must not write
 	old.Put(grant("b", "main", gpu.EnforcementAdvisory, "a-0"))
 	old.Put(grant("c", "main", gpu.EnforcementKernel, "a-1", "a-2"))
+	next.Put(grant("x", "main", gpu.EnforcementAdvisory, "a-9")) // not loaded yet, so it must not write
 	if err := next.Load(); err != nil {
 		t.Fatal(err)
 	}
