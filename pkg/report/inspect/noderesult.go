@@ -52,7 +52,7 @@ func (f Facts) EvaluateNode(pod WaitFacts, n placement.Node) NodeResult {
 	return c
 }
 
-// Tainted names the first node whose taint is its only obstacle, and the taint; empty if there is no such
+// Tainted names the first node with a taint as the only obstacle, and the taint; empty if there is no such
 // node. All results must be of one pod that is not placeable on any node.
 func Tainted(results ...NodeResult) string {
 	for _, c := range results {

@@ -6,8 +6,8 @@
 // # Decisions
 //
 // Names follow prometheus.io/docs/practices/naming: gpumem, the process, the thing, its unit; counters
-// end in "_total". The labels of a counter have a fixed set of values, and the constructor creates its
-// series with the value 0: rate() would miss the first event of a series that appears with this event.
+// end in "_total". The labels of a counter have a fixed set of values, and the constructor creates the
+// usual series with the value 0: rate() would miss the first event of a series that appears with this event.
 //
 // The package computes metrics of nodes, GPUs and the fleet at each scrape, so a removed GPU leaves no
 // series behind. The text of a large fleet has megabytes, and anybody who reaches the port may scrape
