@@ -38,7 +38,8 @@ func (s *nodes) Refusal(nodeName string, q Question) *decide.Refusal {
 	return refusal
 }
 
-// EvaluateNode is Refusal with the evaluated state of the node. The state is nil if the node is unknown.
+// EvaluateNode is Refusal, and also returns the node's state that it evaluated. The state is nil if the
+// node is unknown.
 func (s *nodes) EvaluateNode(nodeName string, q Question) (*placement.Node, *decide.Refusal) {
 	if n, ok := s.readMap()[nodeName]; ok {
 		if state := n.state.Load(); state != nil {

@@ -59,8 +59,8 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 }
 
 // NominatePod records that a pod without a node waits until other pods leave a node. The nomination is for the
-// assigned GPUs, or for any GPU if the assignment is empty. It ends when it expires, or with the next call if
-// expires is zero. An empty node name removes it.
+// assigned GPUs, or for any GPU if the assignment is empty. It lasts until the time expires, or until the next
+// call if expires is zero. An empty node name removes the nomination.
 func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, assignment placement.Assignment, expires time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,8 +202,8 @@ type Assumed struct {
 	Since time.Time
 }
 
-// HoldPod records whether kube-scheduler has yet to send the binding of an assumed pod. Its steps before
-// the binding have no time limit.
+// HoldPod records whether kube-scheduler has yet to send the binding of an assumed pod. kube-scheduler's
+// steps before the binding have no time limit.
 func (c *Cache) HoldPod(uid string, unsent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,7 +251,7 @@ func (c *Cache) IsConfirmed(uid string) bool {
 	return ok && !p.Assumed
 }
 
-// Reprice computes new prices from the present nodes if the last ones are outdated.
+// Reprice computes new prices from the present nodes if the last prices are outdated.
 func (c *Cache) Reprice() {
 	changes, _ := c.Changes()
 	c.Market.Reprice(changes, c.Nodes)

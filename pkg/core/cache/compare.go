@@ -82,8 +82,8 @@ func (c *Cache) Differences(real *Cache) []Difference {
 // Heal replaces the cached entry of a difference by real's entry, and returns both. The caller must
 // call BeginRead before it builds real. Heal returns false and changes nothing if the entries do not
 // differ, if the cached entry was replaced since the comparison, or if the watch has reported the
-// object since BeginRead: the cache may then be newer than real. Comparing entries does not suffice if
-// the cache has none: a pod can come and go in the meantime.
+// object since BeginRead: the cache may then be newer than real. If the cache had no entry and still
+// has none, this proves nothing: a pod can come and go in the meantime.
 func (r *Read) Heal(d Difference, real *Cache) (before, after Entry, healed bool) {
 	before, after = d.cached, real.entry(d.key)
 	c := r.cache

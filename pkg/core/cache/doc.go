@@ -1,7 +1,7 @@
 // Package cache tracks GPU allocations of the whole cluster. It merges watched pods with reservations that
 // the watch has not confirmed yet: the scheduler's decisions, and reads that were ahead of the watch.
 //
-// A pod that has memory of a node, or waits for it, is in one of three states:
+// A pod that has memory of a node, or waits for memory, is in one of three states:
 //
 //	          NominatePod, QueuePod, Expect          AssumePod, Read.AddPod
 //	unknown ───────────────────────▶ nominated ───────────────────────▶ reserved
@@ -15,7 +15,7 @@
 // A nominated pod has no memory yet. It has at most one nomination, and can be expected as well:
 //
 //	reason                                              recorded by        ends
-//	others leave the node for it (status.nominatedNode) NominatePod        by NominatePod, or its pod
+//	others leave the node for it (nominatedNodeName)    NominatePod        by NominatePod, or its pod
 //	defrag has freed GPUs for it (a condition)          NominatePod        at the condition's time
 //	it waits for the node to admit or place pods        QueuePod           after a time, or by QueuePod
 //	kube-scheduler is about to bind it                  Expect             after ExpectationTTL, or by Unexpect
@@ -61,7 +61,7 @@
 // A deleted node with pods remains as a ghost, hidden from readers. If a node of that name is added again,
 // it gets these pods.
 //
-// Readers take no lock, except the first one after a node was added or removed, which rebuilds the map of
+// Readers take no lock, except the first reader after a node was added or removed: it rebuilds the map of
 // nodes. Each node's state is an immutable value behind an atomic pointer and is rebuilt on each change,
 // so reading 5,000 nodes does not delay a binding. There is no consistent view of several nodes: a
 // placement concerns one node and is checked again when it is reserved. Decisions are stored with the

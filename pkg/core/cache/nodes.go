@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// nodes are the cache's nodes by name, ghosts included. Its exported methods are for readers, never take
+// nodes stores the cache's nodes by name, ghosts included. Its exported methods are for readers, never take
 // Cache.mu, and return immutable results. Only Set, and the first call after a node was added or removed, take
 // the field lock.
 type nodes struct {
@@ -21,7 +21,7 @@ type nodes struct {
 	made int // number of nodes ever added
 }
 
-// node returns the node of that name. A new node is created as a ghost.
+// node returns the node of that name, and creates a ghost if there is none.
 func (s *nodes) node(name string) *node {
 	if n, ok := s.all[name]; ok {
 		return n

@@ -8,8 +8,8 @@ import (
 )
 
 // Decide picks GPUs of a node for a pod that has no allocation there, and respects the reservations of
-// nominated pods. The policy is the cluster's, for pods that name none. The cache reserves the GPUs; for
-// other callers the result is not binding.
+// nominated pods. Parameter policy is the cluster's policy, for pods that name none. The cache reserves
+// the GPUs; for other callers the result is not binding.
 func Decide(n placement.Node, pod placement.PodRef, req placement.Request, policy placement.Policy) (placement.Assignment, *Refusal) {
 	n = Reserved(n, pod, req, policy)
 	chosen, verdict := placement.Choose(policy, req, n)

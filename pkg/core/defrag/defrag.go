@@ -20,14 +20,14 @@ type Goal struct {
 	IsEvictable func(placement.Holding) bool
 	Budgets     []preemption.Budget
 
-	// NodeAccepts reports whether a node accepts a pod, apart from GPUs and CPU. The pod without a UID is the
-	// pod of the request.
+	// NodeAccepts reports whether a node accepts a pod, apart from GPUs and CPU. A pod without a UID stands
+	// for the pod of the request.
 	NodeAccepts func(pod placement.PodRef, node string) bool
 
 	// Displace permits evictions of pods with lower priority that fit no other node.
 	Displace bool
 
-	// Empty requests free GPUs for no particular pod. The node's sum is not checked then.
+	// Empty is set if the GPUs are for no particular pod. The node's sum is not checked then.
 	Empty bool
 
 	MaxEvictions int // maximum number of evictions

@@ -23,10 +23,10 @@
 //
 // Shares are units: each device of a node with shares has ten. Code that counts units works for both
 // kinds of nodes; only limits and printed amounts need the MiB of a unit. A node refuses requests of
-// the other kind (placement.Request.InShares), so the two are never added up. Shares reserve no cores:
-// a pod with three tenths of a GPU's units gets three tenths of its cores. The unit is per device,
-// because the GPUs of one node may differ. There is no resource per size, because pods need not know
-// sizes.
+// the other kind (placement.Request.InShares), so shares and amounts of memory are never added up.
+// Shares reserve no cores: a pod with three tenths of a GPU's units gets three tenths of its cores. The
+// unit is per device, because the GPUs of one node may differ. There is no resource per size, because
+// pods need not know sizes.
 //
 // A slot ID contains eight hexadecimal digits of the UUID. The index does not work in its place,
 // because the kubelet keeps IDs over a reboot. The whole UUID would be too long, because the kubelet

@@ -33,8 +33,8 @@ func missingIn(other, s string) (n int) {
 	return n
 }
 
-// MeantModel returns a glob for the part of a model's name that the request's first glob misspells, or "". The part has the same
-// digits: an A10 is no misspelt A100.
+// MeantModel returns a glob for the part of a model's name that the request's first glob misspells, or "". The part has
+// the digits of that first glob: an A10 is no misspelt A100.
 func MeantModel(v placement.Verdict) string {
 	first, _, _ := strings.Cut(string(v.Request.Models), ",")
 	glob := strings.Trim(strings.ToLower(first), "*")
@@ -63,7 +63,8 @@ func MeantModel(v placement.Verdict) string {
 	return "*" + parts[at] + "*"
 }
 
-// isWord reports whether a part of a name begins and ends at a hyphen, or at the name's start and end.
+// isWord reports whether a part of a name begins at the name's start or after a hyphen, and ends at the
+// name's end or before a hyphen.
 func isWord(name string, from, to int) bool {
 	return (from == 0 || name[from-1] == '-') && (to == len(name) || name[to] == '-')
 }

@@ -8,7 +8,7 @@ import (
 
 // checks has a row for each reason, in the order of evaluation. Methods rejectsNode and rejectsGPU
 // evaluate the checks, package reasons has their messages, and the tables of the documentation are
-// generated from both.
+// generated from the checks and the messages.
 var checks = [Fragmented + 1]check{
 	Fits:              {name: "Fits"},
 	NoDevices:         {name: "NoDevices", of: aNode, doc: "it offers no GPU, or all its GPUs by [claims](claims.md)"},

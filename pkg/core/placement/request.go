@@ -207,9 +207,9 @@ func (r Request) GPUKey() Key {
 // for them are equal, and each fits wherever the other fits.
 func (r Request) Interchangeable(o Request) bool { return r.GPUKey() == o.GPUKey() }
 
-// Confusable reports whether the kubelet's first Allocate call for one pod can equal its first call for
-// the other. The call contains an amount of memory or of cores, but not the pod. From the second call
-// on, the IDs already allocated identify the pod.
+// Confusable reports whether the kubelet's first Allocate call for one pod can equal the kubelet's
+// first call for the other. The call contains an amount of memory or of cores, but not the pod. From
+// the second call on, the IDs already allocated identify the pod.
 func (r Request) Confusable(o Request) bool {
 	a, b := r.Containers, o.Containers
 	same := a.firstUnits == b.firstUnits || a.firstCores > 0 && a.firstCores == b.firstCores

@@ -16,7 +16,7 @@ import (
 
 const source = "pkg/kube/api/annotations.go"
 
-// chartsList is the input of the chart's templates for admission policies.
+// chartsList returns the input of the chart's templates for admission policies.
 func chartsList() string {
 	var out strings.Builder
 	out.WriteString("# What follows is " + tabletest.Made(source) + "\n")
@@ -153,7 +153,7 @@ func TestTheTableOfAnnotations(t *testing.T) {
 }
 
 // Every annotation by users changes the request and its key. So caches of decisions, and the comparison of
-// interchangeable pods, take it into account.
+// interchangeable pods, distinguish requests by it.
 func TestEachAnnotationCountsInTheKey(t *testing.T) {
 	for name, tc := range readCases(t) {
 		ask := func(annotations ...string) placement.Key {

@@ -43,6 +43,6 @@
 // this field too, but gains no more by it than by gpu-count. The field "given" of the node's inventory
 // makes up for such values: for pods whose annotations record too little, it lists the kubelet's
 // allocation by UID. Older readers use only the pods' annotations, and older plugins write no "given".
-// Its entries name GPUs by index to be short, because the inventory may list every pod of the node, and
-// all annotations of a node share 256 KiB.
+// The entries of "given" name GPUs by index to be short, because the inventory may list every pod of the
+// node, and all annotations of a node share 256 KiB.
 package api

@@ -68,7 +68,7 @@ func sized(d gpu.Device, unitMiB int64) bool {
 }
 
 // maxAllocated limits the number of allocations in an inventory. It far exceeds the number of pods that a
-// kubelet runs, and as many entries fit into a node's annotations.
+// kubelet runs, and this many entries fit into a node's annotations.
 const maxAllocated = 1000
 
 func validateAllocated(inv gpu.Inventory, uuids map[gpu.UUID]bool) error {

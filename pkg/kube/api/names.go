@@ -65,8 +65,8 @@ func (k Keys) Offered(inShares bool) v1.ResourceName {
 // GPUCore returns the extended resource that counts per cent of a GPU's streaming multiprocessors.
 func (k Keys) GPUCore() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-core") }
 
-// API returns the label of nodes that selects how they offer their GPUs: ByClaims or InShares. Nodes
-// without the label offer units of memory.
+// API returns the node label that selects the form in which the node offers its GPUs: ByClaims or
+// InShares. Nodes without the label offer units of memory.
 func (k Keys) API() string { return k.key("api") }
 
 // StartupTaint is the key of a taint for new nodes. A node group can add the taint, and the device

@@ -15,7 +15,7 @@ func TestNewNames(t *testing.T) {
 		"":                       "lower case",
 		"kubernetes.io":          "keeps kubernetes.io for itself",
 		"gpu.kubernetes.io":      "keeps kubernetes.io for itself",
-		"notkubernetes.io":       "keeps kubernetes.io for itself", // matches by the text alone
+		"notkubernetes.io":       "keeps kubernetes.io for itself", // Kubernetes compares only the end of the text
 		"requests.gpumem.dev":    "resource quotas",
 		strings.Repeat("a", 250): "must be no more than",
 	} {

@@ -125,8 +125,9 @@ func Priority(pod *v1.Pod) int32 {
 }
 
 // Nomination returns the node that is reserved for a waiting pod until other pods have left: the node that
-// kube-scheduler nominated, or the node of the pod's Reservation. A Reservation also names the GPUs,
-// returned with the pod's share as an assignment, and expires. kube-scheduler's nominations do not expire.
+// kube-scheduler nominated, or the node of the pod's Reservation. A Reservation also names the GPUs:
+// Nomination returns them as an assignment with the pod's share. A Reservation expires, but
+// kube-scheduler's nominations do not.
 func Nomination(pod *v1.Pod, req placement.Request, now time.Time) (node string, assignment placement.Assignment, expires time.Time) {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
 		return "", assignment, expires

@@ -120,7 +120,7 @@ func TestRequestAmounts(t *testing.T) {
 	}
 }
 
-// The API server accepts such amounts, and formatting one takes a megabyte.
+// The API server accepts such amounts, and formatting such an amount takes a megabyte.
 func TestEnormousAmountsCostNothing(t *testing.T) {
 	for _, amount := range []string{"1e999999", "-1e999999", "999e999999"} {
 		for _, name := range []string{"gpu-mem", "gpu-core"} {
@@ -136,7 +136,7 @@ func TestEnormousAmountsCostNothing(t *testing.T) {
 }
 
 // leastAllocated returns the bytes that a call of f allocates, as the minimum of ten calls: the runtime counts
-// for the whole process, and other goroutines add to some of them.
+// for the whole process, and other goroutines allocate during some of the calls.
 func leastAllocated(f func()) uint64 {
 	least := uint64(math.MaxUint64)
 	for range 10 {
@@ -240,8 +240,7 @@ func TestRequestAnnotations(t *testing.T) {
 	}
 }
 
-// Groups of different namespaces are unrelated: a name neither keeps pods of another namespace from a GPU nor
-// attracts them.
+// Groups of different namespaces are unrelated: a name does not affect pods of another namespace.
 func TestGroupsAreOfANamespace(t *testing.T) {
 	read := func(namespace, key string) placement.Request {
 		p := annotated(pod(container("c", "gpu-mem", "1")), key, "prod")
@@ -430,7 +429,7 @@ func TestWhatIsHeldStandsAboveTheNumberOfGPUs(t *testing.T) {
 	}
 }
 
-// Fields that decide which pods are evicted for which.
+// Preemption picks victims by these fields of a holding.
 func TestPriorities(t *testing.T) {
 	began := metav1.NewTime(time.Unix(7, 0))
 	p := annotated(pod(container("c", "gpu-mem", "3")), "policy", "?") // also with a malformed value

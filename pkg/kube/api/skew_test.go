@@ -92,7 +92,8 @@ func later(t *testing.T, text string) string {
 	return string(grown)
 }
 
-// A plugin of this version and an extender of the previous one read each other's values, and the reverse.
+// A plugin and an extender read each other's values if one has this version and the other has the
+// previous version.
 func TestOneMinorVersionApart(t *testing.T) {
 	for name, text := range map[string]string{"before": firstInventory, "after": later(t, firstInventory)} {
 		got, err := DecodeInventory(text)
@@ -127,8 +128,8 @@ func TestOneMinorVersionApart(t *testing.T) {
 	}
 }
 
-// The fields of the first version record whether a GPU takes pods, with the texts that it compared. An older
-// reader recognizes a stopped plugin.
+// The fields of the first version record whether a GPU takes pods, with the texts that the first version
+// compares. An older reader recognizes a stopped plugin.
 func TestStatusOneMinorVersionApart(t *testing.T) {
 	const first = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":0,"units":0,`
 	for name, tc := range map[string]struct {
@@ -157,7 +158,7 @@ func TestStatusOneMinorVersionApart(t *testing.T) {
 		if tc.now == "" {
 			want = first + tc.text
 		}
-		inv.Devices[0].Status.Cordoned = true // written by administrators in another annotation
+		inv.Devices[0].Status.Cordoned = true // administrators cordon GPUs in another annotation
 		if got, err := EncodeInventory(inv); err != nil || got != want {
 			t.Errorf("%s: %v, written again\n got %s\nwant %s", name, err, got, want)
 		}

@@ -30,13 +30,13 @@ const (
 	second gpu.UUID = "GPU-bff86e87-4d24-0ce3-d75c-0f9687e55afa"
 )
 
-// A format is one that two parts or two versions share.
+// format is an encoding that two parts or two versions of gpumem share.
 type format struct {
 	file  string
 	value any                               // with every field set
 	write func() (string, error)            // writes the value
 	again func(text string) (string, error) // parses a text and writes the result
-	lost  map[string]string                 // by version: the reason why its text is not readable
+	lost  map[string]string                 // by version: the reason why this version cannot read that version's text
 	apart []string                          // fields that are stored elsewhere
 }
 
@@ -113,7 +113,7 @@ func formats() []format {
 	return []format{
 		{
 			file: "inventory.json", value: machine(),
-			apart: []string{".Devices[].Parent", ".Devices[].ShareMiB", ".Devices[].Status.Cordoned", ".CPU"}, // known on the node alone; of nodes with shares: TestInventoryInShares; an annotation that people write, and the node's status
+			apart: []string{".Devices[].Parent", ".Devices[].ShareMiB", ".Devices[].Status.Cordoned", ".CPU"}, // Parent is known on the node only, TestInventoryInShares covers ShareMiB, Cordoned is another annotation, and CPU is in the node's status
 			write: func() (string, error) { return api.EncodeInventory(machine()) },
 			again: func(text string) (string, error) {
 				inv, err := api.DecodeInventory(text)
@@ -205,7 +205,7 @@ func TestEachVersionIsRead(t *testing.T) {
 	}
 }
 
-// missing lists the values of a document that another one lacks or has changed.
+// missing lists the values of an old document (was) that a new document (is) lacks or changes.
 func missing(path string, was, is any) (out []string) {
 	switch was := was.(type) {
 	case map[string]any:

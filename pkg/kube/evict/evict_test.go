@@ -23,7 +23,7 @@ func TestPod(t *testing.T) {
 	lost := errors.New("connection lost")
 	for name, tc := range map[string]struct {
 		answer  error
-		there   types.UID // UID of the pod with that name; empty: there is none
+		there   types.UID // UID of the pod that has the name after the eviction; empty: no pod
 		unread  bool
 		gone    bool
 		refused bool

@@ -8,7 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// said has all texts for a status.
+// said has the results of a status's methods and its texts.
 type said struct {
 	TakesPods, OnlyCordoned, Advertised bool
 	Causes, String                      string
