@@ -139,8 +139,8 @@ func TestAProcessTakesPartInTheElection(t *testing.T) {
 	}
 }
 
-// binding is a fake client that sends bindings through another client, because the fake client cannot send
-// them.
+// binding is a fake client that sends bindings through a real REST client, because the fake client cannot
+// send them.
 type binding struct {
 	*fake.Clientset
 	client rest.Interface

@@ -24,9 +24,9 @@ type claimScores map[string]int64
 // Clone returns s itself, because s does not change.
 func (s claimScores) Clone() fwk.StateData { return s }
 
-// rankClaims ranks nodes for the first unallocated claim of a pod that has gpumem's device class. The ranking
-// is the same as for a pod with the extended resource. kube-scheduler's own plugin chooses the GPUs on the
-// node. rankClaims skips claims for whole GPUs, which request no amount.
+// rankClaims ranks nodes for the pod's first unallocated claim of gpumem's device class. The ranking is the
+// same as for a pod with the extended resource. kube-scheduler's own plugin chooses the GPUs on the node.
+// rankClaims skips claims for whole GPUs, which request no amount.
 func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) *fwk.Status {
 	claim := p.claimOf(pod)
 	if claim == nil {
@@ -83,7 +83,7 @@ func claimScore(state fwk.CycleState, node string) int64 {
 	return scores[node] * (maxScore / ranking.MaxScore)
 }
 
-// claimOf returns the request of the pod's claim that is to be ranked; nil: there is none.
+// claimOf returns the request of the claim for which rankClaims ranks nodes; nil: there is no such claim.
 func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
@@ -132,8 +132,8 @@ func unitsOf(bytes, unitMiB int64) gpu.Units {
 	return units
 }
 
-// nodeByClaims returns a node with only those GPUs that are allocated by claims, and with the allocated
-// amounts. The cache has only the amounts of prepared claims, which may be lower.
+// nodeByClaims returns a node with only those GPUs that pods get by claims, and with the amounts that
+// kube-scheduler has allocated there. The cache has only the amounts of prepared claims, which may be lower.
 func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState) *placement.Node {
 	known := p.decider.Binder.Cache.GetNode(name)
 	if known == nil {

@@ -20,7 +20,7 @@ func TestUnitsOf(t *testing.T) {
 		{gib + 1, 1024, 2},
 		{gib, 256, 4},
 		{math.MaxInt64, 1024, 1 << 33},
-		{3 << 20, 0, 3}, // before the cache has seen a node
+		{3 << 20, 0, 3}, // unitMiB is 0 before the cache has a node
 	} {
 		if got := unitsOf(tc.bytes, tc.unitMiB); got != tc.want {
 			t.Errorf("%d bytes in units of %d MiB: %d units, want %d", tc.bytes, tc.unitMiB, got, tc.want)

@@ -14,16 +14,16 @@
 //
 // Victims of preemption: kube-scheduler's own preemption tries to spare each pod in turn, pods of higher
 // priority first, and older pods first among equals. So it may evict four young pods instead of one old one.
-// gpumem orders sets of victims by preemption.Cheaper, in both modes: the number of violated budgets, the
-// highest priority, the sum of priorities, which mainly counts the pods, and the memory of the pods. The
-// plugin wraps DefaultPreemption. If the core's victims cost less, and all filters pass without them, they
-// replace kube-scheduler's victims.
+// gpumem compares sets of victims by preemption.Cheaper, in the plugin and in the extender: the number of
+// violated budgets, the highest priority, the sum of priorities, which mainly counts the pods, and the memory
+// of the pods. The plugin wraps DefaultPreemption. If the core's victims cost less, and all filters pass
+// without them, they replace kube-scheduler's victims.
 //
 // Pods with resource claims: kube-scheduler's own plugin filters the nodes, and allocates the first devices
 // of the chosen node that fit. GPUMemory only ranks the nodes (rankClaims). The core computes the ranks from
 // the devices that will be the first to fit, and counts all allocations, also those that are still being
-// written. GPUMemory does not choose the devices, because it would have to replace that plugin: the choice is
-// made in Filter, before another plugin could write a different one.
+// written. GPUMemory does not choose the devices. To do so, it would have to replace that plugin, which makes
+// its choice in Filter already.
 //
 // Settings are flags, not arguments of the plugin in the configuration. Arguments belong to one profile, and
 // all profiles share one State.

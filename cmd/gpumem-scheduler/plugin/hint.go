@@ -17,9 +17,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// hintingFramework is the framework of one profile. It returns the best node for each pod with GPU memory as a
-// hint. kube-scheduler has hints for its opportunistic batching (KEP-5598): it filters only the hinted node, and
-// evaluates all nodes in the same cycle if that node does not pass.
+// hintingFramework is the framework of one profile. It returns the best node for each pod with GPU memory as
+// a hint. kube-scheduler uses hints for its opportunistic batching (KEP-5598): it filters only the hinted
+// node, and evaluates all nodes in the same cycle if the hinted node does not pass.
 type hintingFramework struct {
 	framework.Framework
 	decider *decider.Decider
@@ -45,9 +45,9 @@ func (h *hintingFramework) RunPreFilterPlugins(ctx context.Context, state fwk.Cy
 	return result, status, unschedulable
 }
 
-// bestNode returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes. A
-// nominated pod gets no hint, because it goes to its own node. A pod that prefers some nodes gets none
-// either, because kube-scheduler must score all nodes, and neither does a pod of a group.
+// bestNode returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes.
+// Three kinds of pods get no hint: a nominated pod, because it goes to its nominated node; a pod that prefers
+// some nodes, because kube-scheduler must score all nodes; and a pod of a group.
 func (h *hintingFramework) bestNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod) string {
 	c := cycleOf(state)
 	if c.few || pod.Status.NominatedNodeName != "" || grouped(pod) || len(api.Preferences(pod)) > 0 {

@@ -83,7 +83,7 @@ func nodeOf(info fwk.NodeInfo) decider.Node {
 	}}
 }
 
-// PreFilter reads the pod's request. If the pod's binding may have landed on a node, PreFilter allows only
+// PreFilter reads the pod's request. If the pod is, or may be, bound to a node already, PreFilter allows only
 // that node.
 func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	c, refusal, err := p.decider.Begin(history.Filter, pod, len(nodes))
@@ -102,10 +102,11 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	return &fwk.PreFilterResult{NodeNames: sets.New(c.BoundNode())}, nil
 }
 
-// PreFilterExtensions returns nil, because Filter reads from NodeInfo which pods preemption has removed.
+// PreFilterExtensions returns nil, because Filter reads the pods from NodeInfo, from which preemption removes
+// its victims.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter returns whether the pod fits the node's GPUs.
+// Filter rejects the node if the pod does not fit the node's GPUs.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
@@ -172,7 +173,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, nod
 	return nil
 }
 
-// Unreserve releases the reservation, unless a binding may still land.
+// Unreserve releases the reservation, unless a binding may still succeed.
 func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) {
 	if c := cycleOf(state); c != nil {
 		p.decider.Unreserve(c.Cycle)

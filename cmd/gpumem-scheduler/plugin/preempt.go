@@ -80,8 +80,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 // mostDescribed is the number of nodes that kube-scheduler's message describes in a large cluster.
 const mostDescribed = 3
 
-// recordUnfit passes to the decider the nodes that only this plugin has refused. In a large cluster, it returns
-// descriptions of the closest nodes.
+// recordUnfit passes the nodes that this plugin was the first to refuse to Decider.Unfit. In a large cluster,
+// it returns descriptions of the closest nodes.
 func (p *Plugin) recordUnfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
 	infos, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
@@ -111,9 +111,10 @@ type selected struct {
 	status     *fwk.Status
 }
 
-// selectVictims returns the victims of a node. own runs kube-scheduler's own selection, which spares the more
-// important pods one after the other, and so may evict many small pods although one is enough. If the core's
-// victims on one GPU cost less, and all filters pass without them, selectVictims returns these instead.
+// selectVictims returns the victims of a node. Parameter own runs kube-scheduler's own selection. It spares
+// the more important pods one after the other, and so may evict many small pods although one is enough. If
+// the core's victims on one GPU cost less, and all filters pass without these pods, selectVictims returns the
+// core's victims instead.
 func (e *evictor) selectVictims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget, own func() selected) selected {
 	whole, before := info.Snapshot(), state.Clone()
 	s := own()

@@ -67,7 +67,7 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 }
 
 // Start sets up the binder and the service. Call it after all profiles have been created and before
-// kube-scheduler runs. leads is binder.Binder.Leads.
+// kube-scheduler runs. Parameter leads becomes binder.Binder.Leads.
 func (s *State) Start(leads func() (since time.Time, alone bool)) error {
 	if s.Watch == nil {
 		return fmt.Errorf("no profile of the configuration has the plugin %s", Name)

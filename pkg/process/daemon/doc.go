@@ -12,7 +12,7 @@
 // # Decisions
 //
 // The logger is zap instead of log/slog: its fields are typed and cost nothing if the level is off. This
-// matters in verbs that are called for thousands of nodes.
+// matters in calls that evaluate thousands of nodes.
 //
 // Logs are not sampled, because sampling could drop the important line of a frequent error.
 //

@@ -12,8 +12,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Main runs a program with the arguments and streams of the process, until it returns or is interrupted.
-// It returns the exit code. If the program failed, Main prints the error to stderr and returns 1.
+// Main runs a program with the arguments and streams of the process. An interrupt or SIGTERM cancels the
+// program's context. Main returns the exit code. If the program failed, Main prints the error to stderr and
+// returns 1.
 func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -24,8 +25,8 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 	return 0
 }
 
-// Parse parses arguments that must all be flags. If they request help, it prints the description and the flags to
-// stdout and returns pflag.ErrHelp.
+// Parse parses arguments that must all be flags. If they request help, Parse prints the description and the
+// flags to stdout and returns pflag.ErrHelp.
 func Parse(f *pflag.FlagSet, description string, args []string, stdout io.Writer) error {
 	f.SetOutput(stdout)
 	f.Usage = func() { fmt.Fprintf(stdout, "%s\n\nFlags:\n%s", description, f.FlagUsages()) }

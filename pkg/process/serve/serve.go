@@ -77,9 +77,9 @@ type Check struct {
 
 // Probes serves /healthz, /readyz and /version, and /metrics if metrics is not nil.
 //
-// /healthz returns 200 after checkLocks has returned. CheckLocks takes the lock that all work needs, so it blocks
-// in a deadlocked process. /readyz returns 200 if no check reports a problem, else 503. Its body has one
-// line per check, with the problem.
+// /healthz returns 200 after checkLocks has returned. Parameter checkLocks must take the lock that all work
+// needs, so that it blocks in a deadlocked process. /readyz returns 200 if no check reports a problem, else
+// 503. Its body has one line per check, with the problem.
 func Probes(version string, metrics http.Handler, checkLocks func(), checks ...Check) http.Handler {
 	router := httprouter.New()
 	router.GET("/healthz", func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {

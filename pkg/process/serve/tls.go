@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// expiresSoon is the remaining validity of a certificate at which the log has a warning.
+// expiresSoon is the remaining validity of a certificate at which the server logs a warning.
 const expiresSoon = 30 * 24 * time.Hour
 
 // MutualTLS names the files with the server's certificate and with the accepted authorities of clients.
@@ -41,7 +41,7 @@ func (m MutualTLS) Listener(inner net.Listener, log *zap.Logger) (net.Listener, 
 	}), nil
 }
 
-// Read returns the configuration from the present files.
+// Read reads the files, and returns the configuration.
 func (m MutualTLS) Read() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(m.CertFile, m.KeyFile)
 	if err != nil {
@@ -76,8 +76,8 @@ func (m MutualTLS) verifyName(state tls.ConnectionState) error {
 	return nil
 }
 
-// tlsFiles stores the last configuration that was read completely. While the two files are being replaced,
-// a read may return an old and a new one.
+// tlsFiles stores the last configuration that was read completely. While somebody replaces the files, a read
+// may find an old certificate with a new key.
 type tlsFiles struct {
 	source MutualTLS
 	log    *zap.Logger

@@ -229,7 +229,7 @@ func TestCertificatesThatAreMissing(t *testing.T) {
 	}
 }
 
-// A process can run longer than the month in which a certificate expires.
+// A process reads its certificate for each connection, but logs the approaching expiry only once.
 func TestTheEndOfACertificateIsToldOnce(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	files := &tlsFiles{log: zap.New(core)}
