@@ -9,6 +9,6 @@
 //   - preemption: the pods to evict for a pod of higher priority
 //   - decide: the decision for one pod and one node, nominated pods included
 //   - cache: the GPU allocations of the cluster, for the scheduler
-//   - closest: the distance of a node from a fit
+//   - nearmiss: the distance of a node from a fit
 //   - defrag: the pods to evict if free memory is fragmented
 package core

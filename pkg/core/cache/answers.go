@@ -38,7 +38,7 @@ func (s *nodes) Refusal(nodeName string, q Question) *decide.Refusal {
 	return refusal
 }
 
-// EvaluateNode is Refusal, and also returns the node's state that it evaluated. The state is nil if the
+// EvaluateNode is Refusal, and also returns the evaluated state of the node. The state is nil if the
 // node is unknown.
 func (s *nodes) EvaluateNode(nodeName string, q Question) (*placement.Node, *decide.Refusal) {
 	if n, ok := s.readMap()[nodeName]; ok {
@@ -49,7 +49,7 @@ func (s *nodes) EvaluateNode(nodeName string, q Question) (*placement.Node, *dec
 	return nil, q.Evaluate(placement.Node{Name: nodeName})
 }
 
-// Evaluate decides about a node outside the cache.
+// Evaluate decides for a node that need not be in the cache.
 func (q Question) Evaluate(n placement.Node) *decide.Refusal {
 	if q.Expecting {
 		n = n.WithExpected(q.Pod)

@@ -1,6 +1,6 @@
 // Package decide decides whether one pod can go to one node, and to which GPUs. Every part of gpumem
 // uses this decision: the cache reserves the GPUs, the extender's Filter rejects the node, and the
-// command line and the page (package page) show the result.
+// command line and the web page show the result.
 //
 //	chosen, refusal := decide.Decide(node, pod, request, policy)
 //	if refusal != nil {

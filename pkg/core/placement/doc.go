@@ -4,7 +4,7 @@
 //
 // request.go and node.go define requests and nodes; whatif.go derives changed nodes. checks.go lists
 // the checks in their order, fit.go evaluates them, choose.go and near.go pick GPUs by the policies of
-// policy.go, and verdict.go defines the refusals. Package closest computes the distance of a refusal
+// policy.go, and verdict.go defines the refusals. Package nearmiss computes the distance of a refusal
 // from a fit, and package reasons renders it.
 //
 // # Invariants

@@ -10,8 +10,8 @@ import (
 type Reason uint8
 
 // The reasons, from the most to the least permanent. The order matters: evictions cannot resolve a
-// reason before Unhealthy (see Unresolvable), and may resolve each reason from Occupied on, equally for
-// all of these reasons (package closest).
+// reason before Unhealthy (see Unresolvable), and may resolve any reason from Occupied on. Package
+// nearmiss gives all reasons from Occupied on the same stage.
 const (
 	Fits              Reason = iota
 	NoDevices                // the node offers no GPU, or all by claims

@@ -243,9 +243,9 @@ func byWorth(pods []placement.Holding, budgets []Budget, compare func(a, b place
 	return append(beyond, within...)
 }
 
-// Cheaper orders sets of victims as kube-scheduler orders nodes: by the number of violated budgets, by
-// the highest priority, by the sum of priorities, which mostly reflects the number of pods, and then by
-// memory. Terminating pods cost nothing. (pickOneNodeForPreemption in
+// Cheaper orders sets of victims as kube-scheduler orders nodes: by the number of evictions that exceed
+// a budget, by the highest priority, by the sum of priorities, which mostly reflects the number of
+// pods, and then by memory. Terminating pods cost nothing. (pickOneNodeForPreemption in
 // k8s.io/kubernetes/pkg/scheduler/framework/preemption)
 func Cheaper(a, b []placement.Holding, budgets []Budget) int {
 	x, y := newCost(a, budgets), newCost(b, budgets)

@@ -51,8 +51,8 @@ type Question struct {
 }
 
 // Walk visits the nodes on which a request fits, the best first, until visit returns false. Equal nodes
-// have the same rank. Walk returns the number of nodes on which the request fits. Visit must not call
-// the Index.
+// have the same rank. Walk returns the number of nodes on which the request fits. The function visit
+// must not call the Index.
 func (x *Index) Walk(source Source, q Question, visit func(n *placement.Node, rank int) bool) (fit int) {
 	_, walk, fit := x.walk(source, q)
 	defer x.mu.Unlock()
@@ -69,8 +69,8 @@ func (x *Index) Walk(source Source, q Question, visit func(n *placement.Node, ra
 	return fit
 }
 
-// Rank returns at most the given number of best nodes. If among is not nil, it considers only those
-// nodes. Ranking.ByPolicy is one of the returned nodes.
+// Rank returns at most the given number of best nodes. If among is not nil, Rank considers only the
+// nodes in among. Ranking.ByPolicy is one of the returned nodes.
 func (x *Index) Rank(source Source, q Question, limit int, among map[string]bool) Ranking {
 	by, walk, fit := x.walk(source, q)
 	defer x.mu.Unlock()
