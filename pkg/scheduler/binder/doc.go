@@ -4,15 +4,15 @@
 //
 // # Invariants
 //
-//   - Bind reserves before it writes, writes once, and holds no lock during the write. After a
-//     definite refusal, it removes the reservation. If the outcome is unknown, the reservation remains
-//     until the watch or a later read resolves it.
+//   - Bind reserves the GPUs before it sends the Binding, sends the Binding once, and holds no lock during
+//     this request. After a definite refusal, Bind removes the reservation. If the outcome is unknown, the
+//     reservation remains until the watch or a later read resolves it.
 //   - A reservation by Reserve remains until Bind or Release. In between, other plugins of
 //     kube-scheduler may delay the pod, for a volume or for the other pods of its group.
 //   - Bind counts every binding that the API server wrote before the current kube-scheduler began to lead,
 //     whichever process sent it.
-//   - A binding that was not sent, or that the API server refused, never counts as one of unknown
-//     outcome.
+//   - A binding that was not sent, or that the API server refused, has a known outcome: it does not bind the
+//     pod.
 //   - Bind succeeds for a pod that is bound to the same node already: kube-scheduler repeats a request
 //     if it did not receive the response.
 //   - The callback Decided receives each decision after the fact, and cannot change it.
@@ -39,6 +39,6 @@
 // Bind after IdleThreshold without requests, it reads the Lease of kube-scheduler, which takes a millisecond
 // or two. If the leader is the same as before and has led for Handover, no other process has bound pods. One
 // gap remains: if a kube-scheduler loses the lead during a Bind, its extender's binding may land after the
-// reads of the next leader. If both have allocated the same memory, the device plugin, which allocates no
-// device ID twice, gives one of the pods another GPU, or rejects it.
+// reads of the next leader. If both leaders have allocated the same memory, the device plugin, which
+// allocates no device ID twice, gives one of the pods another GPU, or rejects it.
 package binder

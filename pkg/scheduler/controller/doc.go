@@ -15,9 +15,9 @@
 // The API server filters terminal pods from the pod watch, so a pod that ends appears as deleted. Before
 // objects are stored, they are trimmed to the fields that gpumem reads, because a cluster has far more pods
 // than those with GPU memory. Of the containers' CPU, only the pod's sum is stored. Pods share equal resource
-// lists, because a map of one entry takes as much memory as a map of eight. The fields that package reach
-// reads, mostly labels of nodes, are stored only for nodes with GPU memory and for pods that wait for GPU
-// memory. The page and the metrics need them.
+// lists, because a map of one entry takes as much memory as a map of eight. The fields that package
+// nodefilter reads, mostly labels of nodes, are stored only for nodes with GPU memory and for pods that wait
+// for GPU memory. The page and the metrics need them.
 //
 // The client does not limit the rate of bindings. The API server signals when it is busy. A limit in the
 // client could delay a binding past its deadline, while the pod's memory is reserved.

@@ -1,6 +1,6 @@
-// Package decider decides which nodes a pod fits, which of them is best, which GPUs the pod gets, and when
-// kube-scheduler tries the pod again. Two callers use it: the plugin of gpumem-scheduler calls it at the
-// extension points of kube-scheduler's own cycle, and package extender calls it for HTTP requests.
+// Package decider filters and ranks nodes for a pod, picks the pod's GPUs, and requeues pods that fit later.
+// It has two callers: the plugin of gpumem-scheduler calls it at the extension points of kube-scheduler's own
+// cycle, and package extender calls it for HTTP requests.
 //
 // # The path of a pod
 //
@@ -46,8 +46,8 @@
 // # Invariants
 //
 //   - One Decider serves all profiles of a process, because two caches would allocate the same GPU twice.
-//   - Reserve, and Bind in the extender, pick and reserve the GPUs in one critical section. After
-//     Unreserve, the reservation remains while a binding may still succeed.
+//   - Reserve, and Bind in the extender, pick and reserve the GPUs in one critical section. Unreserve keeps
+//     the reservation while a binding may still succeed.
 //   - Refuse evaluates the pods that kube-scheduler has on the node, because preemption removes and restores
 //     pods there. It adds the pods whose bindings the watch has not shown. Reserve and DeletionHelps remove a
 //     pod from the cache, but only if the informer's store shows that the pod is gone.
@@ -57,7 +57,7 @@
 //   - A pod that fits now is tried again. Either a queueing hint requeues it (DeletionHelps, ChangeHelps,
 //     NodeHelps), or Wake does within about two seconds if the cache handles the event later than
 //     kube-scheduler. Only nodes that refused the pod for lack of GPU memory count. Wake requeues a pod at
-//     most once after each refusal, and the pause grows with each vain attempt.
+//     most once after each refusal. After several vain attempts, the pause between two attempts grows.
 //
 // # Decisions
 //

@@ -74,7 +74,7 @@ func (c *Cycle) BoundNode() string {
 // Refused returns the number of times that Refuse has refused the pod.
 func (c *Cycle) Refused() int { return int(c.refused.Load()) }
 
-// Begin reads a pod's request and starts a cycle. Parameter verb is a verb of package decisions, and nodes is
+// Begin reads a pod's request and starts a cycle. Parameter verb is a verb of package history, and nodes is
 // the number of nodes in question. Begin returns three nils for a pod that requests no GPU memory. It returns
 // a refusal, which applies to all nodes, if the request is unreadable, and an error if the process is not
 // ready.

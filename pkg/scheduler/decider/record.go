@@ -19,7 +19,7 @@ type RefusedNode struct {
 // sorting costs time.
 const fewRefused = 2
 
-// Fits records how many of the asked nodes are feasible.
+// Fits records the number of feasible nodes among the asked ones, and removes the pod from the waiting pods.
 func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	c.fitRecorded = true
 	d.waiters.remove(c.Pod.UID)

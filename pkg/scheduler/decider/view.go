@@ -25,7 +25,7 @@ type agreement struct {
 	cached     *placement.Node
 }
 
-// agree reports whether an earlier comparison of these two states has found the same pods.
+// agree reports whether an earlier comparison has found the same pods in these two states of a node.
 func (a *agreements) agree(name string, generation int64, cached *placement.Node) bool {
 	last, ok := a.nodes.Load(name)
 	return ok && generation != 0 && last == agreement{generation, cached}
@@ -79,10 +79,10 @@ func (d difference) applyTo(node placement.Node) placement.Node {
 	return node.WithNominated(append(slices.Clip(line), d.nominated...))
 }
 
-// compare returns how kube-scheduler's pods of a node differ from the cached pods. A pod whose binding the
-// watch has not confirmed counts as present even if kube-scheduler lacks it, because the outcome of the
-// binding is unknown. A pod that kube-scheduler only assumes on the node does not count if the cache lacks
-// it: its reservation was released.
+// compare returns the differences between kube-scheduler's pods of a node and the cached pods. A pod whose
+// binding the watch has not confirmed counts as present even if kube-scheduler lacks it, because the outcome
+// of the binding is unknown. A pod that kube-scheduler only assumes on the node does not count if the cache
+// lacks it: its reservation was released.
 func (d *Decider) compare(node Node, cached *placement.Node) (diff difference) {
 	names := d.Binder.Names
 	listed := make(map[string]bool)

@@ -19,8 +19,9 @@ type Extender struct {
 	// kube-scheduler adds its own scores.
 	Alone bool
 
-	// NodesToFind returns how many feasible nodes kube-scheduler searches for before it sends a request. Its
-	// argument is the number of nodes in the cluster. If it is nil, kube-scheduler's default applies.
+	// NodesToFind returns the number of feasible nodes at which kube-scheduler ends its search and sends a
+	// request. Its argument is the number of nodes in the cluster. If it is nil, kube-scheduler's default
+	// applies.
 	NodesToFind func(all int) int
 
 	Neighbours Neighbours // the pods that may be evicted

@@ -108,8 +108,8 @@ func requestedNodes(args *extenderv1.ExtenderArgs) (names []string, templates ma
 	return names, templates, nil
 }
 
-// newFilterResult returns a filter result with the feasible nodes, as names or as objects, whichever the
-// request has.
+// newFilterResult returns a filter result with the feasible nodes, as names or, if the request has objects,
+// as objects.
 func newFilterResult(templates map[string]*v1.Node, names []string) *extenderv1.ExtenderFilterResult {
 	if templates == nil {
 		return &extenderv1.ExtenderFilterResult{NodeNames: &names}

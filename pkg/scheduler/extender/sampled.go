@@ -1,6 +1,6 @@
 package extender
 
-// nodesToFind returns how many feasible nodes kube-scheduler searches for by default, in a cluster with the
+// nodesToFind returns kube-scheduler's default for the number of feasible nodes to find in a cluster with the
 // given number of nodes. In clusters of more than 100 nodes, kube-scheduler stops when this number of nodes
 // has passed its own filters, and sends only these (numFeasibleNodesToFind in
 // k8s.io/kubernetes/pkg/scheduler).
