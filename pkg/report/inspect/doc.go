@@ -24,8 +24,8 @@
 // Most waiting pods come from few templates, and a cluster has thousands of nodes. So the package
 // evaluates the nodes once for all pods with the same request and the same constraints on nodes.
 //
-// A pod does not fit a node that refuses it, however much memory is free. Package reach derives these
-// refusals from objects of Kubernetes, and Facts contains them. NodeResult.Compare orders the nodes by
-// their obstacle. Nodes whose only obstacle is a refusal, or an unhealthy or cordoned GPU, precede full
+// A pod does not fit a node that refuses it, however much memory is free. Package nodefilter derives
+// these refusals from objects of Kubernetes, and Facts contains them. NodeResult.Compare orders the nodes
+// by their obstacle. Nodes whose only obstacle is a refusal, or an unhealthy or cordoned GPU, precede full
 // nodes. Nodes that the pod's own spec excludes come last.
 package inspect

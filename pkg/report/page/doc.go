@@ -3,8 +3,8 @@
 //
 // # Invariants
 //
-//   - The package only reads, and responds only to GET and HEAD. It shows the extender's cache, and the
-//     facts that package reach derives about nodes and waiting pods, as kubectl inspect gpumem does.
+//   - The package only reads, and responds only to GET and HEAD. The page shows the extender's cache, and
+//     the facts that package nodefilter derives about nodes and waiting pods, as kubectl inspect gpumem does.
 //   - The page loads nothing from other hosts. All its files are embedded, and its
 //     Content-Security-Policy forbids other hosts.
 //   - The server accepts only requests whose Host header names the loopback. A request with another name
