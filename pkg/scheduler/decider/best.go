@@ -10,9 +10,10 @@ const (
 	// all nodes. If the other filters reject all tried nodes, kube-scheduler evaluates all nodes, and the
 	// time of Best is lost.
 	minTried, maxTried = 32, 256
-	// A walk over the nodes is fruitless if the other filters reject all tried nodes. Each fruitless walk in
-	// a row halves the number of nodes to try, down to leastTried. After every fullWalk fruitless walks, Best
-	// tries the full number once, because other pods may pass the filters.
+	// A walk over the nodes is fruitless if it ends at the number of nodes to try, and the other filters have
+	// rejected all of them. Each fruitless walk in a row halves the number of nodes to try, down to
+	// leastTried. After every fullWalk fruitless walks, Best tries the full number once, because other pods
+	// may pass the filters.
 	leastTried, fullWalk = 16, 16
 	// maxEqual is the maximum number of equal nodes from which kube-scheduler's scores choose.
 	maxEqual = 16
