@@ -22,7 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 )
 
-// version is set by the linker.
+// version is the program's version, which the linker sets.
 var version = "dev"
 
 func main() {
@@ -32,7 +32,7 @@ func main() {
 	os.Exit(cmdutil.ExitCode(err))
 }
 
-// run executes the command and prints an error before it returns it.
+// run executes the command. If it returns an error, it has printed the error.
 func run(ctx context.Context, args []string, streams genericiooptions.IOStreams) error {
 	// Discard client-go's log: client-go returns the same errors.
 	klog.SetLogger(klog.Logger{})
@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	return err
 }
 
-// bars reports whether the output is a terminal and the user's locale has the characters of bars.
+// bars reports whether the output is a terminal and the user's locale has the characters that draw bars.
 func bars(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	locale := strings.ToUpper(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))

@@ -26,7 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// server serves lists in pages, as an API server does. On request, it lets a page token expire once.
+// server serves lists in pages, as an API server does. If forgets is true, it lets a page token expire once.
 type server struct {
 	nodes []*v1.Node
 	pods  []*v1.Pod
@@ -124,7 +124,7 @@ func TestErrorsGoToStderr(t *testing.T) {
 	}
 }
 
-// stderr has only messages of this command: client-go writes a log, and servers send warnings.
+// The command's stderr has its own messages and the API server's warnings, but no log of client-go.
 func TestStderrIsWithoutTheLogOfClientGo(t *testing.T) {
 	starting := clitest.ExtenderPod("gpumem-scheduler-1")
 	deployment, set := clitest.ExtenderSets()

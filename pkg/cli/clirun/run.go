@@ -27,7 +27,7 @@ func Inspect(client *fake.Clientset, args ...string) (stdout, stderr string, err
 	return OnTerminal(client, 0, args...)
 }
 
-// OnTerminal is Inspect with a terminal of a given width, in columns, as output.
+// OnTerminal is Inspect with a terminal as output. Parameter columns is the width of the terminal.
 func OnTerminal(client *fake.Clientset, columns int, args ...string) (stdout, stderr string, err error) {
 	var out, errOut bytes.Buffer
 	f := cmdutil.NewFactory(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}, "dev")

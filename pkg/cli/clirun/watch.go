@@ -41,7 +41,7 @@ func (s *Screen) Text() string {
 	return s.text
 }
 
-// Until waits until the output contains words. It fails the test if the test's context ends before.
+// Until waits until the output contains the text words. It fails the test if the test's context ends first.
 func (s *Screen) Until(t *testing.T, words string) {
 	t.Helper()
 	for !strings.Contains(s.Text(), words) {
@@ -53,7 +53,7 @@ func (s *Screen) Until(t *testing.T, words string) {
 	}
 }
 
-// Watch runs a command in the background until stop is called. Out receives its output.
+// Watch runs a command in the background until the caller calls stop. The Screen out records its output.
 func Watch(t *testing.T, client kubernetes.Interface, args ...string) (out *Screen, stop func()) {
 	t.Helper()
 	out = newScreen()

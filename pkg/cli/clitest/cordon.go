@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// CordonedOn returns the annotation of a node that lists its cordoned GPUs.
+// CordonedOn returns the value of a node's annotation that lists the cordoned GPUs.
 func CordonedOn(t *testing.T, client *fake.Clientset, node string) string {
 	t.Helper()
 	n, err := client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
@@ -23,8 +23,8 @@ func CordonedOn(t *testing.T, client *fake.Clientset, node string) string {
 	return n.Annotations[kubetest.Names(t).Cordoned()]
 }
 
-// Evicting makes a fake client carry out evictions. It returns the evicted pods as NAMESPACE/NAME, and
-// tests read the list after a command.
+// Evicting makes a fake client carry out evictions. The client appends each evicted pod, as NAMESPACE/NAME,
+// to the returned list, which tests read after a command.
 func Evicting(client *fake.Clientset) (evicted *[]string) {
 	evicted = new([]string)
 	client.Resources = []*metav1.APIResourceList{

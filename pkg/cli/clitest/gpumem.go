@@ -77,8 +77,8 @@ func (a Answer) Stream(context.Context) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(a.Text)), a.Err
 }
 
-// Measured returns the cluster of OddCluster with device plugins on gpu-a and gpu-c. The plugin on gpu-c
-// does not answer.
+// Measured returns a client of OddCluster with device plugins on gpu-a and gpu-c. The plugin on gpu-c does
+// not answer.
 func Measured(t *testing.T) *fake.Clientset {
 	objects := append(OddCluster(t), PluginSet(), PluginPod("gpu-a"), PluginPod("gpu-c"))
 	for _, object := range objects {

@@ -28,7 +28,7 @@ func Sicken(t *testing.T, node *v1.Node, index int) {
 	kubetest.SetInventory(t, node, inv)
 }
 
-// OddCluster returns a cluster with every kind of unusual node and pod.
+// OddCluster returns the objects of a cluster with every kind of unusual node and pod.
 func OddCluster(t testing.TB) []runtime.Object {
 	names := kubetest.Names(t)
 	sick := kubetest.Inventory("gpu-a", 16, 80)

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// extenderPort is the port of the extender's records, on the loopback of its pod.
+	// extenderPort is the port on the loopback of the extender's pod that serves the records of decisions.
 	extenderPort = 8013
-	// extenderTime is the time limit for one extender.
+	// extenderTime is the time limit for one extender's response.
 	extenderTime = 10 * time.Second
 )
 
@@ -52,7 +52,7 @@ func (r *Reader) readExtender(ctx context.Context, pod *v1.Pod, path string, int
 	return json.Unmarshal(text, into)
 }
 
-// forward forwards a local port to the extender of a pod until the context is done.
+// forward forwards a local port to the extender of a pod until the context is done. It returns the port.
 func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err error) {
 	transport, upgrader, err := spdy.RoundTripperFor(r.REST)
 	if err != nil {
@@ -70,7 +70,7 @@ func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err er
 	go func() { ended <- forwarder.ForwardPorts() }()
 	select {
 	case err := <-ended:
-		return 0, cmp.Or(checked.err, err) // ended orders the read after the write
+		return 0, cmp.Or(checked.err, err) // the receive from ended orders this read of checked.err after its write
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case <-ready:

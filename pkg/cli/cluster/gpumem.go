@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/boundedhttp"
 )
 
-// extenderSelector selects the pods of schedulers and extenders of every release.
+// extenderSelector selects the workloads and pods of schedulers and extenders of every release.
 const extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
 
 // Plugins returns the device plugin's pods: the pods in gpumem's namespace that its DaemonSet created.

@@ -16,23 +16,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// AccessLimits lets Load answer a user who is allowed to read only one namespace. Load records in it which parts of
-// the cluster this user is not allowed to read.
+// AccessLimits lets Load answer a user who is allowed to read only one namespace. Load records the parts of the
+// cluster that this user is not allowed to read.
 type AccessLimits struct {
-	Namespace string // Load lists only its pods if the list of all namespaces' pods is forbidden
+	Namespace string // Load lists only this namespace's pods if the user may not list the pods of all namespaces
 
-	Nodes  error // error of the list of nodes; nil if Load has listed them
-	Pods   error // error of the list of all pods; nil if Load has listed them
-	Quotas error // error of the list of ResourceQuotas; nil if Load has listed them or did not need them
+	Nodes  error // Forbidden error of the list of nodes; nil if the user may list them
+	Pods   error // Forbidden error of the list of all pods, if Load has listed the pods of Namespace instead; else nil
+	Quotas error // Forbidden error of the list of ResourceQuotas, which the command namespaces sets; else nil
 
-	failed bool // no pods could be listed, in any namespace
+	failed bool // Load could not list any pods
 }
 
 // Decisions is the part of an answer that the ClusterRole gpumem-viewer does not permit users to read.
 const Decisions = "decisions"
 
-// RequiredRights returns the rights that a user must request to see the missing parts of an answer. The string
-// `system` is gpumem's namespace.
+// RequiredRights returns the rights that a user must request to see the missing parts of an answer. Parameter
+// system is gpumem's namespace.
 func RequiredRights(parts []string, system string) string {
 	var rights []string
 	if slices.ContainsFunc(parts, func(part string) bool { return part != Decisions }) {
@@ -87,7 +87,7 @@ func (u *AccessLimits) hidesNodes() bool { return u != nil && u.Nodes != nil }
 // IsLimited reports whether the user is not allowed to read some nodes or pods.
 func (u *AccessLimits) IsLimited() bool { return u.hidesNodes() || u != nil && u.Pods != nil }
 
-// HasSomePods reports whether the user is not allowed to read some nodes or pods, but Load has listed the other pods.
+// HasSomePods reports whether the user is not allowed to read some nodes or pods, but Load has listed pods.
 func (u *AccessLimits) HasSomePods() bool { return u.IsLimited() && !u.failed }
 
 // namespaceLimit returns the namespace to which Load has limited the list of pods; empty if the list covers all
@@ -119,8 +119,8 @@ func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, nodeIndex *
 }
 
 // inventoriesFromPods derives inventories from the annotations of pods, for a user who is not allowed to list
-// nodes. Each inventory contains the GPUs of the node's listed pods. The function adds the node to `facts`,
-// without cores, because the cores of the node are unknown.
+// nodes. Each inventory contains the GPUs of the node's listed pods. The function adds the nodes to parameter
+// facts as nodes without cores, because their cores are unknown.
 func inventoriesFromPods(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
 	inventories := make(map[string]gpu.Inventory)
 	for _, p := range pods {
@@ -138,7 +138,8 @@ func inventoriesFromPods(pods []boundPod, facts map[string]inspect.NodeFacts) ma
 	return inventories
 }
 
-// parseIndexes parses the annotation with the indexes of a pod's GPUs, in the order of its shares.
+// parseIndexes parses the annotation with the indexes of a pod's GPUs, in the order of the assignment's shares.
+// It returns nil if the annotation is malformed or has another number of GPUs.
 func parseIndexes(value string, a placement.Assignment) (indexes []int) {
 	for field := range strings.SplitSeq(value, ",") {
 		index, err := strconv.Atoi(field)

@@ -27,14 +27,14 @@ type Selection struct {
 	Labels    string
 	NodeIndex *NodeIndex // receives the nodes with GPU memory; may be nil
 
-	EachPod  func(*v1.Pod)  // receives each pod that requests GPU memory, seems meant to, or has it by a claim; may be nil
+	EachPod  func(*v1.Pod)  // receives each pod for which NodeIndex.RequestsMemory or HasByClaim is true; may be nil
 	EachNode func(*v1.Node) // receives each selected node; may be nil
 
-	Limits *AccessLimits // for a user who may not list everything; nil makes that an error
+	Limits *AccessLimits // for a user who may not list everything; if nil, a forbidden list of nodes is an error
 }
 
-// Load reads nodes and pods into a cache, as the scheduler does. Objects that cannot be read become
-// problems in the facts. Load returns an error only if it cannot list the nodes.
+// Load reads nodes and pods into a cache, as the scheduler does. Unreadable objects become problems in the
+// returned facts. Load returns an error only if it cannot list the nodes.
 func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, inspect.Facts, error) {
 	facts := inspect.Facts{
 		Resource: string(r.Names.GPUMem()),
@@ -134,13 +134,13 @@ func (r *Reader) loadNodes(ctx context.Context, sel Selection, nodeIndex *NodeIn
 	return inventories, nil
 }
 
-// isUnanswered reports whether no API server accepts the connection.
+// isUnanswered reports whether err means that no API server accepted the connection.
 func isUnanswered(err error) bool {
 	_, ok := errors.AsType[*net.OpError](err)
 	return ok
 }
 
-// unanswered adds the remedy to an error if no API server accepts the connection.
+// unanswered adds the remedy to err if no API server accepted the connection.
 func unanswered(err error) error {
 	if !isUnanswered(err) {
 		return err
@@ -148,7 +148,7 @@ func unanswered(err error) error {
 	return fmt.Errorf("no API server answers: %w; did you select the right cluster (--kubeconfig, --context)?", err)
 }
 
-// loadedPods contains the pods that hold GPU memory, request it, or seem meant to request it.
+// loadedPods contains the pods that have GPU memory or request it, as NodeIndex.RequestsMemory reports.
 type loadedPods struct {
 	bound    []boundPod
 	waiting  []inspect.WaitFacts
@@ -160,13 +160,13 @@ type loadedPods struct {
 type boundPod struct {
 	node    string
 	holding placement.Holding
-	indexes []int // of its GPUs, from its annotation
+	indexes []int // of the pod's GPUs, from its annotation
 	facts   inspect.PodFacts
-	err     error // why a part could not be read; the holding is valid anyway
+	err     error // describes malformed annotations of the pod; holding is valid anyway
 }
 
-// listPods lists the pods of a namespace, or of all. It stores little of each pod, because a cluster may
-// have many pods that do not matter here.
+// listPods lists the pods of a namespace or, if namespace is empty, of all namespaces. It stores little of
+// each pod, because a cluster may have many pods without GPU memory.
 func (r *Reader) listPods(ctx context.Context, namespace string, nodeIndex *NodeIndex, each func(*v1.Pod)) (loadedPods, error) {
 	var out loadedPods
 	err := r.eachPod(ctx, namespace, notEndedSelector, func() { out = loadedPods{} }, func(pod *v1.Pod) {
@@ -182,7 +182,7 @@ func (r *Reader) listPods(ctx context.Context, namespace string, nodeIndex *Node
 }
 
 func (f *loadedPods) add(names api.Names, nodeIndex *NodeIndex, pod *v1.Pod) {
-	// Some servers do not support the field selector.
+	// A server that does not support the field selector returns ended pods too.
 	if api.Terminal(pod) {
 		return
 	}
@@ -207,7 +207,7 @@ func (f *loadedPods) add(names api.Names, nodeIndex *NodeIndex, pod *v1.Pod) {
 	}
 	w := nodeIndex.WaitFacts(names, pod)
 	if w.Problem == "" && w.InVain == "" && w.Request.Empty() {
-		return // the request is zero
+		return // the pod requests an amount of zero
 	}
 	f.waiting = append(f.waiting, w)
 }
@@ -248,8 +248,8 @@ func podFacts(names api.Names, pod *v1.Pod) inspect.PodFacts {
 	return f
 }
 
-// enforcementOf returns the enforcement level that the pod got with its GPUs; empty if unknown. Its node
-// may have another level by now.
+// enforcementOf returns the enforcement level that the pod got with its GPUs; empty if unknown. The node may
+// have another level by now.
 func enforcementOf(names api.Names, pod *v1.Pod) string {
 	a, err := names.AssignmentOf(pod)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 )
 
-// NodeIndex contains the nodes with GPU memory, and the resources that all nodes offer. It finds the nodes
+// NodeIndex contains the nodes with GPU memory, and the resources that any node offers. It finds the nodes
 // that a pod may use.
 type NodeIndex struct {
 	*nodefilter.Nodes
@@ -47,8 +47,8 @@ func (p *NodeIndex) Add(node *v1.Node, inv gpu.Inventory) {
 // nodes.
 func (p *NodeIndex) HasByClaim(pod *v1.Pod) bool { return p.claimed[pod.UID] }
 
-// Unoffered returns a resource that a pod requests, that gpumem does not define and that no node offers;
-// empty if there is none or not all nodes are known.
+// Unoffered returns a requested resource that is in gpumem's domain, but that gpumem does not define and no
+// node offers; empty if the pod requests no such resource or not all nodes are known.
 func (p *NodeIndex) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
 	if p.partial {
 		return ""
@@ -59,8 +59,8 @@ func (p *NodeIndex) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
 	return ""
 }
 
-// RequestsMemory reports whether a pod requests GPU memory, or waits for a resource that seems meant to be GPU
-// memory.
+// RequestsMemory reports whether a pod requests GPU memory, or was probably meant to, because it requests a
+// resource that Unoffered returns.
 func (p *NodeIndex) RequestsMemory(names api.Names, pod *v1.Pod) bool {
 	return names.Asks(pod) || p.Unoffered(names, pod) != ""
 }
@@ -74,8 +74,8 @@ func (p *NodeIndex) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	return w
 }
 
-// UnofferedAdvice describes the fault of a pod that requests a resource that gpumem does not define and no
-// node offers. It also returns the remedy.
+// UnofferedAdvice describes the fault of a pod that requests a resource returned by Unoffered. It also returns
+// the remedy.
 func UnofferedAdvice(names api.Names, resource v1.ResourceName) (wrong, fix string) {
 	meant := names.GPUMem()
 	fix = fmt.Sprintf("request %s in the pod's template", meant)

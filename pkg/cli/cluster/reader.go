@@ -37,23 +37,23 @@ const (
 // gpumemSelector selects the objects of the chart.
 const gpumemSelector = "app.kubernetes.io/part-of=gpumem"
 
-// eachNode calls each for all nodes with these labels. It calls restart before it reads the list again.
+// eachNode calls parameter each for every node that matches the label selector. For restart, see list.
 func (r *Reader) eachNode(ctx context.Context, labels string, restart func(), each func(*v1.Node)) error {
 	return list(ctx, metav1.ListOptions{LabelSelector: labels}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return r.Client.CoreV1().Nodes().List(ctx, opts)
 	}, restart, each)
 }
 
-// eachPod calls each for the pods of a namespace, or of all, that match a field selector. A server that
-// does not support the selector returns all pods.
+// eachPod calls parameter each for every pod that matches a field selector, in a namespace or, if namespace
+// is empty, in all. A server that does not support the selector returns all pods. For restart, see list.
 func (r *Reader) eachPod(ctx context.Context, namespace, selector string, restart func(), each func(*v1.Pod)) error {
 	return list(ctx, metav1.ListOptions{FieldSelector: selector}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return r.Client.CoreV1().Pods(namespace).List(ctx, opts)
 	}, restart, each)
 }
 
-// list calls each for all objects, page by page. If the token of a page expires, it calls restart and
-// reads the list again without pages.
+// list reads a list page by page and calls parameter each for every object. If the token of a page expires,
+// it calls restart, which must discard all results, and reads the list again without pages.
 func list[T runtime.Object](ctx context.Context, opts metav1.ListOptions, page pager.ListPageFunc, restart func(), each func(T)) error {
 	visit := func(obj runtime.Object) error {
 		if object, ok := obj.(T); ok {
@@ -81,8 +81,8 @@ func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
 	return list.Items, nil
 }
 
-// Schedulers returns the names of the schedulers that ask gpumem. Known is false if their configuration
-// cannot be read, which is no error, because answers are possible without the names.
+// Schedulers returns the names of the schedulers that ask gpumem. The result known is false if it cannot read
+// their configuration. This is not an error, because commands can answer without the names.
 func (r *Reader) Schedulers(ctx context.Context) (names []string, known bool) {
 	configs, err := r.Client.CoreV1().ConfigMaps(r.System).List(ctx, metav1.ListOptions{LabelSelector: gpumemSelector})
 	if err != nil {
@@ -91,15 +91,15 @@ func (r *Reader) Schedulers(ctx context.Context) (names []string, known bool) {
 	return doctor.Schedulers(r.Names.GPUMem(), configs.Items), true
 }
 
-// MayRequestMemory reports whether a pod requests GPU memory, or a resource that may be meant to be GPU
-// memory. It does not read the nodes.
+// MayRequestMemory reports whether a pod requests GPU memory, or is unbound and requests a resource of
+// gpumem's domain that gpumem does not define. It does not read the nodes.
 func (r *Reader) MayRequestMemory(pod *v1.Pod) bool {
 	none := func(v1.ResourceName) bool { return false }
 	return r.Names.Asks(pod) || len(r.Names.Unoffered(pod, none)) > 0
 }
 
-// DeploymentOf derives the name of a pod's Deployment from the name of its ReplicaSet, which consists of that
-// name and the pod-template-hash. It returns an empty string for a pod of no Deployment.
+// DeploymentOf derives the name of a pod's Deployment from the name of its ReplicaSet, which consists of the
+// Deployment's name and the pod's label pod-template-hash. For a pod without a Deployment, it returns "".
 func DeploymentOf(pod *v1.Pod) string {
 	owner, hash := metav1.GetControllerOf(pod), pod.Labels["pod-template-hash"]
 	if owner == nil || owner.Kind != "ReplicaSet" || hash == "" {
@@ -112,11 +112,11 @@ func DeploymentOf(pod *v1.Pod) string {
 	return deployment
 }
 
-// OneLine returns the text of an error on one line. Joined errors have several.
+// OneLine returns the text of an error on one line. Joined errors have several lines.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// RequirePods returns an error if the pods could not be listed. Its text is "cannot ", then what, then the
-// cause.
+// RequirePods returns an error if the pods could not be listed. The error names the task, which needs all
+// pods, and the cause.
 func RequirePods(task string, facts inspect.Facts) error {
 	if !facts.PodsUnknown {
 		return nil

@@ -13,9 +13,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/doctor"
 )
 
-// State reads the objects of the doctor's checks, and records the kinds that cannot be listed. If the
-// user may not list the pods of all namespaces, it lists the pods of one. It returns an error only if no
-// API server answers.
+// State reads the objects for doctor's checks, and records the kinds that it cannot list. If the user may
+// not list the pods of all namespaces, it lists the pods of parameter namespace. It returns an error only if
+// no API server answers.
 func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namespace string) (*doctor.State, error) {
 	s := &doctor.State{Names: r.Names, Now: now, ClientVersion: clientVersion, Unread: make(map[string]string)}
 	read := func(kind string, err error) {
@@ -49,7 +49,7 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion, namesp
 	}
 	read("pods", err)
 	slices, err := r.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})
-	if !apierrors.IsNotFound(err) { // Kubernetes before 1.34 has none
+	if !apierrors.IsNotFound(err) { // Kubernetes before 1.34 has no ResourceSlices
 		read("resourceslices", err)
 	}
 	if err == nil {

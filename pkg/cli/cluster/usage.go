@@ -44,7 +44,7 @@ func (r *Reader) RecordedUsage(pod *v1.Pod) (key printers.UsageKey, usage printe
 	return printers.UsageKey{Node: pod.Spec.NodeName, Name: pod.Namespace + "/" + pod.Name}, printers.Usage{UsedMiB: use.UsedMiB, PeakMiB: &use.PeakMiB}, ok
 }
 
-// MaxListed is the maximum number of problems, or of nodes with one, that an answer lists.
+// MaxListed is the maximum number of problems in an answer, and of nodes in one problem.
 const MaxListed = 20
 
 // Usage reads the metrics of the device plugins on these nodes, or on all nodes if none is given,
@@ -58,7 +58,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 		return out
 	}
 	var mu sync.Mutex
-	var unreadNodes []string // nodes
+	var unreadNodes []string
 	var lastErr error
 	var group errgroup.Group
 	group.SetLimit(boundedhttp.AtOnce)
@@ -89,7 +89,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	return out
 }
 
-// metricsTimeout is the time limit for one plugin. The API server's proxy has none.
+// metricsTimeout is the time limit for one device plugin. The API server's proxy has no limit.
 const metricsTimeout = 5 * time.Second
 
 func (r *Reader) readMetrics(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
@@ -118,7 +118,7 @@ func (r *Reader) readMetrics(ctx context.Context, pod *v1.Pod) (map[string]*dto.
 }
 
 // add adds the metrics of a node's plugin. The usage of a pod is the sum over its containers and GPUs.
-// Its share of GPU time is unknown if it is unknown for any of them.
+// The pod's share of GPU time is unknown if any of its containers and GPUs has no such share.
 func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	const mib = 1 << 20
 	each := func(name string, f func(labels map[string]string, value float64)) {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// slow sends the beginning of metrics and then blocks.
+// slow sends the header of a response and then blocks.
 type slow struct{}
 
 func (slow) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// debounceDelay is the delay that merges changes which happen together.
+	// debounceDelay is the delay between a change and the call. It merges changes that happen together.
 	debounceDelay = 500 * time.Millisecond
-	// usageInterval is the interval of calls without a change, because usage changes without events.
+	// usageInterval is the interval between calls without a change, because usage changes without events.
 	usageInterval = 30 * time.Second
 )
 

@@ -23,8 +23,8 @@ type Options interface {
 	Run(ctx context.Context) error
 }
 
-// Run calls Complete, Validate and Run of a command. After a run it prints the note about missing
-// rights.
+// Run calls the methods Complete, Validate and Run of a command's options. After the method Run, it prints
+// the note about missing rights.
 func Run(cmd *cobra.Command, args []string, o Options) error {
 	if err := o.Complete(args); err != nil {
 		return err
@@ -50,10 +50,11 @@ func NodeNames(args []string) (names []string) {
 	return names
 }
 
-// GPUArgs is the usage of commands about GPUs of one node.
+// GPUArgs is the form of arguments that name GPUs of one node, for usage lines.
 const GPUArgs = "(NODE GPU... | NODE/GPU...)"
 
-// ParseGPUs parses NODE GPU... or NODE/GPU..., also with the prefixes that -o name prints.
+// ParseGPUs parses the arguments NODE GPU... or NODE/GPU.... It accepts the prefixes node/ and gpu/, which
+// -o name prints.
 func ParseGPUs(args []string) (node string, gpus []string, err error) {
 	if !strings.Contains(strings.TrimPrefix(args[0], "node/"), "/") {
 		if len(args) < 2 {
@@ -82,15 +83,15 @@ func CheckNodeNames(names []string) error {
 	return nil
 }
 
-// HasKind reports whether the arguments have the form KIND NAME, which means KIND/NAME.
+// HasKind reports whether the arguments have the form KIND NAME, which is equivalent to KIND/NAME.
 func HasKind(args []string) bool {
 	return len(args) == 2 && (slices.Contains(podKinds(), args[0]) || kindOf(args[0]) != "")
 }
 
 func podKinds() []string { return []string{"pod", "pods", "po"} }
 
-// podNamed parses POD or NAMESPACE/POD. The namespace defaults to the flag, then to the kubeconfig, as
-// in kubectl.
+// podNamed parses POD or NAMESPACE/POD. As in kubectl, the namespace defaults to --namespace, then to the
+// kubeconfig's.
 func (f *Factory) podNamed(arg string) (namespace, name string, err error) {
 	for _, kind := range podKinds() {
 		arg = strings.TrimPrefix(arg, kind+"/")

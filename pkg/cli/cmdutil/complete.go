@@ -84,7 +84,7 @@ func (f *Factory) CompleteNodeAndGPU(cmd *cobra.Command, args []string, prefix s
 }
 
 func (f *Factory) completeNames(cmd *cobra.Command, args []string, prefix string, list func(context.Context, *cluster.Reader) ([]string, error)) ([]string, cobra.ShellCompDirective) {
-	// cobra has no context here if the command was executed without one.
+	// The context is nil unless cobra has executed the command.
 	ctx := cmd.Context()
 	if ctx == nil {
 		ctx = context.Background()

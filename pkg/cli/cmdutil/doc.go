@@ -7,15 +7,15 @@
 //     arguments and connects to the cluster, Validate returns all errors in the flags at once, and Run
 //     does the work.
 //   - Flags are fields of the Options of one command. The Factory has only the flags of the whole tree.
-//     It stores no results of a run, except which warnings it has printed.
+//     The Factory stores no results of a run, except a record of warnings and of missing rights.
 //   - The package reads no environment variable and never exits the process. The main package does both.
 //
 // # Decisions
 //
-// Commands that list pods use only the namespace of the flag. The namespace of the kubeconfig would hide
-// pods from users who did not ask for it. Commands about one pod default to the namespace of the
+// Commands that list pods read the namespace only from --namespace. The namespace of the kubeconfig would
+// hide pods from users who did not choose it. Commands about one pod default to the namespace of the
 // kubeconfig, as kubectl does.
 //
-// If the policy of the cluster cannot be read, commands print a warning and assume the default. Most
-// clusters use the default, and not every user may read Deployments.
+// If a command cannot read the cluster's placement policy, it prints a warning and assumes the default.
+// Most clusters use the default, and not every user may read Deployments.
 package cmdutil

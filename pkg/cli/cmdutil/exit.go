@@ -30,7 +30,7 @@ func HelpOnExitCodes() string {
 	return out.String()
 }
 
-// wrap breaks a text into lines of at most 75 characters that are indented below an exit code.
+// wrap breaks a text into lines of at most 75 characters, and indents the lines after the first.
 func wrap(text string) string {
 	var out strings.Builder
 	length := 0

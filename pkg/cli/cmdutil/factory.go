@@ -22,7 +22,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// Factory has the flags of the command tree. It creates the reader of the cluster and reports.
+// Factory contains the flags of the whole command tree. Its methods create readers of the cluster and
+// reports.
 type Factory struct {
 	genericiooptions.IOStreams
 	Colours  bool                 // the output is a terminal, and the user has not disabled colours
@@ -30,7 +31,7 @@ type Factory struct {
 	Terminal int                  // width of the terminal in columns; 0 if the output is no terminal
 	Version  string               // of the program
 	Log      func(level int)      // starts the log of API requests at a level; nil disables the log
-	Client   kubernetes.Interface // nil creates a client from the kubeconfig
+	Client   kubernetes.Interface // if nil, Connect creates a client from the kubeconfig
 
 	// AllNamespaces is the flag --all-namespaces of commands that list pods.
 	AllNamespaces bool
@@ -39,7 +40,7 @@ type Factory struct {
 	domain string
 	system string          // namespace of gpumem
 	level  int             // of the log
-	warned bool            // about an unreadable policy
+	warned bool            // the warning about an unreadable policy has been printed
 	hidden []string        // parts of the answer that the user may not read, not yet reported
 	noted  map[string]bool // all parts that were ever in hidden
 }
@@ -78,14 +79,14 @@ func (f *Factory) SetNamespaceHelp(cmd *cobra.Command, usage string) {
 }
 
 // AddAllNamespaces adds --namespace with the help text for lists of pods, and --all-namespaces, which
-// overrides it.
+// overrides --namespace.
 func (f *Factory) AddAllNamespaces(cmd *cobra.Command) {
 	f.SetNamespaceHelp(cmd, listOnly)
 	cmd.Flags().BoolVarP(&f.AllNamespaces, "all-namespaces", "A", f.AllNamespaces, "List the pods of all namespaces, which is the default")
 }
 
-// Namespace returns the namespace of the flag; empty for all namespaces. It ignores the kubeconfig's
-// namespace, which would hide pods from users who did not ask for it.
+// Namespace returns the value of --namespace; empty for all namespaces. It ignores the kubeconfig's
+// namespace, which would hide pods from users who did not choose it.
 func (f *Factory) Namespace() string {
 	if f.AllNamespaces || f.config.Namespace == nil {
 		return ""
@@ -122,8 +123,8 @@ func (f *Factory) Connect() (*cluster.Reader, error) {
 	return r, err
 }
 
-// ReadPolicy adds the cluster's policy to the facts and reports whether it could read the policy.
-// Otherwise it adds the default and, once per run, prints a warning.
+// ReadPolicy stores the cluster's policy in facts and reports whether it could read the policy. If not, it
+// stores the default policy and, once per run, prints a warning.
 func (f *Factory) ReadPolicy(ctx context.Context, r *cluster.Reader, facts *inspect.Facts) bool {
 	policy, err := r.Policy(ctx)
 	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
@@ -134,8 +135,8 @@ func (f *Factory) ReadPolicy(ctx context.Context, r *cluster.Reader, facts *insp
 	return err == nil
 }
 
-// Report reads the cluster and returns a report. If the flag names a namespace, the report has only the
-// pods of that namespace.
+// Report reads the cluster and returns a report. If --namespace is set, the report has only the pods of
+// that namespace.
 func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Selection) (inspect.Report, error) {
 	nodes, facts, err := r.Load(ctx, sel)
 	if err != nil {
@@ -152,8 +153,8 @@ func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Sel
 	return report, nil
 }
 
-// NewAccessLimits returns AccessLimits for commands that can answer a user who may read only one namespace:
-// the namespace of the flag, or else of the kubeconfig.
+// NewAccessLimits returns AccessLimits for commands that can answer a user who may read only one namespace.
+// The namespace is the value of --namespace or, without the flag, the kubeconfig's namespace.
 func (f *Factory) NewAccessLimits() *cluster.AccessLimits {
 	namespace, _, _ := f.podNamed("") // on an error the namespace is empty, and Load has no fallback
 	return &cluster.AccessLimits{Namespace: namespace}
@@ -169,7 +170,8 @@ func (f *Factory) NoteMissing(parts ...string) {
 	}
 }
 
-// PrintMissing prints one line about the rights that the user lacks. Run calls it after the answer.
+// PrintMissing prints one line about the rights that the user lacks. The function Run calls PrintMissing
+// after the command's output.
 func (f *Factory) PrintMissing() {
 	if len(f.hidden) > 0 {
 		fmt.Fprintf(f.ErrOut, "note: not shown, because you lack the right: %s. %s\n", table.Clean(strings.Join(f.hidden, ", ")), table.Clean(cluster.RequiredRights(f.hidden, f.system)))

@@ -14,7 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// Formats of the output that commands implement.
+// Formats that commands implement. The printers of kubectl implement the other output formats.
 const (
 	Wide          = "wide"
 	Name          = "name"
@@ -29,8 +29,8 @@ type Output struct {
 	flags       *genericclioptions.PrintFlags
 }
 
-// Add adds the flags --output and --template. Unset describes the default format in the help. FormatNames
-// are the formats that the command implements.
+// Add adds the flags --output and --template. Parameter unset describes the default format in the help, and
+// formatNames lists the formats that the command implements.
 func (o *Output) Add(cmd *cobra.Command, unset string, formatNames ...string) {
 	o.formatNames = formatNames
 	o.flags = genericclioptions.NewPrintFlags("")
@@ -100,14 +100,14 @@ func (o *Output) Print(w io.Writer, v any) error {
 	return printer.PrintObj(object{&unstructured.Unstructured{Object: content}, text}, w)
 }
 
-// object passes a value to kubectl's printers, which expect an API object. Its JSON has the fields in
-// the value's order.
+// object passes a value to kubectl's printers, which expect an API object. Its JSON form preserves the order
+// of the value's fields.
 type object struct {
 	*unstructured.Unstructured
 	text []byte
 }
 
-// MarshalJSON returns the fields in the value's order.
+// MarshalJSON implements json.Marshaler.
 func (o object) MarshalJSON() ([]byte, error) { return o.text, nil }
 
 // DeepCopyObject returns the object itself, because printers do not change it.

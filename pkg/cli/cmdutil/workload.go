@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// workloads returns the kind of each name that users may write for a controller of pods.
+// workloads maps kubectl's names for the types of controllers to their kinds.
 func workloads() map[string]string {
 	return map[string]string{
 		"deploy": "Deployment", "deployment": "Deployment", "deployments": "Deployment",
@@ -26,14 +26,14 @@ func workloads() map[string]string {
 	}
 }
 
-// kindOf returns the kind of a controller that "type" or "type.group" names; empty for other names.
+// kindOf returns the controller kind for a name of the form TYPE or TYPE.GROUP; empty for other names.
 func kindOf(name string) string {
 	name, _, _ = strings.Cut(name, ".")
 	return workloads()[name]
 }
 
-// podOf returns the newest pod of a controller that waits for a node, or else its newest pod. It reads only
-// pods, because users who may read pods need not have the right to read their controllers.
+// podOf returns the newest waiting pod of a controller or, if none of its pods waits for a node, its newest
+// pod. It reads only pods, because users who may read pods may lack the right to read controllers.
 func (f *Factory) podOf(ctx context.Context, r *cluster.Reader, kind, name string) (*v1.Pod, error) {
 	namespace, _, err := f.podNamed("")
 	if err != nil {
@@ -59,7 +59,7 @@ func (f *Factory) podOf(ctx context.Context, r *cluster.Reader, kind, name strin
 	return &newest, nil
 }
 
-// belongs reports whether a controller created a pod, itself or by a ReplicaSet or a Job.
+// belongs reports whether a controller created a pod, directly or through a ReplicaSet or a Job.
 func belongs(pod *v1.Pod, kind, name string) bool {
 	owner := metav1.GetControllerOf(pod)
 	switch {
@@ -75,5 +75,6 @@ func belongs(pod *v1.Pod, kind, name string) bool {
 	}
 }
 
-// jobTime matches the end of the name that a CronJob gives to a Job: the time in minutes.
+// jobTime matches the suffix that a CronJob adds to its own name for a Job: the scheduled time in minutes
+// since the Unix epoch.
 var jobTime = regexp.MustCompile(`^\d+$`)

@@ -79,7 +79,7 @@ func (o *Options) Complete(args []string) (err error) {
 	return err
 }
 
-// mostReason is the maximum length of a reason in bytes. Tables show the reason.
+// mostReason is the maximum length of a reason in bytes. It is low because tables show the reason.
 const mostReason = 256
 
 // Validate returns an error if the node name is empty or the reason is too long.

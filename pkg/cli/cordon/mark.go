@@ -23,7 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/cordons"
 )
 
-// SetCordon cordons or uncordons a GPU and prints the result. DefaultReason replaces an empty reason.
+// SetCordon cordons or uncordons a GPU and prints the result. If reason is empty, it records defaultReason.
 func SetCordon(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, gpuName string, cordoned bool, reason, defaultReason string) (gpu.Device, error) {
 	device, changed, err := WriteCordon(ctx, r, nodeName, gpuName, cordoned, cmp.Or(reason, defaultReason))
 	if err != nil {
@@ -53,8 +53,8 @@ func newState(cordoned bool) string {
 	return "uncordoned"
 }
 
-// WriteCordon records whether a GPU is cordoned, by whom, and why. It reports whether the state changed. If
-// the GPU is already cordoned, its author and reason remain.
+// WriteCordon cordons or uncordons a GPU, and records the author and the reason of a new cordon. It reports
+// whether the state changed. If the GPU is already cordoned, the author and the reason remain.
 func WriteCordon(ctx context.Context, r *cluster.Reader, nodeName, gpuName string, cordoned bool, reason string) (device gpu.Device, changed bool, err error) {
 	note := cordons.Note{Reason: reason}
 	if cordoned {
@@ -79,7 +79,7 @@ func WriteCordon(ctx context.Context, r *cluster.Reader, nodeName, gpuName strin
 		if cordoned {
 			listed = append(listed, device.UUID)
 			if note != (cordons.Note{}) {
-				notes = maps.Collect(maps.All(notes)) // it may be nil
+				notes = maps.Collect(maps.All(notes)) // notes may be nil
 				notes[device.UUID] = note
 			}
 		} else {
@@ -90,8 +90,8 @@ func WriteCordon(ctx context.Context, r *cluster.Reader, nodeName, gpuName strin
 	return device, changed, err
 }
 
-// patch writes the cordoned GPUs and the notes of a node. It fails if the node has changed since it was
-// read.
+// patch writes the cordoned GPUs and the notes of a node. It fails if the node has changed since the caller
+// read it.
 func patch(ctx context.Context, r *cluster.Reader, node *v1.Node, listed []gpu.UUID, notes map[gpu.UUID]cordons.Note) error {
 	values := map[string]any{r.Names.Cordoned(): nil, r.Names.CordonReasons(): nil} // nil removes an annotation
 	if len(listed) > 0 {
@@ -121,7 +121,7 @@ func author(ctx context.Context, r *cluster.Reader) string {
 	return review.Status.UserInfo.Username
 }
 
-// GetGPU returns a GPU of a node.
+// GetGPU reads a node and returns one of its GPUs, which selectGPU finds by gpuName.
 func GetGPU(ctx context.Context, r *cluster.Reader, nodeName, gpuName string) (gpu.Device, error) {
 	node, err := r.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 	if err != nil {

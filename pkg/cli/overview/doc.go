@@ -7,6 +7,6 @@
 //
 // # Decisions
 //
-// The first argument of the root command may be a node or a misspelt command. The command treats it as a
-// node. If no such node exists, it suggests commands with a similar name.
+// The first argument of the root command may be a node or a misspelt command. The root command treats the
+// argument as a node and, if no such node exists, suggests commands with a similar name.
 package overview

@@ -132,7 +132,8 @@ func (o *Options) show(ctx context.Context) error {
 	return nil
 }
 
-// meant returns the commands that the first argument may stand for, if no node has this name.
+// meant returns the commands that the user may have meant by the first argument; empty if a node has this
+// name.
 func (o *Options) meant(r inspect.Report) string {
 	if o.Suggest == nil || len(o.nodes) == 0 || slices.ContainsFunc(r.Nodes, func(n inspect.Node) bool { return n.Name == o.nodes[0] }) {
 		return ""
