@@ -111,7 +111,7 @@ func TestAllocations(t *testing.T) {
 	}{
 		"entries of a new index":      {func() { best(new(ranking.Index)) }, 10 * size},
 		"the best of unchanged nodes": {func() { best(&index) }, 16},
-		"a refusal that is stored":    {func() { c.Refusal(names[0], refused) }, 1},
+		"a refusal that is stored":    {func() { _ = c.Refusal(names[0], refused) }, 1},
 		"a new state of a node":       {func() { c.SetNode(names[0], *c.all[names[0]].inventory) }, 12},
 		"a pod reserved, then removed": {func() {
 			if _, err := c.AssumePod(ref("pod"), names[0], ask(8), placement.Binpack, start); err != nil {

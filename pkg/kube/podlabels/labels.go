@@ -59,16 +59,16 @@ func ForAssignment(n api.Names, a placement.Assignment, node placement.Node) map
 }
 
 // WithValues returns the labels whose value is not nil.
-func WithValues(labels map[string]*string) (speedKnown map[string]string) {
+func WithValues(labels map[string]*string) (set map[string]string) {
 	for key, value := range labels {
 		if value != nil {
-			if speedKnown == nil {
-				speedKnown = make(map[string]string)
+			if set == nil {
+				set = make(map[string]string)
 			}
-			speedKnown[key] = *value
+			set[key] = *value
 		}
 	}
-	return speedKnown
+	return set
 }
 
 // formatWeight rounds to an integer of at least 1: a weight of 0 would get no requests at all.

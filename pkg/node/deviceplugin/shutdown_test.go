@@ -3,12 +3,12 @@ package deviceplugin
 import (
 	"context"
 	"errors"
-	"go.uber.org/zap/zaptest/observer"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"

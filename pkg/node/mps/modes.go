@@ -56,8 +56,8 @@ func (e exclusive) set() error {
 	return nil
 }
 
-// restore resets the GPUs to their original modes, if set changed them. It skips GPUs that are gone or now in
-// MIG mode, because they have no compute mode.
+// restore resets the GPUs to their original modes, if set changed them. The record keeps the modes of GPUs
+// that NVML does not list now (lost, or in MIG mode), so that a later restore resets them.
 func (e exclusive) restore() error {
 	found, err := e.readFound()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,9 +67,11 @@ func (e exclusive) restore() error {
 		return fmt.Errorf("restore the compute modes: %w", err)
 	}
 	now, unread := e.modes.Modes() // one list of all GPUs, so that restore skips a lost GPU and restores the others
+	unlisted := make(map[string]int)
 	var errs []error
 	for uuid, mode := range found {
-		if _, there := now[uuid]; !there && unread == nil {
+		if _, listed := now[uuid]; !listed && unread == nil {
+			unlisted[uuid] = mode
 			continue
 		}
 		if err := e.modes.SetMode(uuid, mode); err != nil {
@@ -79,7 +81,10 @@ func (e exclusive) restore() error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	e.log.Info("compute modes restored", zap.Any("modes", found))
+	e.log.Info("compute modes restored", zap.Any("modes", found), zap.Any("unlisted", unlisted))
+	if len(unlisted) > 0 {
+		return checkpoint.WriteJSON(e.file, unlisted, 0o644)
+	}
 	return os.Remove(e.file)
 }
 

@@ -736,8 +736,8 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 				t.Error(err)
 			}
 			wantModes(t, n, found)
-			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("what was changed is still written down: %v", err)
+			if left, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(left)) != `{"GPU-gone":0}` {
+				t.Errorf("the record is %s, %v, want that of the GPU that is gone", left, err)
 			}
 		})
 	}
@@ -769,6 +769,26 @@ func TestModesAreRestoredNextToALostGPU(t *testing.T) {
 	err := exclusive{is, file, zap.NewNop()}.restore()
 	if err == nil || is.is["GPU-a"] != 0 {
 		t.Errorf("error %v, and GPU-a is left in mode %d", err, is.is["GPU-a"])
+	}
+}
+
+// A GPU that NVML does not list keeps its record, and gets its original mode once it is listed again.
+func TestTheModeOfAnUnlistedGPUIsRestoredLater(t *testing.T) {
+	is := &modes{is: map[string]int{"GPU-a": exclusiveProcess}}
+	file := filepath.Join(t.TempDir(), modesFile)
+	if err := os.WriteFile(file, []byte(`{"GPU-a":0,"GPU-b":0}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e := exclusive{is, file, zap.NewNop()}
+	if err := e.restore(); err != nil || is.is["GPU-a"] != 0 {
+		t.Errorf("error %v, and GPU-a is left in mode %d", err, is.is["GPU-a"])
+	}
+	is.is["GPU-b"] = exclusiveProcess
+	if err := e.restore(); err != nil || is.is["GPU-b"] != 0 {
+		t.Errorf("error %v, and GPU-b is left in mode %d", err, is.is["GPU-b"])
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the record is left: %v", err)
 	}
 }
 
