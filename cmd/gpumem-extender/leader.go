@@ -20,7 +20,7 @@ const retryPeriod = 2 * time.Second
 
 // errLostLease ends a replica that has lost the Lease. Another replica may lead already, and this one
 // restarts with a new cache.
-var errLostLease = errors.New("the Lease is lost: another replica leads now")
+var errLostLease = errors.New("the Lease is lost: another replica may lead now")
 
 // election chooses the one replica that serves kube-scheduler. Two replicas would each allocate memory that
 // the other has allocated and the watch has not shown yet.

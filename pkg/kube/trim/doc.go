@@ -3,7 +3,7 @@
 //
 // # Invariants
 //
-//   - Package api parses the same request and the same holding from a trimmed pod, and package reach
+//   - Package api parses the same request and the same holding from a trimmed pod, and package nodefilter
 //     reads the same from a trimmed node. Fuzz targets of both users check this. Some reads return
 //     untrimmed objects, and these must compare as unchanged.
 //   - The input is not modified. The results share memory and are read-only.

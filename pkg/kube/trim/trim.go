@@ -25,7 +25,7 @@ type Trimmer struct {
 // New returns a trimmer.
 func New(names api.Names) *Trimmer { return &Trimmer{names: names} }
 
-// Node trims a node. A node with GPU memory also keeps the fields that package reach reads.
+// Node trims a node. A node with GPU memory also keeps the fields that package nodefilter reads.
 func (t *Trimmer) Node(node *v1.Node) *v1.Node {
 	small := &v1.Node{ObjectMeta: t.meta(node.ObjectMeta), Spec: v1.NodeSpec{Unschedulable: node.Spec.Unschedulable}}
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, t.names.GPUMem(), t.names.GPUShares(), t.names.GPUCore()} {
@@ -89,7 +89,7 @@ func (t *Trimmer) Pod(pod *v1.Pod) *v1.Pod {
 }
 
 // waiting adds the fields of an unbound pod that select its nodes, its scheduler and its controller: see
-// package reach.
+// package nodefilter.
 func waiting(small, pod *v1.Pod) {
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		small.OwnerReferences = []metav1.OwnerReference{*owner}

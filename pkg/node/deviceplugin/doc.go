@@ -5,7 +5,7 @@
 //
 // A Plugin has these parts. Offers is the node's offer, and State contains the node's pods and grants (both in
 // package grants). The other parts read Offers and State. Server answers the kubelet's calls. Reconciler
-// (package grants) writes the annotations of pods. Containers (package containers) answers the container
+// (package grants) writes the annotations of pods. Package render answers the container
 // runtime. Announcer records events about the GPUs.
 //
 // # Protocol

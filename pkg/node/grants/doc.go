@@ -19,7 +19,7 @@
 //   - former: from the file in which version 0.2 recorded the enforcement level and the MPS protocol of each
 //     slot.
 //   - holding: the GPU memory of one pod or one container. In package placement, a holding is a pod with its
-//     request and its assignment. In package containers, it is a container's grants with their GPUs and level.
+//     request and its assignment. In package render, it is a container's grants with their GPUs and level.
 //   - earlier: recorded before the plugin last registered with the kubelet. The kubelet may have lost such a
 //     grant.
 //   - interchangeable: two pods are interchangeable if the kubelet's calls for them are equal, and each fits
