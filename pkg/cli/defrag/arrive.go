@@ -22,8 +22,8 @@ const (
 	renewalInterval = 20 * time.Second
 )
 
-// evictForWaitingPod evicts the pods of a plan for a waiting pod and waits until the pod has a node. A reservation
-// keeps all pods except those with a higher priority off the plan's GPUs, and expires by itself. A
+// evictForWaitingPod evicts the pods of a plan for a waiting pod, and waits until the waiting pod has a node. A
+// reservation keeps pods of the same or a lower priority off the plan's GPUs, and expires by itself. A
 // cordon would exclude the waiting pod too, and kube-scheduler clears a nomination whenever it finds no
 // node for the pod.
 func (o *Options) evictForWaitingPod(ctx context.Context, c *evictionPlanner, plan defrag.Plan) error {

@@ -24,7 +24,7 @@ import (
 // Options are the options of the command defrag.
 type Options struct {
 	*cmdutil.Factory
-	maxEvictions int // maximum number of evictions
+	maxEvictions int
 	force        bool
 	exclude      []string // namespaces whose pods are not evicted
 	apply        bool
@@ -100,7 +100,7 @@ func (o *Options) Run(ctx context.Context) error {
 	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{
 		EachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
 		EachPod: func(pod *v1.Pod) {
-			if o.cluster.Names.Asks(pod) { // the memory of pods with claims is of no use to other pods
+			if o.cluster.Names.Asks(pod) { // pods without claims cannot use the memory of pods with claims
 				c.pods[string(pod.UID)] = pod
 			}
 		},
@@ -130,8 +130,8 @@ func (o *Options) Run(ctx context.Context) error {
 	return o.carryOut(ctx, c, plan, facts.Schedulers)
 }
 
-// carryOut executes a plan with --apply. A plan without evictions still reserves GPUs for the waiting
-// pod if terminating pods hold them.
+// carryOut executes a plan with --apply. Even without evictions, it reserves the plan's GPUs for the waiting
+// pod if terminating pods are still on them.
 func (o *Options) carryOut(ctx context.Context, c *evictionPlanner, plan defrag.Plan, schedulers []string) error {
 	if len(plan.Moves) == 0 && (len(c.leaving) == 0 || c.waitingPod == nil || !o.apply) {
 		return nil
@@ -164,8 +164,8 @@ func (o *Options) noPlanError(c *evictionPlanner, goal defrag.Goal, nodes []plac
 	return fmt.Errorf("%s for %s%s%s", outcome, c.goalName(), overdrawn, c.countUnevictable(goal, c.needsForce(goal, nodes)))
 }
 
-// request returns the request of the waiting pod. Without one, it returns a request for a whole GPU that
-// may preempt all pods.
+// request returns the request of the waiting pod. Without a waiting pod, it returns a request for a whole GPU
+// with the highest priority.
 func (o *Options) request(ctx context.Context, c *evictionPlanner) (placement.Request, error) {
 	if len(o.args) == 0 {
 		return placement.Request{
@@ -188,7 +188,7 @@ func (o *Options) request(ctx context.Context, c *evictionPlanner) (placement.Re
 	return req, err
 }
 
-// budgets returns the PodDisruptionBudgets that select the pods.
+// budgets returns the PodDisruptionBudgets of the pods in c.
 func (o *Options) budgets(ctx context.Context, c *evictionPlanner) ([]preemption.Budget, error) {
 	list, err := o.cluster.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -4,18 +4,18 @@
 // # Invariants
 //
 //   - Without --apply, the command writes nothing.
-//   - If not all pods are known, there is no plan.
+//   - If the command cannot list all pods, it makes no plan.
 //   - A reservation expires by itself. The command removes its cordons at the end of a run, also after
 //     an interrupt or a lost reply.
-//   - The command evicts no pod for a pod that no scheduler of gpumem would place.
+//   - The command evicts nothing for a waiting pod that no scheduler of gpumem would place.
 //
 // # Decisions
 //
 // A reservation is a condition of the waiting pod. A cordon would exclude the waiting pod too, and
-// kube-scheduler clears nominations. To free a GPU, the command cordons it, because there is no pod that
+// kube-scheduler clears nominations. To free a GPU, the command cordons the GPU, because no pod waits that
 // could have the reservation.
 //
-// The command stops at the first refused eviction. A part of a plan evicts pods without a benefit, so
-// the user has to decide how to continue. The command drain retries instead, because each eviction is
-// progress.
+// The command stops at the first refused eviction. A partly executed plan has evicted pods without a
+// benefit, so the user has to decide how to continue. The command drain retries instead, because each of
+// its evictions is progress.
 package defrag

@@ -16,11 +16,11 @@ import (
 )
 
 // freeGPUs evicts the pods of a plan that frees GPUs. It cordons the GPUs until the replacements of the
-// evicted pods have nodes, because they would otherwise take the same GPUs.
+// evicted pods have nodes, because the replacements would otherwise take the same GPUs.
 func (o *Options) freeGPUs(ctx context.Context, c *evictionPlanner, plan defrag.Plan) (err error) {
 	for _, id := range plan.Assignment.Devices() {
 		_, changed, failed := cordon.WriteCordon(ctx, o.cluster, plan.Node, string(id), true, "defrag")
-		if changed { // also if the reply was lost; cordons of other users remain
+		if changed { // true also if the reply was lost; false for another user's cordon, which must remain
 			defer func() {
 				// Uncordon after an interrupt too.
 				_, _, e := cordon.WriteCordon(context.WithoutCancel(ctx), o.cluster, plan.Node, string(id), false, "")
@@ -48,14 +48,14 @@ func (o *Options) freeGPUs(ctx context.Context, c *evictionPlanner, plan defrag.
 	return err
 }
 
-// poll checks a condition until it holds. Late is true if --timeout passes first.
+// poll checks a condition until it is true. The result timedOut is true if --timeout passes first.
 func (o *Options) poll(ctx context.Context, condition wait.ConditionWithContextFunc) (timedOut bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	switch err = wait.PollUntilContextCancel(limited, pollInterval, true, condition); {
 	case ctx.Err() != nil && err != nil:
 		return false, errors.New("interrupted")
-	case limited.Err() != nil && err != nil: // the client may return any error then
+	case limited.Err() != nil && err != nil: // after the timeout, the client may return any error
 		return true, nil
 	default:
 		return false, err
@@ -78,8 +78,8 @@ func (o *Options) evict(ctx context.Context, plan defrag.Plan) error {
 	return nil
 }
 
-// pendingEvent describes the next event that freeGPUs waits for: an evicted pod has to end, or its controller
-// needs as many pods on nodes as before. It returns "" when all have happened.
+// pendingEvent describes an event that freeGPUs still waits for: an evicted pod has to end, or its controller
+// needs as many pods on nodes as before. It returns "" if no event is pending.
 func (o *Options) pendingEvent(ctx context.Context, c *evictionPlanner, plan defrag.Plan) (string, error) {
 	for _, m := range plan.Moves {
 		list, err := o.cluster.Client.CoreV1().Pods(m.Pod.Pod.Namespace).List(ctx, metav1.ListOptions{})
@@ -106,7 +106,8 @@ func (o *Options) pendingEvent(ctx context.Context, c *evictionPlanner, plan def
 	return "", nil
 }
 
-// countPlaced returns 1 if the controller owns the pod and the pod is on a node and not terminating, else 0.
+// countPlaced returns 1 if the controller owns the pod, and the pod is on a node and neither ended nor
+// terminating. Otherwise it returns 0.
 func countPlaced(owner *metav1.OwnerReference, pod *v1.Pod) int {
 	podOwner := metav1.GetControllerOf(pod)
 	if owner == nil || podOwner == nil || podOwner.UID != owner.UID || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || api.Terminal(pod) {

@@ -24,10 +24,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// needsForce reports whether a plan exists that also evicts pods without a controller.
+// needsForce reports whether a plan exists only with --force, which permits evicting pods without a controller.
 func (c *evictionPlanner) needsForce(goal defrag.Goal, nodes []placement.Node) bool {
 	if c.force {
-		return false // c already evicts these pods, and has no plan
+		return false // no plan exists even with --force
 	}
 	everybody := *c
 	everybody.force = true
@@ -44,7 +44,7 @@ func maxPodsPerNode(nodes []placement.Node) (maxPods int) {
 	return maxPods
 }
 
-// unservedReason returns why no scheduler would place the waiting pod; empty if one would.
+// unservedReason returns the reason why no scheduler would place the waiting pod; empty if a scheduler would.
 func (c *evictionPlanner) unservedReason(names api.Names, schedulers []string) string {
 	return cluster.NewNodeIndex().WaitFacts(names, c.waitingPod).Unserved(schedulers)
 }
@@ -62,7 +62,7 @@ type evictionPlanner struct {
 	leaving []placement.Holding // pods that leave the plan's GPUs: evicted or terminating
 }
 
-// plan also counts the memory of terminating pods as free if the free memory is not enough.
+// plan computes a plan. If the free memory is not enough, it counts the memory of terminating pods as free too.
 func (c *evictionPlanner) plan(goal defrag.Goal, nodes []placement.Node) (plan defrag.Plan, ok bool) {
 	var terminatingPods []placement.Holding // on the node of the plan
 	if plan, ok = goal.Plan(nodes); !ok || len(plan.Moves) > 0 {
@@ -74,7 +74,7 @@ func (c *evictionPlanner) plan(goal defrag.Goal, nodes []placement.Node) (plan d
 			planNode := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
 			terminatingPods = slices.DeleteFunc(terminating(planNode), func(h placement.Holding) bool { return !isOnPlanGPUs(plan, h) })
 			if !goal.Empty && !planNode.Without(slices.Concat(terminatingPods, evictedPods(plan))).InSum(goal.Request) {
-				terminatingPods = terminating(planNode) // the node's sum needs all of them to leave
+				terminatingPods = terminating(planNode) // the node's sum suffices only when all of them have ended
 			}
 		}
 	}
@@ -108,8 +108,8 @@ const (
 	excludedNamespace = "of excluded namespaces"
 )
 
-// unevictableReason returns the reason why a pod may not be evicted; empty if it may. A pod without a
-// controller would be lost, and only its node can end a static pod.
+// unevictableReason returns the reason why a pod may not be evicted; empty if it may. An evicted pod without
+// a controller would be lost, and only its node can end a static pod.
 func (c *evictionPlanner) unevictableReason(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	switch {
@@ -133,8 +133,8 @@ func (c *evictionPlanner) isEvictable(h placement.Holding) bool {
 	return pod != nil && !h.Nominated && c.unevictableReason(pod) == ""
 }
 
-// withReservations returns a node without the memory that is reserved for nominated pods. The waiting pod
-// respects only nominated pods that precede it, and a plan that frees a GPU respects all.
+// withReservations returns a node without the memory that is reserved for nominated pods. For a waiting pod,
+// only nominated pods that precede it count. If the goal is a free GPU, all nominated pods count.
 func (c *evictionPlanner) withReservations(n placement.Node, req placement.Request) placement.Node {
 	if c.waitingPod == nil {
 		return decide.Promised(n, c.policy)
@@ -142,7 +142,8 @@ func (c *evictionPlanner) withReservations(n placement.Node, req placement.Reque
 	return decide.Reserved(n, api.Ref(c.waitingPod), req, c.policy)
 }
 
-// countUnevictable counts the pods that may not be evicted by reason. If force is true, it suggests --force.
+// countUnevictable renders the number of unevictable pods for each reason. If force is true, the text suggests
+// --force.
 func (c *evictionPlanner) countUnevictable(goal defrag.Goal, force bool) string {
 	guarded := preemption.ProtectedPods(goal.Budgets)
 	counts := make(map[string]int)

@@ -58,7 +58,7 @@ func (o *Options) Complete([]string) error { return nil }
 // Validate returns an error if the output format is invalid.
 func (o *Options) Validate() error { return o.output.Check() }
 
-// Run prints the findings. It returns an error if a finding is one, or if nothing could be checked.
+// Run prints the findings. It returns an error if a finding is an error, or if nothing could be checked.
 func (o *Options) Run(ctx context.Context) error {
 	r, err := o.Connect()
 	if err != nil {

@@ -3,11 +3,12 @@
 // # Invariants
 //
 //   - The command evicts pods and never deletes them, so PodDisruptionBudgets apply.
-//   - The command evicts all pods on the GPU or none. A pod that it may not evict stops it before the
-//     first eviction.
+//   - The command evicts all pods on the GPU or none. A pod that the command may not evict stops the
+//     command before its first eviction.
 //   - A pod is on a GPU if its annotation names the GPU, or if the kubelet allocated the GPU to it, also
-//     by a claim. The pod's owner can change only the annotation. Static pods and pods on no known GPU
-//     remain, with a warning. If pods share a claim, the command knows and evicts only the first.
+//     by a claim. The pod's owner can change the annotation, but not the allocation. Static pods and pods
+//     on no known GPU remain, with a warning. If pods share a claim, the command evicts only the first
+//     pod, because the node's inventory attributes a claim to its first pod.
 //   - The GPU remains cordoned in every case, and a message shows how to uncordon it.
 //
 // # Decisions

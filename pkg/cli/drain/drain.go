@@ -31,7 +31,7 @@ type Options struct {
 	force            bool
 	reason           string // for other users
 	ignoreDaemonSets bool
-	seconds          int // grace period of the evicted pods; negative for the pods' own
+	seconds          int // grace period of the evicted pods; if negative, each pod's own
 	timeout          time.Duration
 
 	cluster *cluster.Reader
@@ -174,7 +174,7 @@ func (o *Options) interrupted(ctx context.Context, pods []v1.Pod) error {
 	return fmt.Errorf("interrupted: not gone yet: %s", strings.Join(remaining, ", "))
 }
 
-// evictable returns the pods on a GPU that drain evicts. The error lists pods that it may not evict.
+// evictable returns the pods on a GPU that drain evicts. The error lists the pods that drain may not evict.
 func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) ([]v1.Pod, error) {
 	inv, pods, err := o.read(ctx, nodeName)
 	if err != nil {
@@ -223,7 +223,7 @@ func (o *Options) warn(format string, args ...any) {
 	fmt.Fprint(o.ErrOut, text)
 }
 
-// read returns the inventory of a node and its pods.
+// read returns the inventory and the pods of a node.
 func (o *Options) read(ctx context.Context, nodeName string) (inv gpu.Inventory, pods []v1.Pod, err error) {
 	node, err := o.cluster.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 	if err == nil {
@@ -235,8 +235,8 @@ func (o *Options) read(ctx context.Context, nodeName string) (inv gpu.Inventory,
 	return inv, pods, err
 }
 
-// podGPUs returns the GPUs of a node that a pod has or is leaving, by its annotation, which its owner can
-// change, and by the kubelet's allocation, also by a claim.
+// podGPUs returns the GPUs of a node that a pod has or is leaving. It combines the pod's annotation, which
+// the pod's owner can change, with the kubelet's allocation, which includes GPUs by a claim.
 func (o *Options) podGPUs(pod *v1.Pod, inv gpu.Inventory) []gpu.UUID {
 	var h placement.Holding
 	h.Assignment, _ = o.cluster.Names.AssignmentOf(pod) // an unreadable annotation names no GPU

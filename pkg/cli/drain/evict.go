@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// evictRetryInterval is the interval before a refused eviction is retried, as in kubectl drain.
+	// evictRetryInterval is the delay before the retry of a refused eviction, as in kubectl drain.
 	evictRetryInterval = 5 * time.Second
 	// deletionPollInterval is the interval between checks whether a pod is gone.
 	deletionPollInterval = time.Second
@@ -55,7 +55,7 @@ type eviction struct {
 }
 
 // evictPod requests the eviction of a pod until the API server accepts it, and waits until the pod is gone.
-// The context limited ends retries and waiting, and ctx ends single requests.
+// Parameter limited is a context that ends retries and waiting. Parameter ctx also ends single requests.
 func (e *eviction) evictPod(ctx, limited context.Context, pod v1.Pod) error {
 	var seconds *int64
 	if e.seconds >= 0 {

@@ -71,8 +71,8 @@ func (e *explanation) explainWithoutNodes(pod inspect.WaitFacts, facts inspect.F
 	e.Advice = schedulerAdvice(pod, facts)
 }
 
-// schedulerAdvice returns the remedy for a pod whose scheduler may not ask gpumem, for a user who may not
-// read the names of the schedulers that do; empty otherwise.
+// schedulerAdvice returns a remedy for the pod's schedulerName if it differs from gpumem's default and the user
+// cannot read the names of the schedulers that ask gpumem; empty otherwise.
 func schedulerAdvice(pod inspect.WaitFacts, facts inspect.Facts) string {
 	if !facts.SchedulersUnknown || pod.Scheduler == api.DefaultScheduler {
 		return ""

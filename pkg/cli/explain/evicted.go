@@ -15,9 +15,9 @@ import (
 )
 
 // evicted names the pods that preemption evicted for a pod. It reads the Events that kube-scheduler
-// records on the evicted pods: "Preempted by pod UID on node NODE". Their field related would identify
-// the pod, but is empty in Kubernetes 1.36. The API server deletes Events after an hour. evicted returns
-// "" if it finds no such Event.
+// records on the evicted pods: "Preempted by pod UID on node NODE". The field related of these Events
+// would identify the preempting pod, but is empty in Kubernetes 1.36. The API server deletes Events after
+// an hour. evicted returns "" if it finds no such Event.
 func (o *Options) evicted(ctx context.Context, pod *v1.Pod) string {
 	events, hidden := o.preemptions(ctx, pod.Namespace)
 	var names []string

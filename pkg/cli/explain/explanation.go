@@ -20,37 +20,37 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
-// explanation is the command's answer, and its JSON form.
+// explanation is the command's answer, and defines the answer's JSON form.
 type explanation struct {
 	APIVersion  string          `json:"apiVersion"`
 	Kind        string          `json:"kind"`
 	Namespace   string          `json:"namespace"`
 	Name        string          `json:"name"`
 	Asks        string          `json:"asks,omitempty"`
-	Policy      string          `json:"policy,omitempty"`        // named by the pod
-	Fallback    string          `json:"clusterPolicy,omitempty"` // for pods that name none; empty if unknown
+	Policy      string          `json:"policy,omitempty"`        // set by the pod
+	Fallback    string          `json:"clusterPolicy,omitempty"` // for pods that set no policy; empty if unknown
 	Node        string          `json:"node,omitempty"`
 	Nominated   string          `json:"nominated,omitempty"`
 	Indexes     string          `json:"gpus,omitempty"`
 	Preferred   []string        `json:"preferred,omitempty"` // state of each model that a placed pod prefers to its own, best first
-	Health      string          `json:"health,omitempty"`    // why GPUs of a placed pod take no new pods; empty if they do
+	Health      string          `json:"health,omitempty"`    // reasons why GPUs of a placed pod take no new pods; empty if all do
 	Usage       *printers.Usage `json:"usage,omitempty"`     // of a placed pod; nil if unknown
-	State       string          `json:"state,omitempty"`     // why a container does not run; empty if all run
+	State       string          `json:"state,omitempty"`     // reason why a container does not run; empty if all run
 	Summary     string          `json:"summary"`
 	Advice      string          `json:"advice,omitempty"`      // the remedy
-	Evicted     string          `json:"evicted,omitempty"`     // pods that preemption evicted for this one, by the Events that the user may read
+	Evicted     string          `json:"evicted,omitempty"`     // pods that preemption evicted for this pod, by the readable Events
 	Terminating string          `json:"terminating,omitempty"` // terminating pods, and the memory that a waiting pod gains from them
-	Replaced    string          `json:"replaced,omitempty"`    // pods of the previous revision, which a waiting pod replaces
+	Replaced    string          `json:"replaced,omitempty"`    // pods of the previous revision that a waiting pod replaces
 	Now         []history.Node  `json:"now,omitempty"`         // the nodes' current state for the pod; for a placed pod, only its own node
 	Decided     *history.Pod    `json:"decided,omitempty"`     // nil if no extender has a record
 
 	hasNoGPU       bool // the pod has no GPU, and will get none
 	placedByGPUMem bool // a scheduler that asks gpumem placed the pod
-	recordMissing  bool // such a scheduler placed it, but no extender has a record
+	recordMissing  bool // placedByGPUMem is true, but no extender has a record
 	cores          bool // some node offers cores
 	unitMiB        int64
 	granted        inspect.Memory
-	omittedNodes   int // number of nodes left out
+	omittedNodes   int // number of nodes that the output omits
 
 	fitsSomeNode bool // some node has the requested GPU memory, and accepts the pod
 	fragmented   bool // some node has enough free memory in all, but not on one GPU
@@ -166,8 +166,8 @@ func (o *Options) explainPlaced(ctx context.Context, e *explanation, pod *v1.Pod
 	return outcome
 }
 
-// measure sets the usage of a placed pod on its GPUs. It ignores errors, because the command top reports
-// them.
+// measure sets the allocated and the used memory of a placed pod. It ignores errors, because the command top
+// reports them.
 func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a placement.Assignment, n placement.Node) {
 	for _, share := range a.Shares {
 		e.granted.Units += share.Units

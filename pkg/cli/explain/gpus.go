@@ -60,7 +60,7 @@ func freeCores(c considered) string {
 
 // verdict describes whether the pod fits on a GPU.
 func verdict(c considered) string {
-	if c.gpu.Chosen { // even if less is free now
+	if c.gpu.Chosen { // even if less memory is free now than the pod requests
 		if c.gpu.Unhealthy != "" {
 			return "chosen; " + whyOutOfUse(c.gpu)
 		}
@@ -72,7 +72,7 @@ func verdict(c considered) string {
 		return whyOutOfUse(c.gpu)
 	case history.InsufficientCores:
 		return "not enough cores free"
-	default: // a newer extender may send reasons without a message here
+	default: // a newer extender may send reasons that this version of the command does not know
 		return cmp.Or(reasons.OnGPU(c.gpu.Reason), "does not fit: "+c.gpu.Reason)
 	}
 	switch {

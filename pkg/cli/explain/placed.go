@@ -41,10 +41,10 @@ func (o *Options) explainPlacement(ctx context.Context, pod *v1.Pod) string {
 }
 
 // preferredModels returns a line for each model that a placed pod prefers to the worst of its own GPUs, best
-// first. The line names the closest node with the model, and its current state. The function omits models
-// that no node could ever assign to the pod.
+// first. The line names the closest node with the model, and describes the pod's current fit there. The
+// function omits models that no node could ever assign to the pod.
 func preferredModels(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
-	own = cluster.NodeWithoutPod(own, pod.Pod)  // the pod would leave its GPUs
+	own = cluster.NodeWithoutPod(own, pod.Pod)  // for another GPU, the pod would leave its own
 	liked := make(map[string]placement.Device)  // a device of each model
 	best := make(map[string]inspect.NodeResult) // by model
 	for _, n := range nodes {
@@ -75,8 +75,8 @@ func preferredModels(pod inspect.WaitFacts, own placement.Node, a placement.Assi
 	return lines
 }
 
-// betterModels returns the models of a node that the pod may use and prefers to the worst of its GPUs on its
-// own node. The value is a device of the model.
+// betterModels returns the models of node n that the pod may use and prefers to the worst of its GPUs on node
+// own. The map contains one device of each model.
 func betterModels(req placement.Request, own placement.Node, a placement.Assignment, n placement.Node) map[string]placement.Device {
 	models := make(map[string]placement.Device)
 	for _, d := range n.Devices {
@@ -92,8 +92,8 @@ func betterModels(req placement.Request, own placement.Node, a placement.Assignm
 	return models
 }
 
-// bypass names the ways in which a pod can get a node without gpumem: spec.nodeName, and its scheduler if
-// that does not ask gpumem.
+// bypass names the ways in which a pod can get a node without gpumem: spec.nodeName, and the pod's scheduler
+// unless it asks gpumem.
 func bypass(asking []string, scheduler string) string {
 	if slices.Contains(asking, scheduler) {
 		return "by spec.nodeName"

@@ -136,14 +136,14 @@ func outcome(d history.Decision) string {
 	}
 }
 
-// fitCount counts the nodes that the pod fits. The total excludes nodes that kube-scheduler had already
-// rejected.
+// fitCount renders the number of nodes that the pod fits, of those that kube-scheduler asked about. The total
+// excludes nodes that kube-scheduler had already rejected.
 func fitCount(d history.Decision) string {
 	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, countNodes(d.Asked))
 }
 
-// details explains a decision: why the policy alone would have chosen another node, or why recorded
-// nodes do not fit. Nodes with the same message share a line.
+// details explains a decision: the reason for a ranking that differs from the policy's, or the reasons why
+// recorded nodes do not fit. Nodes with the same message share a line.
 func details(d history.Decision) (lines []string) {
 	if d.Why != "" {
 		return []string{d.Why}

@@ -46,7 +46,7 @@ func TestWhatWasDecided(t *testing.T) {
 	}
 }
 
-// Every reason has a verdict in words, also an unknown one.
+// Every reason has a verdict in words, even a reason that the command does not know.
 func TestVerdict(t *testing.T) {
 	for _, tc := range []struct {
 		gpu  history.GPU

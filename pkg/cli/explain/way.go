@@ -69,10 +69,10 @@ func (o *Options) mayPlan(ctx context.Context) bool {
 	return !apierrors.IsForbidden(err)
 }
 
-// simulateDeletion reports the effect of deleting all pods for which isDeleted returns true. The line names
-// these pods and their memory on the first node that the pod fits after the deletion. If it fits none, the line
-// names the first node with such pods or, if the free memory is unknown, all nodes with such pods. Helps is
-// true if the pod may fit earlier after a user deletes them.
+// simulateDeletion reports whether a waiting pod fits after the deletion of all pods for which isDeleted returns
+// true. The line names the deleted pods and their memory on the first node that the waiting pod then fits. If it
+// fits no node, the line names the first node with deleted pods or, if the free memory is unknown, all nodes with
+// deleted pods. The result helps is true if the waiting pod may fit earlier after a user deletes these pods.
 func simulateDeletion(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, isDeleted func(placement.Holding) bool) (line string, helps bool) {
 	var unsure []string
 	for _, n := range nodes {

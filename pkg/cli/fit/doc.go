@@ -2,12 +2,13 @@
 //
 // # Invariants
 //
-//   - The command builds a pod from its flags and parses it like any other pod. So the answer holds for
-//     a real pod with the same limits and annotations.
+//   - The command builds a pod from its flags and parses that pod like any other pod. So the answer is
+//     valid for a real pod with the same limits and annotations.
 //   - The count is the number of pods that could be bound to the node one after the other.
 //
 // # Decisions
 //
-// The flag takes GiB, or an amount with a unit, because users think in these. A pod requests units of
-// its node. If the number of units differs from the flag, the command prints it in a note.
+// The flag --mem takes GiB, or an amount with a suffix such as Mi, because users think in these. A pod
+// requests a number of gpumem's units, whose size the node defines. If this number differs from the flag's,
+// the command prints the number in a note.
 package fit

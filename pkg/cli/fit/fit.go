@@ -26,7 +26,7 @@ type Options struct {
 	nodes []string // empty: all
 }
 
-// hypotheticalPod describes the hypothetical pod by its flags.
+// hypotheticalPod describes the counted pod by the values of the command's flags.
 type hypotheticalPod struct {
 	memory        string
 	shares        int
@@ -140,8 +140,8 @@ func (o *Options) Run(ctx context.Context) error {
 	return exceeded
 }
 
-// printTotal prints how many pods fit all nodes and, for a namespace, its quotas. The error names a quota that
-// refuses the pod.
+// printTotal prints the number of pods that fit on all nodes together and, if --namespace is set, the quotas of
+// that namespace. The error names a quota that refuses the pod.
 func (o *Options) printTotal(ctx context.Context, total int) (exceeded error) {
 	fmt.Fprintln(o.Out)
 	permitted := total
@@ -156,8 +156,8 @@ func (o *Options) printTotal(ctx context.Context, total int) (exceeded error) {
 	return exceeded
 }
 
-// capacities returns a row for each node with GPUs, and the sum over all rows. For each different unit
-// it prints a note with the request in units.
+// capacities returns a row for each node with GPUs, and the sum over all rows. For each size of units, it
+// prints a note with the request in units.
 func (o *Options) capacities(nodes []placement.Node, facts inspect.Facts) (rows []capacity, total int, err error) {
 	var spellings []string
 	for _, n := range nodes {

@@ -20,8 +20,8 @@ func (o *Options) printQuotaAnswer(ctx context.Context, unseen *cluster.AccessLi
 	return cmdutil.Exit(cmdutil.ExitUnknown, errors.New("you may not list nodes, so the nodes that the pod fits are unknown: create the pod; if it waits, kubectl inspect gpumem explain shows the reason"))
 }
 
-// printQuotas prints the free amount of each quota of a namespace. It returns how many of the pods the
-// quotas permit. The error names a quota that permits none.
+// printQuotas prints the free amount of each quota of a namespace. It returns the number of pods that the
+// quotas permit, at most parameter pods. The error names a quota that permits none.
 func (o *Options) printQuotas(ctx context.Context, namespace string, pods int) (permitted int, exceeded error) {
 	quotas, err := o.Cluster.Quotas(ctx, namespace, 0)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// normalizeFlag lets users write a flag like the resource or annotation of the same meaning, for example
+// normalizeFlag lets users name a flag after the resource or annotation with the same meaning, for example
 // --gpu-mem.
 func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
@@ -34,7 +34,7 @@ func (w hypotheticalPod) mib() (int64, error) {
 	if _, number := strconv.ParseFloat(w.memory, 64); number == nil {
 		q, err = resource.ParseQuantity(w.memory + "Gi")
 	}
-	if err != nil || q.Value() < 1 { // also 0 for amounts that exceed an int64
+	if err != nil || q.Value() < 1 { // Value returns 0 also for amounts that exceed an int64
 		return 0, fmt.Errorf("--mem is %q, want GiB (10) or an amount with a unit (512Mi)", w.memory)
 	}
 	const mib = 1 << 20
@@ -64,7 +64,7 @@ func (w hypotheticalPod) units(unitMiB int64) (int64, error) {
 	return each * count, nil
 }
 
-// request returns the request of a pod with these limits and annotations, in units of unitMiB MiB.
+// request returns the request of a pod that has the flags as limits and annotations, in units of unitMiB MiB.
 func (w hypotheticalPod) request(names api.Names, unitMiB int64) (placement.Request, error) {
 	units, err := w.units(unitMiB)
 	if err != nil {

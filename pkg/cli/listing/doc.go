@@ -1,12 +1,12 @@
-// Package listing prints rows as a table, as JSON or YAML, by name or in custom columns, sorted, and
-// again when they change.
+// Package listing prints rows as a table, JSON, YAML, names or custom columns. It sorts the rows, and a
+// watch prints rows again when they change.
 //
 // # Invariants
 //
-//   - A View defines the rows and columns of a list. The Flags select format, order and rows. No list
-//     has other formats.
-//   - Objects that cannot be read are reported on stderr after the rows. While the pods cannot be read,
-//     no row counts as ended.
+//   - A View defines the rows and columns of a list. The Flags select format, order and rows. All lists
+//     have the same formats.
+//   - The package reports unreadable objects on stderr after the rows. While the pods are unreadable, a
+//     watch reports none of them as ended.
 //
 // # Decisions
 //

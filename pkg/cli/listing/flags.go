@@ -29,8 +29,8 @@ type Flags struct {
 	fields []string     // valid for --sort-by, even if no row has them
 }
 
-// Add adds the flags of every list. Selects names the objects whose labels --selector matches. Fields
-// are the fields that the help of --sort-by names.
+// Add adds the flags of every list. Parameter selects names the objects whose labels --selector matches,
+// and fields lists the fields that the help of --sort-by names.
 func (l *Flags) Add(cmd *cobra.Command, selects string, fields ...string) {
 	l.fields = fields
 	f := cmd.Flags()

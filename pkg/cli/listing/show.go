@@ -21,12 +21,12 @@ type View[R any] struct {
 	Name    func(R) string // for -o name
 	ID      func(R) string // identifies the object of a row
 
-	// AccessLimits returns the parts that the user could not see at the last Read. It is nil for views that need
-	// all namespaces.
+	// Limits returns the parts that the user was not allowed to see at the last Read. It is nil for views that
+	// need all namespaces.
 	Limits func() *cluster.AccessLimits
 
-	// EndRow returns the last row of an object that is gone, for a watch. If it is nil, a watch prints no such
-	// row.
+	// EndRow returns the last row of an object that is gone, for a watch. If EndRow is nil, a watch prints no
+	// such row.
 	EndRow func(R) R
 }
 

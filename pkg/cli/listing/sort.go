@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// fieldPaths returns the fields as paths below the path by. If by is not a plain path, it returns the
+// fieldPaths returns the fields as paths below sortPath. If sortPath is not a plain path, it returns the
 // fields alone.
 func fieldPaths(sortPath string, fields []string) []string {
 	path := bare(sortPath)

@@ -9,5 +9,5 @@
 //
 // # Decisions
 //
-// pods and top are one list with different columns, so users select pods in the same way.
+// The commands pods and top are one list with different columns, so users select pods in the same way.
 package lists

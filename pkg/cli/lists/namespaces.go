@@ -60,7 +60,7 @@ type namespaces struct {
 	*Pods
 
 	quotas  map[string][]inspect.Quota // by namespace, from the last read
-	limited *bool                      // some namespace had a quota when the header was printed; nil before that
+	limited *bool                      // some namespace had a quota when Run printed the header; nil before
 }
 
 // Run prints the list.

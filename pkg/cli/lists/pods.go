@@ -24,8 +24,8 @@ type Pods struct {
 
 	columns   func(inspect.Report) []table.Column[printers.PodRow]
 	selects   func(printers.PodRow) bool
-	waiting   func() bool // only waiting pods are shown: those that wait alike share a row, and usage is irrelevant
-	printsEnd func() bool // a watch prints a last row for pods that are gone
+	waiting   func() bool // only waiting pods are shown: similar pods share a row, and missing usage needs no note
+	printsEnd func() bool // a watch prints a last row for each pod that is gone
 
 	named   map[string]bool       // NAME or NAMESPACE/NAME; empty: all
 	matched map[string]bool       // UIDs of the selected pods
@@ -66,8 +66,8 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 	}, ".node", ".granted.MiB", ".usage.usedMiB", ".usage.smPercent")
 }
 
-// newCommand completes a command that lists pods. Fields are the fields that the help of --sort-by
-// names.
+// newCommand completes a command that lists pods. Parameter fields lists the fields that the help of
+// --sort-by names.
 func newCommand(f *cmdutil.Factory, cmd *cobra.Command, o *Pods, fields ...string) *cobra.Command {
 	o.Factory = f
 	cmd.Use += " [POD...] [-n NAMESPACE] [-o FORMAT] [-w]"
@@ -134,7 +134,7 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 	recorded := make(map[printers.UsageKey]printers.Usage)
 	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Limits: unseen, EachPod: func(pod *v1.Pod) {
 		if only := o.Namespace(); only != "" && pod.Namespace != only {
-			return // a pod of another namespace with the same name
+			return // a pod of another namespace, perhaps with the name of an argument
 		}
 		byName := o.named[pod.Name] || o.named[pod.Namespace+"/"+pod.Name]
 		if match.Matches(labels.Set(pod.Labels)) && (len(o.named) == 0 || byName) {
@@ -150,7 +150,7 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 		report.Problems = append(report.Problems, inspect.Problem{Object: "pod " + name, Message: "no pod of this name holds or requests GPU memory"})
 	}
 	usage := o.Cluster.Usage(ctx)
-	if usage.Denied { // few users may read device plugins
+	if usage.Denied { // few users may read the metrics of device plugins
 		usage.Problems = nil
 		if len(recorded) == 0 && !o.waiting() {
 			o.NoteMissing("usage")
