@@ -142,7 +142,7 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// The help of a command describes only its own flags. The command options prints the shared ones.
+// The help of a command describes only its own flags. The command options prints the flags of all commands.
 func TestHelpFitsAScreen(t *testing.T) {
 	commands := [][]string{{"--help"}, {"options"}}
 	for _, name := range []string{"nodes", "gpus", "pods", "top", "namespaces", "explain", "fit", "cordon", "uncordon", "drain", "defrag", "doctor", "version"} {

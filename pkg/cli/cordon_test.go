@@ -72,7 +72,7 @@ func logIn(client *fake.Clientset, name string, err error) {
 	})
 }
 
-// A cordon records its author and reason, and the commands show them to users who find the cordon.
+// A cordon records its author and reason, and other commands show both.
 func TestWhoCordonedAGPU(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16, 80, 80)), kubetest.Pod(t, "ml/waits", "", 40))
 	reasons := func() string {
@@ -87,7 +87,7 @@ func TestWhoCordonedAGPU(t *testing.T) {
 		who    string
 		err    error
 		args   []string
-		listed string // cordoned GPUs, as gpumem 0.1 writes them too
+		listed string // cordoned GPUs, in the form of gpumem 0.1
 		want   string
 	}{
 		{"alice", nil, []string{"cordon", "gpu-a", "1", "--reason", "its fan is loud"}, "GPU-gpu-a-1", `{"GPU-gpu-a-1":{"by":"alice","reason":"its fan is loud"}}`},

@@ -26,8 +26,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// fragmented is a cluster of two nodes with 10 GiB free on three GPUs, but less than 8 on each, and a
-// pod that requests 8.
+// fragmented returns a cluster with a waiting pod that requests 8 GiB. The three GPUs of its two nodes have
+// 17 GiB free in all, but at most 6 GiB each.
 func fragmented(t *testing.T) map[string]runtime.Object {
 	return map[string]runtime.Object{
 		"extender": clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"),
@@ -110,7 +110,7 @@ func TestDefrag(t *testing.T) {
 				"ml          y     Job/owner    5 GiB   gpu-a   gpu-b\n" +
 				"Nothing was evicted: --apply carries out the plan.\n",
 		},
-		"a budget of all pods of the namespace": { // kube-scheduler ignores such a budget
+		"a budget of all pods of the namespace": { // kube-scheduler ignores a budget with an empty selector
 			change: func(c map[string]runtime.Object) {
 				c["budget"] = &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "all"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
 			},
@@ -272,8 +272,8 @@ func TestDefrag(t *testing.T) {
 	}
 }
 
-// replace acts as a controller, which creates a pod elsewhere for each evicted pod, and as a scheduler,
-// which then places the named waiting pod on gpu-a.
+// replace returns a reaction to evictions. It acts as a controller, which creates a pod on gpu-b for each
+// evicted pod, and as a scheduler, which places the pod named by waits, if any, on gpu-a.
 func replace(t *testing.T, client *fake.Clientset, waits string) clienttesting.ReactionFunc {
 	return func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.GetSubresource() != "eviction" {
@@ -310,8 +310,8 @@ func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
 	}
 }
 
-// The command reserves the GPUs before the first eviction, and for as long as it waits. It does not
-// change the rest of the pod's status.
+// The command reserves the GPUs before the first eviction, and renews the reservation while it waits. It
+// does not change the rest of the waiting pod's status.
 func TestDefragReservesAndRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := fragmented(t)
@@ -358,7 +358,7 @@ func keptFor(t *testing.T, name string) *v1.Pod {
 	return pod
 }
 
-// Memory that is reserved for another pod is not free, and a plan does not free it again.
+// Memory that is reserved for another pod does not count as free, and a plan evicts no pod to free it.
 func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
@@ -393,7 +393,7 @@ func testWaitsForWhoEndsAlready(t *testing.T) {
 	gone := false
 	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		pods := v1.SchemeGroupVersion.WithResource("pods")
-		if gone { // the reservation was renewed
+		if gone { // this patch renews the reservation
 			return false, nil, client.Tracker().Update(pods, kubetest.Pod(t, "ml/waits", "gpu-a", 8, kubetest.UUID("gpu-a", 0)), "ml")
 		}
 		gone = true
@@ -405,7 +405,7 @@ func testWaitsForWhoEndsAlready(t *testing.T) {
 	}
 }
 
-// loseAnswer applies the first patch of a resource and returns an error for it.
+// loseAnswer makes the client apply the first patch of a resource, but return an error.
 func loseAnswer(t *testing.T, client *fake.Clientset, resource string) {
 	t.Helper()
 	first := true
@@ -421,7 +421,7 @@ func loseAnswer(t *testing.T, client *fake.Clientset, resource string) {
 	})
 }
 
-// A single failed check does not end the command.
+// A single failed check of the waiting pod does not end the command.
 func TestDefragLooksAgain(t *testing.T) {
 	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", replace(t, client, "waits"))

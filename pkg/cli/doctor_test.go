@@ -79,7 +79,7 @@ func TestDoctorOfClaims(t *testing.T) {
 	}
 }
 
-// The same fault of many nodes is one line for people, and one finding per node for programs.
+// The text output merges the same fault of many nodes into one line. JSON has one finding for each node.
 func TestDoctorOfManyNodesThatAreDown(t *testing.T) {
 	client := installed(t, time.Now().Add(-time.Hour))
 	for _, name := range []string{"down-a", "down-b", "down-c", "down-d", "down-e"} {
@@ -120,7 +120,7 @@ func TestDoctorListsRejectedPods(t *testing.T) {
 	}
 }
 
-// If nothing can be read, the doctor reports neither an error nor success.
+// If no API server answers, doctor prints no findings, and returns the error at once, even with --wait.
 func TestDoctorWithoutACluster(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("get", "version", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -170,7 +170,8 @@ func installed(t *testing.T, at time.Time) *fake.Clientset {
 	)
 }
 
-// Directly after an installation, the doctor cannot check workloads, and does not report success.
+// Directly after an installation, doctor notes that it cannot check the workloads yet. With --wait, it waits
+// and checks them.
 func TestDoctorJustAfterAnInstall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := installed(t, time.Now().Add(-20*time.Second))

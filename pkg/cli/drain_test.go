@@ -110,8 +110,8 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	}
 }
 
-// A pod's owner can change its annotation. The kubelet's allocation, also by claims, counts too. If
-// neither names a GPU, the command prints a warning.
+// A pod's owner can change the pod's annotation, so the kubelet's allocation counts too, also by claims. If
+// neither names a GPU of the node, the command prints a warning.
 func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
 	here, there := kubetest.UUID("gpu-a", 0), kubetest.UUID("gpu-a", 1)
 	inv := kubetest.Inventory("gpu-a", 16, 16)
@@ -138,7 +138,7 @@ func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
 	}
 }
 
-// An eviction of a static pod's mirror has no effect: the kubelet creates it again.
+// An eviction of a static pod's mirror has no effect: the kubelet creates the mirror pod again.
 func TestDrainLeavesStaticPods(t *testing.T) {
 	pod := kubetest.With(kubetest.Pod(t, "ml/static", "gpu-a", 4, kubetest.UUID("gpu-a", 0)), kubetest.OwnedBy("Node"))
 	pod.Annotations[v1.MirrorPodAnnotationKey] = "hash"
@@ -150,7 +150,7 @@ func TestDrainLeavesStaticPods(t *testing.T) {
 	}
 }
 
-// A budget that refuses an eviction may allow it later. The messages are kubectl drain's.
+// drain retries a refused eviction, because the budget may allow it later. The messages are kubectl drain's.
 func TestDrainAsksAgain(t *testing.T) {
 	const (
 		asks   = "evicting pod ml/kept\n"
@@ -196,7 +196,7 @@ func TestDrainAsksAgain(t *testing.T) {
 	}
 }
 
-// The binding of this pod was in progress when the GPU was cordoned.
+// drain also evicts a pod whose binding was in progress when the GPU was cordoned.
 func TestDrainEvictsAPodThatCameMeanwhile(t *testing.T) {
 	here := kubetest.UUID("gpu-a", 0)
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)),

@@ -18,7 +18,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// preempted returns the Event that kube-scheduler records on a pod that it evicts for another pod.
+// preempted returns the Event that kube-scheduler records on an evicted pod. Parameter by is the UID of the
+// preempting pod.
 func preempted(victim, reason string, by types.UID, ago time.Duration) *v1.Event {
 	namespace, name, _ := strings.Cut(victim, "/")
 	return &v1.Event{

@@ -61,7 +61,7 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	}
 }
 
-// A pod with a node need not run: explain shows the state of its containers.
+// The containers of a pod on a node may fail to run, so explain shows their state.
 func TestExplainSaysWhatKeepsAPodFromRunning(t *testing.T) {
 	waiting := func(reason, message string) v1.ContainerState {
 		return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason, Message: message}}
@@ -155,7 +155,7 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 	}
 }
 
-// explain shows why a placed pod did not get a model that it prefers.
+// explain shows whether a placed pod would now fit on each GPU model that it prefers to its own.
 func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 	const t4, a100, h100 = "Tesla T4", "NVIDIA A100", "NVIDIA H100"
 	node := func(name string, models ...string) *v1.Node {
@@ -246,7 +246,7 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 	}
 }
 
-// Another GPU may have the index of a removed one.
+// Another GPU may have the index of a removed GPU, so explain does not show the removed GPU's index.
 func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
 	pod := kubetest.With(kubetest.Pod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
 	stdout, _, err := clirun.Inspect(fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), "explain", "ml/p")
@@ -414,7 +414,7 @@ func TestExplainWithoutTheOtherPods(t *testing.T) {
 	}
 }
 
-// A controller stands for its newest pod that waits, or else for its newest pod.
+// For a controller, explain shows its newest waiting pod or, if none of its pods waits, its newest pod.
 func TestExplainThePodOfAController(t *testing.T) {
 	of := func(kind, owner, hash string, minute int) func(*v1.Pod) {
 		return func(p *v1.Pod) {

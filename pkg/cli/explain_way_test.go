@@ -69,7 +69,7 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 
 func TestExplainOfWhatIsFragmented(t *testing.T) {
 	const todo = "To do:     kubectl inspect gpumem defrag ml/waits plans which pods to move: a node has enough free memory in all\n"
-	for asks, want := range map[int64]bool{3: false, 6: true, 7: false} { // each of two GPUs has 3 free
+	for asks, want := range map[int64]bool{3: false, 6: true, 7: false} { // each of two GPUs has 3 GiB free
 		client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 8, 8)),
 			kubetest.Pod(t, "ml/a", "gpu-a", 5, kubetest.UUID("gpu-a", 0)), kubetest.Pod(t, "ml/b", "gpu-a", 5, kubetest.UUID("gpu-a", 1)), kubetest.Pod(t, "ml/waits", "", asks))
 		if stdout, _, err := clirun.Inspect(client, "explain", "ml/waits"); err != nil || strings.Contains(stdout, todo) != want {

@@ -38,8 +38,8 @@ func TestNamespaceOfFlag(t *testing.T) {
 	}
 }
 
-// All commands count a nominated pod on the same GPU as the extender. That GPU depends on the cluster's
-// policy.
+// All commands count a nominated pod on the same GPU as the extender. The cluster's policy determines this
+// GPU.
 func TestCommandsAskByTheClustersPolicy(t *testing.T) {
 	a := kubetest.Inventory("gpu-a", 14, 14)
 	there := kubetest.With(kubetest.Pod(t, "ml/there", "gpu-a", 4, a.Devices[1].UUID), kubetest.OwnedBy("ReplicaSet"))

@@ -95,7 +95,7 @@ func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
 	}
 }
 
-// Each node is evaluated in the resource that it offers.
+// fit evaluates each node in the resource that the node offers: memory or shares.
 func TestFitInShares(t *testing.T) {
 	sharing := kubetest.Inventory("gpu-b", 10, 10)
 	sharing.UnitMiB = 0

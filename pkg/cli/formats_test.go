@@ -14,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// Every command with output supports kubectl's formats, on the same kind of object.
+// Every command with output supports kubectl's formats, and prints the same kind of object in each.
 func TestFormatsOfKubectl(t *testing.T) {
 	dir := t.TempDir()
 	path, template := filepath.Join(dir, "path"), filepath.Join(dir, "template")

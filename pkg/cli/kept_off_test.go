@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// The constraints of a template's pods are evaluated once.
+// NodeIndex evaluates the same node constraints only once, because all pods of a template share them.
 func TestPodsThatSayTheSameOfNodesShareTheAnswer(t *testing.T) {
 	where := cluster.NewNodeIndex()
 	inv := kubetest.Inventory("gpu-a", 16)

@@ -36,7 +36,7 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",cont
 	for name, tc := range map[string]struct {
 		plugin *v1.Pod
 		tells  string
-		want   string // instead of the usage
+		want   string // used memory in MiB; - if it is unknown
 		warns  string
 	}{
 		"its own plugin": {clitest.PluginPod("gpu-a"), tells, "85830", ""},

@@ -89,7 +89,7 @@ func TestManyProblemsAreToldInShort(t *testing.T) {
 	}
 }
 
-// A watch ignores changes of nodes and pods that the overview does not show.
+// A watch prints the overview again only after changes that are visible in the overview.
 func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
 	var out bytes.Buffer
 	o := &overview.Options{Flags: listing.Flags{Factory: cmdutil.NewFactory(genericiooptions.IOStreams{Out: &out, ErrOut: &out}, "dev")}}

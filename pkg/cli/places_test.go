@@ -41,7 +41,7 @@ func lineOf(table, word string) string {
 	return ""
 }
 
-// A pod does not fit a node that it may not go to, however much is free there.
+// A pod does not fit a node that excludes it for other reasons, however much GPU memory is free there.
 func TestNodesThatAPodCannotGoTo(t *testing.T) {
 	names := kubetest.Names(t)
 	withhold := func(n *v1.Node) { n.Status.Allocatable[names.GPUMem()] = resource.MustParse("0") }
@@ -134,7 +134,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			}
 			client := fake.NewClientset(objects...)
 
-			// The page has the same reason as the commands.
+			// The web page shows the same reason as the commands.
 			stdout, _, err := clirun.Inspect(fake.NewClientset(objects...), "pods", "--waiting", "-o", "wide")
 			if reason := pageReason(t, objects, "ml", "waits"); err != nil || !strings.HasSuffix(lineOf(stdout, "ml"), "  "+reason) {
 				t.Errorf("error %v, the page says of the pod\n%s\nand the list of pods\n%s", err, reason, stdout)
@@ -163,7 +163,8 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 	}
 }
 
-// pageReason returns the page's reason for a waiting pod, with these objects in the extender's watch.
+// pageReason returns the reason that the web page shows for a waiting pod. Parameter objects is the content
+// of the extender's watch.
 func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) (reason string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +191,7 @@ func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) 
 	return reason
 }
 
-// Nobody can use the memory of a node that is NotReady, and the state of its pods is out of date.
+// No new pod can use the memory of a node that is NotReady, and the state of its pods may be out of date.
 func TestANodeThatIsNotReady(t *testing.T) {
 	a := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16))
 	a.Status.Conditions[0].Status = v1.ConditionUnknown
@@ -210,8 +211,8 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
-// A GPU that is out of use is the reason of a waiting pod if it is the only obstacle on its node. Full
-// nodes do not hide it.
+// If an unusable GPU is the only obstacle on its node, commands show it as the reason why a pod waits, even
+// if other nodes are full.
 func TestGPUsThatAreOutOfUse(t *testing.T) {
 	out := func(s gpu.Status, indexes ...int) func([]gpu.Device) {
 		return func(devices []gpu.Device) {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// tenants returns a cluster with two namespaces. The user may read only ml.
+// tenants returns a cluster with two namespaces. The user may read only namespace ml.
 func tenants(t *testing.T) *fake.Clientset {
 	t.Helper()
 	waits := kubetest.With(kubetest.Pod(t, "ml/waits", "", 30), func(p *v1.Pod) {
@@ -42,7 +42,7 @@ func tenants(t *testing.T) *fake.Clientset {
 	return client
 }
 
-// A user who may read only one namespace gets an answer from that, with a note about the missing parts.
+// A user who may read only one namespace gets an answer from its objects, with a note about the missing parts.
 func TestOneNamespaceIsEnough(t *testing.T) {
 	const unseen = "note: not shown, because you lack the right: nodes and their free memory, pods outside namespace ml"
 	for name, tc := range map[string]struct {
@@ -131,7 +131,7 @@ func TestAWrongSchedulerWithoutTheRightToConfigMaps(t *testing.T) {
 	}
 }
 
-// A refused right to the scheduler's decisions is one short part of the note, with its own remedy.
+// If the user may not read the scheduler's decisions, the note lists them briefly and has their own remedy.
 func TestTheDecisionsOfAnotherNamespace(t *testing.T) {
 	const decisions = "Decisions need the right to create pods/portforward in namespace gpumem-system, which is for administrators.\n"
 	for name, tc := range map[string]struct {

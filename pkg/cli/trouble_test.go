@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 )
 
-// The nodes of a failed rack share one row, and hundreds of healthy nodes are left out.
+// Nodes with the same trouble, such as the nodes of a failed rack, share one row. The list omits healthy nodes.
 func TestTrouble(t *testing.T) {
 	objects := []runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack")}
 	for i := range 30 {

@@ -128,7 +128,7 @@ func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 	}
 }
 
-// A pod that no scheduler of gpumem considers has no Event with a reason.
+// A pod that no scheduler of gpumem considers has no Event with a reason, so every view shows the reason.
 func TestSchedulerThatNobodyAsks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		scheduler string
@@ -220,8 +220,8 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 	}
 }
 
-// A pod that the kubelet could confuse with an unadmitted one fits no node until then, and every command
-// shows that.
+// If the kubelet could confuse two pods, the second pod fits no node until the kubelet has admitted the
+// first, and every command shows this reason.
 func TestCommandsSayForWhichPodOneWaits(t *testing.T) {
 	a := kubetest.Inventory("gpu-a", 14, 14)
 	first := kubetest.Pod(t, "ml/first", "gpu-a", 4, a.Devices[1].UUID)

@@ -94,7 +94,7 @@ func TestWatchTellsWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Later rows line up with the first ones.
+// The columns of later rows line up with the first rows.
 func TestWatchKeepsItsColumns(t *testing.T) {
 	client := fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Pod(t, "ml/a-long-name-of-a-pod", "gpu-a", 5, kubetest.UUID("gpu-a", 0)))
 	out, stop := clirun.Watch(t, client, "pods", "-w")
