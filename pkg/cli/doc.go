@@ -4,9 +4,9 @@
 //
 //   - Imports point in one direction: this package imports the command packages, the command packages
 //     import cmdutil and listing, and those two import cluster, which reads the API server. The commands
-//     drain and defrag also import the package cordon, because both cordon GPUs. No other command
-//     imports another one.
-//   - Only cordon, drain and defrag write to the cluster, and defrag only with --apply.
+//     drain and defrag also import the package cordon, because both cordon GPUs. No other command package
+//     imports a command package.
+//   - Only cordon, uncordon, drain and defrag write to the cluster, and defrag only with --apply.
 //
 // # Decisions
 //

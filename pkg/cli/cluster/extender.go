@@ -82,7 +82,7 @@ func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, nam
 }
 
 // silence returns the error for an extender that does not answer. If the extender's pod is not ready, the
-// error states that instead of err.
+// error reports this cause instead of err.
 func silence(extender *v1.Pod, err error) error {
 	if !api.Ready(extender) {
 		return fmt.Errorf("pod %s/%s is not ready yet", extender.Namespace, extender.Name)

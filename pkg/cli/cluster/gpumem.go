@@ -14,7 +14,7 @@ import (
 // extenderSelector selects the workloads and pods of schedulers and extenders of every release.
 const extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
 
-// Plugins returns the device plugin's pods: the pods in gpumem's namespace that its DaemonSet created.
+// Plugins returns the device plugin's pods: the pods that the plugin's DaemonSet in gpumem's namespace created.
 // Labels prove nothing, because anybody may set them.
 func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
 	sets, err := r.Client.AppsV1().DaemonSets(r.System).List(ctx, metav1.ListOptions{LabelSelector: boundedhttp.Plugins})
@@ -28,7 +28,7 @@ func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
 	return r.listControlledPods(ctx, made, boundedhttp.Plugins)
 }
 
-// deployed returns the pods in gpumem's namespace that its Deployments created.
+// deployed returns the pods that gpumem's Deployments of schedulers and extenders created.
 func (r *Reader) deployed(ctx context.Context) ([]v1.Pod, error) {
 	opts := metav1.ListOptions{LabelSelector: extenderSelector}
 	deployments, err := r.Client.AppsV1().Deployments(r.System).List(ctx, opts)

@@ -71,8 +71,8 @@ func list[T runtime.Object](ctx context.Context, opts metav1.ListOptions, page p
 	return whole.EachListItem(ctx, opts, visit)
 }
 
-// PodsOn returns the pods on a node that have not ended. A server that does not support the field
-// selector returns more pods.
+// PodsOn returns the pods on a node, without ended pods. A server that does not support the field selector
+// returns more pods.
 func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
 	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + "," + notEndedSelector})
 	if err != nil {

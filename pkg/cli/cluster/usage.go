@@ -28,7 +28,7 @@ const (
 	serverMemory  = "gpumem_device_plugin_mps_server_memory_bytes"
 )
 
-// Usage is the usage of GPUs and pods that device plugins have measured, each on its own node.
+// Usage is the usage of GPUs and pods. Each device plugin has measured the usage on its own node.
 type Usage struct {
 	GPUs     map[printers.UsageKey]printers.Usage
 	Pods     map[printers.UsageKey]printers.Usage
@@ -38,7 +38,7 @@ type Usage struct {
 
 var errDenied = errors.New("reading the metrics of device plugins requires the right to get pods/proxy")
 
-// RecordedUsage returns the usage that a pod's annotations record. Ok is false if they record none.
+// RecordedUsage returns the usage that a pod's annotations record. The result ok is false if they record none.
 func (r *Reader) RecordedUsage(pod *v1.Pod) (key printers.UsageKey, usage printers.Usage, ok bool) {
 	use, ok := r.Names.ParseUsage(pod)
 	return printers.UsageKey{Node: pod.Spec.NodeName, Name: pod.Namespace + "/" + pod.Name}, printers.Usage{UsedMiB: use.UsedMiB, PeakMiB: &use.PeakMiB}, ok

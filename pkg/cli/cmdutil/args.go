@@ -19,7 +19,7 @@ import (
 // Options are the flags, arguments and actions of a command.
 type Options interface {
 	Complete(args []string) error // derives fields from flags and arguments
-	Validate() error              // returns all errors in flags and arguments
+	Validate() error              // returns errors in flags and arguments
 	Run(ctx context.Context) error
 }
 

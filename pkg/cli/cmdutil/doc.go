@@ -4,10 +4,10 @@
 // # Invariants
 //
 //   - A command has Options with Complete, Validate and Run, as in kubectl. Complete parses the
-//     arguments and connects to the cluster, Validate returns all errors in the flags at once, and Run
+//     arguments and connects to the cluster, Validate returns the errors in the flags, and Run
 //     does the work.
-//   - Flags are fields of the Options of one command. The Factory has only the flags of the whole tree.
-//     The Factory stores no results of a run, except a record of warnings and of missing rights.
+//   - The flags of one command are fields of its Options. The flags of the whole tree are fields of the
+//     Factory. The Factory stores no results of a run, except a record of warnings and of missing rights.
 //   - The package reads no environment variable and never exits the process. The main package does both.
 //
 // # Decisions

@@ -32,7 +32,7 @@ type explanation struct {
 	Node        string          `json:"node,omitempty"`
 	Nominated   string          `json:"nominated,omitempty"`
 	Indexes     string          `json:"gpus,omitempty"`
-	Preferred   []string        `json:"preferred,omitempty"` // state of each model that a placed pod prefers to its own, best first
+	Preferred   []string        `json:"preferred,omitempty"` // current fit on each model that a placed pod prefers to its own, best first
 	Health      string          `json:"health,omitempty"`    // reasons why GPUs of a placed pod take no new pods; empty if all do
 	Usage       *printers.Usage `json:"usage,omitempty"`     // of a placed pod; nil if unknown
 	State       string          `json:"state,omitempty"`     // reason why a container does not run; empty if all run

@@ -17,8 +17,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// rollout identifies the revision of a Deployment that a pod belongs to. The revisions of a Deployment
-// differ in the hash.
+// rollout identifies a revision of a Deployment. The field hash is the pod-template-hash, in which the
+// revisions of a Deployment differ.
 type rollout struct{ namespace, deployment, hash string }
 
 // rolloutOf returns the rollout of a pod; the zero value for a pod of no Deployment.

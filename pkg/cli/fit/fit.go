@@ -83,7 +83,7 @@ func (o *Options) Complete(args []string) error {
 	return o.Flags.Complete()
 }
 
-// Validate returns all errors in the flags.
+// Validate returns an error if a flag is invalid.
 func (o *Options) Validate() error {
 	if (o.pod.memory == "") == (o.pod.shares == 0) {
 		return errors.New("set either --mem SIZE or --share N")
