@@ -164,7 +164,7 @@ func (c *Cache) forget(uid string, isObsolete func(*Pod) bool) bool {
 
 // AssumePod picks GPUs for a pod on a node and reserves them, so that the next call counts them as
 // allocated. A pod that is already on that node gets the same GPUs again, unless it is only assumed and
-// no longer fits there, because another extender has bound pods to these GPUs meanwhile. Each successful
+// no longer fits there, because another process has bound pods to these GPUs meanwhile. Each successful
 // call for an assumed pod counts as one more binding, which the caller must send.
 //
 // The error is a *decide.Refusal: the one from Decide, or Elsewhere if the pod is on another node, or is

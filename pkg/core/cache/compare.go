@@ -22,11 +22,10 @@ type Difference struct {
 	cached Entry
 }
 
-// Entry is a cache's record of one pod or one node: On of a reserved or bound pod, Coming of a
-// nominated pod, Offered of a node. A field without a record is nil.
+// Entry is a cache's record of one pod or one node. A field without a record is nil.
 type Entry struct {
-	On, Coming *Pod
-	Offered    *gpu.Inventory
+	On, Coming *Pod           // records of the pod: as reserved or bound, and as nominated
+	Offered    *gpu.Inventory // inventory of the node
 }
 
 func (e Entry) String() string {
@@ -82,8 +81,8 @@ func (c *Cache) Differences(real *Cache) []Difference {
 // Heal replaces the cached entry of a difference by real's entry, and returns both. The caller must
 // call BeginRead before it builds real. Heal returns false and changes nothing if the entries do not
 // differ, if the cached entry was replaced since the comparison, or if the watch has reported the
-// object since BeginRead: the cache may then be newer than real. If the cache had no entry and still
-// has none, this proves nothing: a pod can come and go in the meantime.
+// object since BeginRead: the cache may then be newer than real. A comparison of the cached entries would
+// not be enough: if both are missing, the watch may have added and removed the pod in between.
 func (r *Read) Heal(d Difference, real *Cache) (before, after Entry, healed bool) {
 	before, after = d.cached, real.entry(d.key)
 	c := r.cache

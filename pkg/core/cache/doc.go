@@ -20,7 +20,7 @@
 //	it waits for the node to admit or place pods        QueuePod           after a time, or by QueuePod
 //	kube-scheduler is about to bind it                  Expect             after ExpectationTTL, or by Unexpect
 //
-// A nomination does not count while the pod is reserved, and a bound pod has none. Expire removes
+// A nomination has no effect while the pod is reserved, and a bound pod has none. Expire removes
 // nominations that have ended. The first three reasons reserve memory against pods that the nominated pod
 // precedes (Node.Nominated, package decide). The fourth reason makes no node refuse a pod: it only steers
 // other pods to other GPUs (Node.Expected), and gives way to the first three.
@@ -36,8 +36,8 @@
 //
 // cache.go has the methods for pods and nodes, expect.go Expect, and read.go the reads next to the watch.
 // state.go has the records under the lock. nodes.go and answers.go serve readers of nodes without the lock.
-// changed.go returns the changed nodes; there, Since and Changes take the lock. compare.go finds and
-// repairs differences. The prices of nodes are in ranking.Market.
+// changed.go returns the changed nodes; of its methods, only Since, ChangedSince and Changes take the lock.
+// compare.go finds and repairs differences. The prices of nodes are in ranking.Market.
 //
 // # Invariants
 //
@@ -68,11 +68,11 @@
 // state of their node, so only changed nodes are evaluated again.
 //
 // Assumptions have no timeout in the cache. The caller reads old assumed pods from the API server, because
-// only the API server knows the outcome of a binding if its response was lost. Bindings are counted,
-// because the refusal of a later binding does not determine the outcome of an earlier one. A binding is
-// repeated only while its reservation still fits: another extender may have bound pods to those GPUs. A
-// pod that only a read has shown is read again until the watch shows it: if the pod is deleted before a
-// broken watch resumes, the watch never reports the pod.
+// only the API server knows the outcome of a binding if its response was lost. A pod's record lists
+// each binding, because the refusal of a later one does not determine the outcome of an earlier one. A
+// binding is repeated only while its reservation still fits: another process may have bound pods to those
+// GPUs. A pod that only a read has shown is read again until the watch shows it: if the pod is deleted
+// before a broken watch resumes, the watch never reports the pod.
 //
 // Package decide decides whether a pod can go to a node, both for readers and for reservations.
 package cache

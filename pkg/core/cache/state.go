@@ -132,7 +132,7 @@ func (s *state) set(as role, uid string, p *Pod) {
 		}
 	}
 	if c, ok := s.pods[nominated][uid]; ok && as == placed && (p == nil || p.Node != c.Node) {
-		s.publish(s.node(c.Node)) // a nomination counts only while its pod is on no node
+		s.publish(s.node(c.Node)) // a nomination has an effect only while its pod is on no node
 	}
 }
 

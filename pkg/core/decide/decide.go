@@ -27,8 +27,8 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 }
 
 // fitsOnceSettled reports whether the request fits after the device plugin has published the final GPUs
-// of each pod. Until then a pod without a GPU counts on each GPU, and a moved pod also counts on its old
-// GPUs.
+// of each pod. Until then a pod without a known GPU is charged to each GPU, and a moved pod also to its
+// old GPUs.
 func fitsOnceSettled(n placement.Node, req placement.Request, policy placement.Policy) bool {
 	moved := slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool { return len(h.Assignment.Leaving) == 0 })
 	unplaced := slices.DeleteFunc(slices.Clone(n.Unattributed), func(h placement.Holding) bool { return !h.Assignment.None() })

@@ -22,10 +22,10 @@
 //
 // # Decisions
 //
-// The decision has three parts: the memory that nominated pods leave over (which needs package
+// The decision has three parts: the memory that nominated pods leave over (computed with package
 // preemption), the fit and the GPUs (package placement), and pods that the kubelet could confuse
 // (placement.Request.Confusable). Callers must not use one part alone: the command line once did, and
-// reported a fit where the extender refused the pod.
+// reported a fit where the scheduler refused the pod.
 //
 // Two confusable pods that are not interchangeable must not wait for the kubelet on one node at the
 // same time, unless they have the same GPUs. Decide refuses the second until the kubelet has admitted
@@ -34,12 +34,13 @@
 // nominated to the node (placement.Holding.Waits), and then precedes all pods that could be confused
 // with it.
 //
-// A nominated pod is one for which other pods were evicted. Reserved charges it to the GPU that it
-// would get, so that no other pod takes the freed memory. Reserved picks this GPU anew for each
-// question, because memory that becomes free elsewhere can change the choice. For evictions of pods
-// with equal priority (defrag), the nomination names the GPUs.
+// A nominated pod has a node, but no memory yet: it waits for evictions there, or for the kubelet
+// (Holding.Waits). Reserved charges it to the GPU that it would get, so that no other pod takes that
+// memory. Reserved picks this GPU anew for each call, because memory that becomes free elsewhere can
+// change the choice. Only a nomination by defrag names the GPUs: defrag also evicts pods of equal
+// priority, so Reserved could not determine the GPUs that become free.
 //
 // Questions about hypothetical nodes, without some pods or with failed GPUs back in use (packages
-// preemption and defrag, and explain), use package placement instead. There, a pod that the kubelet has
-// not admitted yet matters only for a moment, and is no reason for a plan.
+// preemption and defrag, and explain), use package placement instead. For such questions, confusable
+// pods do not matter: the kubelet will have admitted them before a plan is carried out.
 package decide

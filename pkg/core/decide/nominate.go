@@ -14,8 +14,8 @@ import (
 // other nominated pods, so Reserved of the result returns the same node.
 //
 // Nominated pods of equal or higher priority precede the pod. If the pod is itself nominated to the
-// node, the pods behind it in the queue do not count, so that no two pods wait for each other. They do
-// count if both nominations name GPUs and have none in common.
+// node, only those before it in the queue precede it, so that no two pods wait for each other. A pod
+// behind it is charged nevertheless if both nominations name GPUs and have none in common.
 func Reserved(n placement.Node, pod placement.PodRef, req placement.Request, policy placement.Policy) placement.Node {
 	line := n.Nominated
 	n.Nominated = nil

@@ -27,7 +27,8 @@ type Goal struct {
 	// Displace permits evictions of pods with lower priority that fit no other node.
 	Displace bool
 
-	// Empty is set if the GPUs are for no particular pod. The node's sum is not checked then.
+	// Empty is set if the GPUs are for no particular pod. Then no pod must pass kube-scheduler's check of
+	// the node's sum.
 	Empty bool
 
 	MaxEvictions int // maximum number of evictions
@@ -233,7 +234,7 @@ func (s *search) evictable(n placement.Node) []placement.Holding {
 	})
 }
 
-// sets returns a copy of the node for each set of the given number of its devices.
+// sets returns the sets of the given number of devices, each as a copy of the node with only these devices.
 func sets(n placement.Node, size int) (out []placement.Node) {
 	var grow func(set []placement.Device, from int)
 	grow = func(set []placement.Device, from int) {
@@ -250,14 +251,14 @@ func sets(n placement.Node, size int) (out []placement.Node) {
 }
 
 // clear returns the sets of victims with the given size. After the eviction of a set, the request fits
-// some, a copy of node n that has only as many devices as the request needs, and the sums of n. Every
-// set contains the pods that must leave in any case.
+// the devices of some and the sums of n. Parameter some is a copy of n with only as many devices as the
+// request needs. Every set contains the pods that must leave in any case.
 func (s *search) clear(n, some placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
 	overdrawn := s.overdrawn(n)
 	fits := func(gone []placement.Holding) bool {
 		return placement.Fit(s.Request, some.Without(gone)).Fits() && (!overdrawn || s.inSum(n.Without(gone)))
 	}
-	if !overdrawn { // a request that fits the devices also fits the sum
+	if !overdrawn { // no pod on another device must leave, because a request that fits the devices also fits the sum
 		pods = slices.DeleteFunc(some.Holdings(), func(h placement.Holding) bool { return !placement.HasPod(pods, h) })
 	}
 	if len(pods) < size || !fits(pods) {

@@ -5,8 +5,8 @@
 // # Invariants
 //
 //   - A plan evicts a pod only if the pod fits another node, or if it has lower priority than the request
-//     and Goal.Displace is set. The second case is preemption that a node's sum hides from
-//     kube-scheduler.
+//     and Goal.Displace is set. In the second case, kube-scheduler would preempt the pod,
+//     but the node's sum seems to suffice.
 //   - Package placement checks every fit, on hypothetical nodes.
 //   - Equal arguments give equal results.
 //

@@ -118,7 +118,7 @@ func LargeEnough(v placement.Verdict) (n int) {
 }
 
 // LargestFree returns the largest amount that a new pod without constraints can get from one GPU. The
-// amount fits the GPU and the node's sum.
+// amount exceeds neither the GPU's free memory nor the node's sum.
 func LargestFree(n placement.Node) (most gpu.Units) {
 	one := placement.NewContainers(placement.Container{Kind: placement.App, Units: 1})
 	plainest := placement.Request{Containers: one, InShares: n.InShares()}

@@ -45,8 +45,8 @@ func FindNearMiss(v placement.Verdict) (NearMiss, bool) {
 	return NearMiss{}, false
 }
 
-// nearly returns the models that one more glob for models would accept, and the UUIDs that one more
-// glob for UUIDs would accept.
+// nearly returns the models of the devices that the globs for UUIDs and the globs with "!" allow: one more
+// glob for models could make such a device match. It returns UUIDs likewise.
 func nearly(v placement.Verdict) (models, ids []string) {
 	notModels, notIDs := placement.NewGlobs(split(v.Request.Models, true)...), placement.NewGlobs(split(v.Request.UUIDs, true)...)
 	for _, d := range v.Node.Devices {

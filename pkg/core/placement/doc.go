@@ -1,5 +1,5 @@
 // Package placement decides whether a request fits a node, picks the GPUs, and returns the reason for
-// a refusal. The extender, the device plugin and the command line use the same functions. Package
+// a refusal. The schedulers, the device plugin and the command line use the same functions. Package
 // decide adds nominated pods, package ranking compares nodes, and package preemption picks victims.
 //
 // request.go and node.go define requests and nodes; whatif.go derives changed nodes. checks.go lists
@@ -28,17 +28,17 @@
 // containers: resource sharing within containers"). The kubelet passes the IDs of init containers to
 // later containers, so this peak is also the amount that the kubelet allocates.
 //
-// A pod may be bound to the node without a known GPU, because no extender placed the pod or because its
-// annotation is malformed. The pod can be on any GPU, so FreeOn subtracts its request from each GPU
-// until the device plugin publishes the pod's GPU. Free memory is underestimated for a moment, and
-// never overestimated.
+// A pod may be bound to the node without a known GPU, because no scheduler of gpumem placed the pod or
+// because its annotation is malformed. The pod can be on any GPU, so FreeOn subtracts its request from
+// each GPU until the device plugin publishes the pod's GPU. Free memory is underestimated for a moment,
+// and never overestimated.
 //
 // A pod's owner can change its annotations, but not the node's inventory with the kubelet's allocations
-// (gpu.Inventory.Allocated). On each GPU the larger of the annotation's and the inventory's amount
-// counts. An outdated entry of the inventory makes the pod count too much for a moment, and no entry
-// makes the pod count too little. NewNode alone adds the inventory's entries to their pods
-// (Holding.Allocated), and ignores entries for pods that are not on the node. In kube-scheduler's sum
-// such a pod counts once, with the kubelet's allocation.
+// (gpu.Inventory.Allocated). So NewNode charges the larger of both amounts to each GPU. An outdated entry
+// of the inventory can make the charge too large for a moment, but never too small. NewNode alone adds
+// the inventory's entries to their pods (Holding.Allocated), and ignores entries for pods that are not on
+// the node. In kube-scheduler's sum (Unrequested), a pod with both amounts counts once, with the
+// kubelet's allocation.
 //
 // Preferences are compared in order and never added up: group, model, distance, policy. Weights would
 // need an explanation and tuning. Choice compares the first three between nodes too. The prices that

@@ -89,7 +89,7 @@ type Holding struct {
 
 	Started     time.Time // when the kubelet admitted the pod; zero before
 	Terminating bool      // the pod is being deleted; its memory is allocated until it ends
-	Nominated   bool      // the pod is not on the node yet: other pods leave for it
+	Nominated   bool      // the pod is not on the node yet: it waits for evictions, or for the kubelet (see Waits)
 	Waits       time.Time // start of a nominated pod's wait for the node to admit or place other pods; zero: the pod waits for evictions
 }
 
@@ -175,12 +175,12 @@ type Node struct {
 	// Unattributed are pods on this node whose devices are unknown.
 	Unattributed []Holding
 
-	// Nominated are pods that are to run here once other pods have left, in the order of the queue. They
-	// have no memory allocated yet: see decide.Reserved.
+	// Nominated are pods that wait to run on this node, in the order of the queue. They have no memory
+	// allocated yet: see decide.Reserved.
 	Nominated []Holding
 
 	// Expected are pods that kube-scheduler is about to bind here. They have no memory allocated yet, and
-	// only WithExpected counts them.
+	// only WithExpected charges them.
 	Expected []Holding
 }
 
@@ -208,7 +208,7 @@ func NewSharedNode(name string, inv gpu.Inventory, holdings []*Holding) Node {
 			given[g.UID] = g.Shares
 			continue
 		}
-		// Another holding of the same pod has its CPU and its request of the extended resource.
+		// No CPU and no request: another holding of the same pod contains both.
 		holdings = append(holdings, &Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
 	}
 	slices.SortFunc(holdings, func(a, b *Holding) int { return a.Pod.Compare(b.Pod) })
@@ -289,8 +289,8 @@ func (d Device) Excess() (units gpu.Units, cores int) {
 	return units, cores
 }
 
-// InSum reports whether the node's sums suffice for a request. kube-scheduler checks this before it
-// calls the extender.
+// InSum reports whether the node's sums suffice for a request. kube-scheduler's own
+// filter checks this.
 func (n Node) InSum(r Request) bool {
 	units, cores := n.Unrequested()
 	return r.Units() <= units && (r.Cores() == 0 || r.Cores() <= cores)

@@ -40,9 +40,9 @@ type Victims struct {
 // false if no eviction helps.
 //
 // Parameter proposed lists the pods that kube-scheduler would evict, with and without GPUs. Preempt
-// replaces pods that are proposed only for the node's sum of GPU memory by pods of one GPU. It keeps
-// pods that are proposed for other resources, such as CPU. If the kept pods alone free enough on a GPU,
-// Preempt returns all proposed pods.
+// replaces pods that are proposed only for the node's sum of GPU memory by pods of one GPU. It does not
+// replace pods that are proposed for other resources, such as CPU. If the eviction of these pods alone
+// lets the request fit, Preempt returns all proposed pods.
 func Preempt(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (Victims, bool) {
 	kept := unexplained(req, node, proposed, budgets)
 	rest := node.Without(kept)
@@ -55,7 +55,9 @@ func Preempt(req placement.Request, node placement.Node, proposed []placement.Ho
 	}
 	gone := slices.Concat(kept, chosen)
 	if !node.Without(gone).InSum(req) && placement.Fit(req, node.Without(proposed)).Fits() {
-		gone = proposed // the proposed pods also compensate for a GPU that is over-committed or out of use
+		// The eviction of gone frees enough on a GPU, but not in the node's sum, which an over-committed or
+		// failed GPU reduces. The eviction of the proposed pods frees enough in both.
+		gone = proposed
 	}
 	return newVictims(gone, budgets), true
 }
@@ -96,8 +98,8 @@ func spend(pods []placement.Holding, budgets []Budget) (beyond, within []placeme
 }
 
 // moreWorth orders pods by the cost of their eviction, the highest first. A terminating pod costs
-// nothing. Among pods of equal priority the smaller pods come first, because fewer evictions are enough
-// if the larger pods are evicted.
+// nothing. In this order, reprieve tries to keep the pods. Among pods of equal priority the smaller ones
+// come first and stay: if larger pods leave, fewer evictions are enough.
 func moreWorth(a, b placement.Holding) int {
 	return cmp.Or(
 		placement.CompareBool(a.Terminating, b.Terminating),
@@ -107,10 +109,10 @@ func moreWorth(a, b placement.Holding) int {
 	)
 }
 
-// unexplained returns the proposed pods that kube-scheduler would not evict for the node's sums alone:
-// pods without GPU memory there, and pods that kube-scheduler's simulation would put back. Like that
-// simulation, unexplained removes all pods that may be evicted, and puts each back if the request still
-// fits. (SelectVictimsOnNode in k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
+// unexplained returns the proposed pods that the node's sums of GPU memory and cores do not explain: pods
+// without GPU memory on the node, and pods that a simulation with these sums puts back. Like
+// kube-scheduler's simulation, it removes all pods that may be evicted, and puts each back if the request
+// still fits. (SelectVictimsOnNode in k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
 func unexplained(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (out []placement.Holding) {
 	pods := inTurn(evictable(req, node), proposed, budgets)
 	for _, h := range proposed {
@@ -133,9 +135,8 @@ func unexplained(req placement.Request, node placement.Node, proposed []placemen
 
 // inTurn orders pods as kube-scheduler's simulation puts them back: first pods that exceed a budget,
 // then by importance. kube-scheduler's order is undefined for pods of equal priority that started in
-// the same second, as the pods of a Deployment often do. inTurn picks the order that explains the
-// proposal: the proposed pods used up the budgets, and kube-scheduler put the other pods back before
-// them.
+// the same second, as the pods of a Deployment often do. Among such pods, inTurn assumes the order that
+// explains the proposal: it charges the proposed pods to the budgets first, and puts them back last.
 func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Holding {
 	order := func(pods []placement.Holding, proposedFirst bool) {
 		slices.SortFunc(pods, func(a, b placement.Holding) int {
@@ -152,8 +153,9 @@ func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Ho
 	return append(beyond, within...)
 }
 
-// makeRoom returns the pods to evict for a request that does not fit the node. It tries each device as
-// the first one and continues with the device of the lowest cost, because a pod can hold several devices.
+// makeRoom returns the pods to evict for a request that does not fit the node. For several GPUs, it tries
+// each device as the first, and then repeatedly adds the device that costs least. The first device
+// matters, because the eviction of a pod with several devices also frees memory on the others.
 func makeRoom(req placement.Request, node placement.Node, budgets []Budget) (victims []placement.Holding, ok bool) {
 	node = node.Only(slices.DeleteFunc(slices.Clone(node.Devices), func(d placement.Device) bool { return !req.Allows(d) })...)
 	_, victims, ok = cheapest(node.Devices, budgets, func(first placement.Device) ([]placement.Holding, bool) {

@@ -26,11 +26,11 @@
 // Idle CPU has a cost (Cost.Idle) in proportion to the pods without GPU memory. kube-scheduler places
 // those pods on the nodes with the most free CPU, and no extender can change that. If pods with GPU
 // memory use up the CPU of busy nodes first, pods without GPU memory take less CPU from nodes that pods
-// with several GPUs need. A higher weight reduces the number of pods that fit if no pod leaves: see
-// idleWeight.
+// with several GPUs need. A higher price of idle CPU reduces the number of pods that fit if no pod
+// leaves: see idleWeight.
 //
-// The price for pods with several GPUs ignores CPU. While pods start and end, a node with free GPUs and
-// no free CPU becomes available as soon as the pod with the CPU ends.
+// The price for pods with several GPUs ignores CPU: a node with free GPUs and no free CPU becomes
+// available as soon as the pod with the CPU ends.
 //
 // Spread compares free fractions instead of amounts. By amount, the largest GPU would get pod after pod
 // until it had as little free memory as the smaller GPUs. Spread compares the GPU before the node, so

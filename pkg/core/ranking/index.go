@@ -46,7 +46,7 @@ type Question struct {
 	Defaults Policies
 	// View returns a node minus the memory reserved for nominated and expected pods. The Index calls it
 	// only for nodes with nominated pods, because their reservations depend on the asking pod. On the
-	// other nodes, all expected pods count, so the asking pod must not be expected on any node.
+	// other nodes, it charges all expected pods, so the asking pod must not be expected on any node.
 	View func(*placement.Node) *placement.Node
 }
 

@@ -18,7 +18,7 @@ type Prices struct {
 	cpuRatios []cpuRatio         // by ratio, the lowest first
 	multiGPU  []multiGPUKind
 	idlePrice float64 // price of a millicore
-	shares    *Prices // of nodes that offer shares, which run other pods
+	shares    *Prices // the prices on nodes that offer shares; pods that request memory do not run there
 }
 
 // Cost is the estimated loss of future pods if a pod is placed on a node, in units of GPU memory.
@@ -91,8 +91,8 @@ func loads(mix *Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
 	return load
 }
 
-// cpuRatio is a ratio of GPU memory to CPU. Its other fields cover the pods that request at most this
-// ratio.
+// cpuRatio is the ratio of GPU memory to CPU that one kind requests. Its other fields are sums over all
+// kinds up to this ratio.
 type cpuRatio struct {
 	ratio float64 // units per millicore
 	part  float64 // fraction of all pods
@@ -140,8 +140,8 @@ const (
 	//
 	// units. A higher weight leaves more CPU for pods with 8 GPUs, so fewer are rejected while pods come
 	// and go. It also leaves more GPU memory without CPU, so less is allocated if no pod ends. Replays of
-	// the pod lists of docs/packing.md with version 0.2.0 (allocated at a request of 100 %, rejected at a
-	// load of 0.9 and of 1.0, in per cent):
+	// the pod lists of docs/packing.md with version 0.2.0. Each list has three columns, in per cent: memory
+	// allocated when 100 % is requested, and pods rejected at a load of 0.9 and of 1.0.
 	//
 	//	weight   gib-hetero         share-multigpu30
 	//	0        94.2   4.6   7.0   93.6   10.9   11.5

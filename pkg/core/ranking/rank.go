@@ -55,9 +55,9 @@ type Candidate struct {
 //
 // A node with a pod of the request's group, a preferred model or a better interconnect comes first.
 // Then Binpack prefers the node with the least memory left on the chosen GPU, plus the cost to future
-// pods at the given prices, and then the fullest node. Spread prefers the node whose chosen GPUs have
-// the largest free fraction, by the fullest of them, if Spread chose the GPUs too. Then it prefers the
-// node with the largest free fraction, and then the node with the most free memory.
+// pods at the given prices, and then the fullest node. If Spread chose the GPUs too, it prefers the node
+// whose fullest chosen GPU has the largest free fraction. Then Spread prefers the node with the largest
+// free fraction, and then the node with the most free memory.
 func Rank(limit int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
 	by := criteria{defaults, req, defaults.pay(req, prices)}
 	var fitting []*ranked

@@ -25,7 +25,7 @@ type inventoryJSON struct {
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
 	Weaker        string          `json:"weaker,omitempty"`   // reason why the level is not stronger
 	MPS           int             `json:"mps,omitempty"`      // protocol of the MPS daemon
-	Coreless      bool            `json:"coreless,omitempty"` // older plugins omit it
+	Coreless      bool            `json:"coreless,omitempty"` // the node does not offer gpu-core; false also if an older plugin wrote the value
 	GPUs          []deviceJSON    `json:"gpus"`
 	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of NVLinks between them
 	Allocated     []givenJSON     `json:"given,omitempty"`
@@ -43,11 +43,11 @@ type deviceJSON struct {
 	Index             int       `json:"index"`
 	Model             string    `json:"model,omitempty"`
 	MemoryMiB         int64     `json:"memoryMiB"`
-	Units             gpu.Units `json:"units"`                // offered by the extended resource
-	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"` // offered by claims, instead of Units, so that readers that do not support claims see no units
-	ShareMiB          int64     `json:"shareMiB,omitempty"`   // size of a unit, if the GPU is offered in shares
-	Foreign           gpu.Units `json:"foreign,omitempty"`
-	ClaimForeign      gpu.Units `json:"claimForeign,omitempty"` // used part of ClaimUnits
+	Units             gpu.Units `json:"units"`                  // offered by the extended resource
+	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"`   // offered by claims, instead of Units, so that readers that do not support claims see no units
+	ShareMiB          int64     `json:"shareMiB,omitempty"`     // size of a unit, if the GPU is offered in shares
+	Foreign           gpu.Units `json:"foreign,omitempty"`      // part of Units that processes without a grant use
+	ClaimForeign      gpu.Units `json:"claimForeign,omitempty"` // the same part of ClaimUnits
 	NUMANode          *int      `json:"numaNode,omitempty"`
 	PCI               string    `json:"pci,omitempty"`
 	ComputeCapability string    `json:"computeCapability,omitempty"`
@@ -60,8 +60,8 @@ type deviceJSON struct {
 // stoppedBefore is the value of Unhealthy for a stopped device plugin, as the previous version wrote it.
 const stoppedBefore = "its device plugin is stopped or being replaced"
 
-// setStatus sets the fields that the previous version reads. It omits cordons, which have their own
-// annotation.
+// setStatus encodes a status so that the previous version can read it too. For a GPU offered by claims, it
+// moves the amounts to the Claim fields. It omits cordons, which have their own annotation.
 func (j *deviceJSON) setStatus(s gpu.Status) {
 	j.Healthy, j.Unhealthy, j.Stopped = s.Works(), s.Reason, s.Stopped && !s.Unhealthy
 	if s.ByClaims {
@@ -102,7 +102,7 @@ type shareJSON struct {
 }
 
 // mpsProtocol is the value of inventoryJSON.MPS on nodes whose containers are clients of MPS. Version 0.2
-// writes 3, and interprets 2 as: MPS limits only pods with one GPU.
+// writes 3. If it reads 2, it assumes that MPS limits only pods with one GPU.
 const mpsProtocol = 2
 
 // EncodeInventory returns the value of a node's inventory annotation. It returns an error if
@@ -211,7 +211,8 @@ func NotReady(node *v1.Node) *v1.NodeCondition {
 	return nil
 }
 
-// NodeConditions returns the conditions that NotReady reads, without messages. Most nodes have none.
+// NodeConditions returns the Ready condition of a node that is not ready, with only its type and status. It
+// returns nil for other nodes.
 func NodeConditions(node *v1.Node) []v1.NodeCondition {
 	if why := NotReady(node); why != nil {
 		return []v1.NodeCondition{{Type: why.Type, Status: why.Status}}

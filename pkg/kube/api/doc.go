@@ -26,9 +26,10 @@
 //
 // A Reservation is the JSON message of a pod condition, because it must have the pod's lifetime and the
 // pod's owner must not be able to write it. The API server ignores the status when a client creates or
-// updates a pod, and the role edit does not permit pods/status. Clients that may patch the status can
-// nominate the pod anyway. As an exception to the first invariant, a malformed reservation counts as
-// none: it lasts only a minute, and without it the pod waits like any other.
+// updates a pod, and the role edit does not permit pods/status. A client that may patch the status gains
+// nothing by a Reservation, because it can also nominate the pod. As an exception to the first invariant,
+// a malformed reservation counts as none: it lasts only a minute, and without it the pod waits like any
+// other.
 //
 // A pod that was created with a node name may contain an assignment that its owner wrote. gpumem ignores
 // the assignment until the pod has the condition PodScheduled; until then it counts the pod on each GPU
