@@ -1,6 +1,6 @@
-// Package cluster reads a cluster for the commands: nodes and pods as the scheduler's cache counts them,
-// gpumem's own pods, the extender's policy and its records of decisions, and the usage that the device
-// plugins measure.
+// Package cluster reads a cluster for the commands: nodes and pods as the scheduler's cache counts them, gpumem's
+// own pods, the scheduler's policy and its records of decisions, and the usage that the device plugins measure. The
+// scheduler is gpumem-scheduler or gpumem-extender.
 //
 // # Invariants
 //
@@ -22,6 +22,6 @@
 // Method State reads the same lists for the command doctor. It stores whole objects, because doctor's checks
 // use more fields than Load stores.
 //
-// The web page does not use this package. It gets the objects from the extender's watch, because browsers
-// poll the page every two seconds.
+// The web page does not use this package. It gets the objects from the scheduler's watch, because browsers poll the
+// page every two seconds.
 package cluster

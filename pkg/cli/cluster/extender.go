@@ -16,11 +16,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
-// DefaultPolicy is the default policy of the extender and of the chart.
+// DefaultPolicy is the default policy of the scheduler and of the chart.
 const DefaultPolicy = placement.Binpack
 
-// Policy returns the policy for pods that do not set a policy. It reads the flag --policy from the
-// Deployment of the extender that has the reader's resource domain.
+// Policy returns the policy for pods that do not set a policy. It reads the flag --policy from the Deployment of the
+// scheduler that has the reader's resource domain.
 func (r *Reader) Policy(ctx context.Context) (placement.Policy, error) {
 	list, err := r.Client.AppsV1().Deployments(r.System).List(ctx, metav1.ListOptions{LabelSelector: extenderSelector})
 	if err != nil {
@@ -40,7 +40,8 @@ func (r *Reader) Policy(ctx context.Context) (placement.Policy, error) {
 	return "", fmt.Errorf("no Deployment of gpumem's scheduler found in namespace %s (--gpumem-namespace selects another)", r.System)
 }
 
-// Extenders returns the pods that run an extender with the reader's resource domain.
+// Extenders returns the scheduler's pods that have the reader's resource domain: of gpumem-scheduler or
+// gpumem-extender.
 func (r *Reader) Extenders(ctx context.Context) ([]v1.Pod, error) {
 	pods, err := r.deployed(ctx)
 	if err != nil {
@@ -51,8 +52,8 @@ func (r *Reader) Extenders(ctx context.Context) ([]v1.Pod, error) {
 	}), nil
 }
 
-// Decided returns the latest record of the decisions about a pod; nil if no extender has a record. It reads
-// from all extenders, because each has records only from the time when its pod's kube-scheduler led.
+// Decided returns the latest record of the decisions about a pod; nil if no pod of the scheduler has a record. It
+// reads from all these pods, because each has records only from the time when it led.
 func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, name, uid string) (*history.Pod, error) {
 	if r.REST == nil {
 		return nil, nil
@@ -81,8 +82,8 @@ func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, nam
 	return nil, errors.Join(errs...)
 }
 
-// silence returns the error for an extender that does not answer. If the extender's pod is not ready, the
-// error reports this cause instead of err.
+// silence returns the error for a pod of the scheduler that does not answer. If the pod is not ready, the error
+// reports this cause instead of err.
 func silence(extender *v1.Pod, err error) error {
 	if !api.Ready(extender) {
 		return fmt.Errorf("pod %s/%s is not ready yet", extender.Namespace, extender.Name)

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// extenderPort is the port on the loopback of the extender's pod that serves the records of decisions.
+	// extenderPort is the port on the loopback of a scheduler pod that serves the records of decisions.
 	extenderPort = 8013
-	// extenderTime is the time limit for one extender's response.
+	// extenderTime is the time limit for the response of one scheduler pod.
 	extenderTime = 10 * time.Second
 )
 
-// readExtender reads JSON from the loopback of an extender's pod through a forwarded port.
+// readExtender reads JSON from the loopback of a scheduler pod through a forwarded port.
 func (r *Reader) readExtender(ctx context.Context, pod *v1.Pod, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, extenderTime)
 	defer cancel()
@@ -52,7 +52,7 @@ func (r *Reader) readExtender(ctx context.Context, pod *v1.Pod, path string, int
 	return json.Unmarshal(text, into)
 }
 
-// forward forwards a local port to the extender of a pod until the context is done. It returns the port.
+// forward forwards a local port to extenderPort of a pod until the context is done. It returns the local port.
 func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err error) {
 	transport, upgrader, err := spdy.RoundTripperFor(r.REST)
 	if err != nil {
@@ -82,8 +82,8 @@ func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err er
 	return ports[0].Local, nil
 }
 
-// forbidding is a transport that records a Forbidden error if the API server refuses to forward ports.
-// The forwarder's own error has only the text.
+// forbidding is a transport that records a Forbidden error if the API server refuses to forward ports. Callers could
+// not recognize the forwarder's own error, which has only the text.
 type forbidding struct {
 	http.RoundTripper
 	pod string

@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/boundedhttp"
 )
 
-// extenderSelector selects the workloads and pods of schedulers and extenders of every release.
+// extenderSelector selects the workloads and pods of gpumem-scheduler and gpumem-extender, of every release.
 const extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
 
 // Plugins returns the device plugin's pods: the pods that the plugin's DaemonSet in gpumem's namespace created.
@@ -28,7 +28,7 @@ func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
 	return r.listControlledPods(ctx, made, boundedhttp.Plugins)
 }
 
-// deployed returns the pods that gpumem's Deployments of schedulers and extenders created.
+// deployed returns the pods that the Deployments of gpumem-scheduler and gpumem-extender created.
 func (r *Reader) deployed(ctx context.Context) ([]v1.Pod, error) {
 	opts := metav1.ListOptions{LabelSelector: extenderSelector}
 	deployments, err := r.Client.AppsV1().Deployments(r.System).List(ctx, opts)

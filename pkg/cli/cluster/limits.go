@@ -23,7 +23,7 @@ type AccessLimits struct {
 
 	Nodes  error // Forbidden error of the list of nodes; nil if the user may list them
 	Pods   error // Forbidden error of the list of all pods, if Load has listed the pods of Namespace instead; else nil
-	Quotas error // Forbidden error of the list of ResourceQuotas, which the command namespaces sets; else nil
+	Quotas error // Forbidden error of the list of ResourceQuotas, set by the command namespaces; else nil
 
 	failed bool // Load could not list any pods
 }

@@ -148,7 +148,7 @@ func unanswered(err error) error {
 	return fmt.Errorf("no API server answers: %w; did you select the right cluster (--kubeconfig, --context)?", err)
 }
 
-// loadedPods contains the pods that have GPU memory or request it, as NodeIndex.RequestsMemory reports.
+// loadedPods contains the pods that have GPU memory or request it (see NodeIndex.RequestsMemory and HasByClaim).
 type loadedPods struct {
 	bound    []boundPod
 	waiting  []inspect.WaitFacts

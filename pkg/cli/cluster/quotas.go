@@ -13,9 +13,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Quotas returns the ResourceQuotas on GPU memory of a namespace or, if namespace is empty, of all. The
-// result maps each namespace to its quotas, sorted by name. It omits quotas with scopes, which limit only
-// some pods. Amounts have MiB only if unitMiB, the size of a unit, is not 0.
+// Quotas returns the ResourceQuotas on GPU memory of a namespace or, if namespace is empty, of all namespaces. The
+// result maps each namespace to its quotas, sorted by name. It omits quotas with scopes, which limit only some pods.
+// Amounts have MiB only if unitMiB, the size of a unit, is not 0.
 func (r *Reader) Quotas(ctx context.Context, namespace string, unitMiB int64) (map[string][]inspect.Quota, error) {
 	list, err := r.Client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 type Reader struct {
 	Names  api.Names
 	Client kubernetes.Interface
-	REST   *rest.Config // forwards ports to extenders; nil skips the extenders
+	REST   *rest.Config // for forwarding ports to the scheduler's pods; if nil, Decided returns no records
 	System string       // namespace of gpumem
 }
 
@@ -44,8 +44,8 @@ func (r *Reader) eachNode(ctx context.Context, labels string, restart func(), ea
 	}, restart, each)
 }
 
-// eachPod calls parameter each for every pod that matches a field selector, in a namespace or, if namespace
-// is empty, in all. A server that does not support the selector returns all pods. For restart, see list.
+// eachPod calls parameter each for every pod that matches a field selector, in a namespace or, if namespace is
+// empty, in all namespaces. A server that does not support the selector returns all pods. For restart, see list.
 func (r *Reader) eachPod(ctx context.Context, namespace, selector string, restart func(), each func(*v1.Pod)) error {
 	return list(ctx, metav1.ListOptions{FieldSelector: selector}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return r.Client.CoreV1().Pods(namespace).List(ctx, opts)
@@ -81,8 +81,8 @@ func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
 	return list.Items, nil
 }
 
-// Schedulers returns the names of the schedulers that ask gpumem. The result known is false if it cannot read
-// their configuration. This is not an error, because commands can answer without the names.
+// Schedulers returns the names of the schedulers that ask gpumem. The result known is false if the reader cannot
+// read their configuration. This is not an error, because commands can answer without the names.
 func (r *Reader) Schedulers(ctx context.Context) (names []string, known bool) {
 	configs, err := r.Client.CoreV1().ConfigMaps(r.System).List(ctx, metav1.ListOptions{LabelSelector: gpumemSelector})
 	if err != nil {

@@ -91,8 +91,8 @@ func (r *Reader) readInstallation(ctx context.Context, s *doctor.State, read fun
 	}
 }
 
-// readSecrets gets the Secrets with an extender's certificates by name, so users need no right to list
-// Secrets. Without an extender it reads none.
+// readSecrets gets the Secrets with the certificates of a gpumem-extender that serves the cluster's own
+// kube-scheduler. It gets them by name, so users need no right to list Secrets.
 func (r *Reader) readSecrets(ctx context.Context, s *doctor.State) (secrets []v1.Secret, err error) {
 	for _, d := range s.Deployments {
 		if d.Labels["app.kubernetes.io/component"] != "extender" {

@@ -89,7 +89,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	return out
 }
 
-// metricsTimeout is the time limit for one device plugin. The API server's proxy has no limit.
+// metricsTimeout is the time limit for the response of one device plugin. The API server's proxy has no time limit.
 const metricsTimeout = 5 * time.Second
 
 func (r *Reader) readMetrics(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
@@ -117,8 +117,8 @@ func (r *Reader) readMetrics(ctx context.Context, pod *v1.Pod) (map[string]*dto.
 	return boundedhttp.Metrics(text)
 }
 
-// add adds the metrics of a node's plugin. The usage of a pod is the sum over its containers and GPUs.
-// The pod's share of GPU time is unknown if any of its containers and GPUs has no such share.
+// add adds the metrics of a node's plugin. The usage of a pod is the sum over its containers and GPUs. The pod's
+// share of GPU time is unknown if the metrics lack the share of one of its containers on one of its GPUs.
 func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	const mib = 1 << 20
 	each := func(name string, f func(labels map[string]string, value float64)) {
@@ -142,7 +142,7 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 			Object: "usage on " + node, Message: fmt.Sprintf("NVML counts %d MiB of MPS clients on GPU %s as memory of the MPS server: the usage of pods with MPS on this GPU is too low", int64(used/mib), labels["uuid"]),
 		})
 	})
-	unknown := make(map[printers.UsageKey]int) // number of a pod's containers and GPUs without a share of GPU time
+	unknown := make(map[printers.UsageKey]int) // by pod: number of pairs of container and GPU without a share of GPU time
 	eachPod(containerUsed, func(key printers.UsageKey, pod *printers.Usage, used float64) {
 		pod.UsedMiB += int64(used / mib)
 		unknown[key]++

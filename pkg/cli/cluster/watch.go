@@ -11,14 +11,16 @@ import (
 )
 
 const (
-	// debounceDelay is the delay between a change and the call. It merges changes that happen together.
+	// debounceDelay is the delay between a change and OnChange's call of its function. It merges changes that happen
+	// together.
 	debounceDelay = 500 * time.Millisecond
-	// usageInterval is the interval between calls without a change, because usage changes without events.
+	// usageInterval is the interval at which OnChange calls its function without a change, because usage changes
+	// without events.
 	usageInterval = 30 * time.Second
 )
 
-// OnChange calls f after changes of nodes or pods that the user may list, until the context is done or f
-// fails.
+// OnChange calls f after changes of nodes or pods that the user may list, and after each usageInterval without a
+// change. It returns when the context is done or f fails.
 func (r *Reader) OnChange(ctx context.Context, limits *AccessLimits, f func(context.Context) error) error {
 	changed := make(chan struct{}, 1)
 	notify := func() {

@@ -91,7 +91,7 @@ func HasKind(args []string) bool {
 func podKinds() []string { return []string{"pod", "pods", "po"} }
 
 // podNamed parses POD or NAMESPACE/POD. As in kubectl, the namespace defaults to --namespace, then to the
-// kubeconfig's.
+// kubeconfig's namespace.
 func (f *Factory) podNamed(arg string) (namespace, name string, err error) {
 	for _, kind := range podKinds() {
 		arg = strings.TrimPrefix(arg, kind+"/")

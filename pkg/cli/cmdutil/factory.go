@@ -112,8 +112,8 @@ func (f *Factory) Connect() (*cluster.Reader, error) {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
-	// These are kubectl's limits. client-go's default of five requests per second would delay the pages of
-	// a large cluster.
+	// These are kubectl's limits. client-go's default of five requests per second would delay the lists of a large
+	// cluster, which have many pages.
 	config.QPS, config.Burst = 50, 300
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -123,8 +123,8 @@ func (f *Factory) Connect() (*cluster.Reader, error) {
 	return r, err
 }
 
-// ReadPolicy stores the cluster's policy in facts and reports whether it could read the policy. If not, it
-// stores the default policy and, once per run, prints a warning.
+// ReadPolicy stores the cluster's policy in facts and reports whether it could read the policy. If not, it stores
+// the default policy and, once per process, prints a warning.
 func (f *Factory) ReadPolicy(ctx context.Context, r *cluster.Reader, facts *inspect.Facts) bool {
 	policy, err := r.Policy(ctx)
 	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)

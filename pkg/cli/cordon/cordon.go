@@ -15,12 +15,12 @@ import (
 type Options struct {
 	*cmdutil.Factory
 	cordoned bool   // the desired state
-	reason   string // for other users
+	reason   string // of the cordon; lists show it to other users
 	dryRun   bool
 
 	cluster *cluster.Reader
 	node    string
-	which   []string // GPUs
+	which   []string // GPUs, each by its index, its UUID or a prefix of the UUID
 }
 
 // NewCommand returns the command cordon.

@@ -23,9 +23,9 @@ const (
 )
 
 // evictForWaitingPod evicts the pods of a plan for a waiting pod, and waits until the waiting pod has a node. A
-// reservation keeps pods of the same or a lower priority off the plan's GPUs, and expires by itself. A
-// cordon would exclude the waiting pod too, and kube-scheduler clears a nomination whenever it finds no
-// node for the pod.
+// reservation keeps pods of the same or a lower priority off the plan's GPUs, and expires by itself. Neither a
+// cordon nor a nomination can replace it: a cordon would exclude the waiting pod too, and kube-scheduler clears a
+// nomination whenever it finds no node for the pod.
 func (o *Options) evictForWaitingPod(ctx context.Context, c *evictionPlanner, plan defrag.Plan) error {
 	if err := o.reserve(ctx, c, plan); err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)

@@ -100,7 +100,7 @@ func (o *Options) Run(ctx context.Context) error {
 	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{
 		EachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
 		EachPod: func(pod *v1.Pod) {
-			if o.cluster.Names.Asks(pod) { // pods without claims cannot use the memory of pods with claims
+			if o.cluster.Names.Asks(pod) { // skip pods with claims: pods without claims cannot use their memory
 				c.pods[string(pod.UID)] = pod
 			}
 		},

@@ -5,15 +5,15 @@
 //
 //   - Without --apply, the command writes nothing.
 //   - If the command cannot list all pods, it makes no plan.
-//   - A reservation expires by itself. The command removes its cordons at the end of a run, also after
-//     an interrupt or a lost reply.
+//   - A reservation expires by itself. The command removes its cordons before it returns, also after an interrupt or
+//     a lost reply.
 //   - The command evicts nothing for a waiting pod that no scheduler of gpumem would place.
 //
 // # Decisions
 //
-// A reservation is a condition of the waiting pod. A cordon would exclude the waiting pod too, and
-// kube-scheduler clears nominations. To free a GPU, the command cordons the GPU, because no pod waits that
-// could have the reservation.
+// The command reserves the plan's GPUs for the waiting pod by a condition of this pod. A cordon would exclude the
+// waiting pod too, and kube-scheduler would clear a nomination. To free a GPU, the command cordons the GPU, because
+// no pod waits that could have the reservation.
 //
 // The command stops at the first refused eviction. A partly executed plan has evicted pods without a
 // benefit, so the user has to decide how to continue. The command drain retries instead, because each of

@@ -78,8 +78,8 @@ func (o *Options) evict(ctx context.Context, plan defrag.Plan) error {
 	return nil
 }
 
-// pendingEvent describes an event that freeGPUs still waits for: an evicted pod has to end, or its controller
-// needs as many pods on nodes as before. It returns "" if no event is pending.
+// pendingEvent describes a change that freeGPUs still waits for: the end of an evicted pod, or its controller having
+// as many pods on nodes as before. It returns "" if freeGPUs waits for nothing.
 func (o *Options) pendingEvent(ctx context.Context, c *evictionPlanner, plan defrag.Plan) (string, error) {
 	for _, m := range plan.Moves {
 		list, err := o.cluster.Client.CoreV1().Pods(m.Pod.Pod.Namespace).List(ctx, metav1.ListOptions{})

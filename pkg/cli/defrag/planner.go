@@ -36,7 +36,7 @@ func (c *evictionPlanner) needsForce(goal defrag.Goal, nodes []placement.Node) b
 	return ok
 }
 
-// maxPodsPerNode returns the largest number of pods on one node, which no plan exceeds.
+// maxPodsPerNode returns the largest number of pods on one node. No plan has more evictions.
 func maxPodsPerNode(nodes []placement.Node) (maxPods int) {
 	for _, n := range nodes {
 		maxPods = max(maxPods, len(n.Holdings()))
@@ -59,7 +59,7 @@ type evictionPlanner struct {
 	exclude    []string         // namespaces whose pods are not evicted
 	policy     placement.Policy // the cluster's
 
-	leaving []placement.Holding // pods that leave the plan's GPUs: evicted or terminating
+	leaving []placement.Holding // pods, evicted or terminating, that must end before the plan's goal is reached
 }
 
 // plan computes a plan. If the free memory is not enough, it counts the memory of terminating pods as free too.
@@ -74,7 +74,7 @@ func (c *evictionPlanner) plan(goal defrag.Goal, nodes []placement.Node) (plan d
 			planNode := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
 			terminatingPods = slices.DeleteFunc(terminating(planNode), func(h placement.Holding) bool { return !isOnPlanGPUs(plan, h) })
 			if !goal.Empty && !planNode.Without(slices.Concat(terminatingPods, evictedPods(plan))).InSum(goal.Request) {
-				terminatingPods = terminating(planNode) // the node's sum suffices only when all of them have ended
+				terminatingPods = terminating(planNode) // the node's free sum suffices only after the last of them has ended
 			}
 		}
 	}
@@ -133,8 +133,9 @@ func (c *evictionPlanner) isEvictable(h placement.Holding) bool {
 	return pod != nil && !h.Nominated && c.unevictableReason(pod) == ""
 }
 
-// withReservations returns a node without the memory that is reserved for nominated pods. For a waiting pod,
-// only nominated pods that precede it count. If the goal is a free GPU, all nominated pods count.
+// withReservations returns a node without the memory that is reserved for nominated pods. For a waiting pod, it
+// subtracts only the memory of nominated pods that precede the pod in the queue. If the goal is a free GPU, it
+// subtracts the memory of all nominated pods.
 func (c *evictionPlanner) withReservations(n placement.Node, req placement.Request) placement.Node {
 	if c.waitingPod == nil {
 		return decide.Promised(n, c.policy)

@@ -3,8 +3,8 @@
 // # Invariants
 //
 //   - The command evicts pods and never deletes them, so PodDisruptionBudgets apply.
-//   - The command evicts all pods on the GPU or none. A pod that the command may not evict stops the
-//     command before its first eviction.
+//   - If a pod on the GPU belongs to a DaemonSet or has no controller, the command stops before its first eviction,
+//     unless a flag skips or evicts such pods.
 //   - A pod is on a GPU if its annotation names the GPU, or if the kubelet allocated the GPU to it, also
 //     by a claim. The pod's owner can change the annotation, but not the allocation. Static pods and pods
 //     on no known GPU remain, with a warning. If pods share a claim, the command evicts only the first

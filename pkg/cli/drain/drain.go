@@ -29,7 +29,7 @@ const interruptTimeout = 3 * time.Second
 type Options struct {
 	*cmdutil.Factory
 	force            bool
-	reason           string // for other users
+	reason           string // of the cordon; lists show it to other users
 	ignoreDaemonSets bool
 	seconds          int // grace period of the evicted pods; if negative, each pod's own
 	timeout          time.Duration
@@ -37,7 +37,7 @@ type Options struct {
 	cluster *cluster.Reader
 	dryRun  bool
 	node    string
-	which   []string // GPUs
+	which   []string // GPUs, each by its index, its UUID or a prefix of the UUID
 	warned  []string
 }
 

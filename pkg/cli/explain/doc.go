@@ -2,9 +2,9 @@
 //
 // # Invariants
 //
-//   - Package decide computes whether a pod fits now, by the cluster's policy, as in the extender.
-//   - Past decisions are the extender's records. If the command cannot read them, it prints a warning and
-//     the rest of the answer.
+//   - Package decide computes whether a pod fits now, by the cluster's policy, as the scheduler does.
+//   - Past decisions are the scheduler's records. If the command cannot read them, it prints a warning and the rest
+//     of the answer.
 //   - For the usage of a placed pod, the command reads only the device plugin of the pod's node. If that
 //     plugin does not answer, the command prints the usage in the pod's annotation, or omits the line.
 //   - The nodes of a waiting pod are sorted by how closely the pod fits.

@@ -42,11 +42,11 @@ type explanation struct {
 	Terminating string          `json:"terminating,omitempty"` // terminating pods, and the memory that a waiting pod gains from them
 	Replaced    string          `json:"replaced,omitempty"`    // pods of the previous revision that a waiting pod replaces
 	Now         []history.Node  `json:"now,omitempty"`         // the nodes' current state for the pod; for a placed pod, only its own node
-	Decided     *history.Pod    `json:"decided,omitempty"`     // nil if no extender has a record
+	Decided     *history.Pod    `json:"decided,omitempty"`     // nil if the scheduler has no record
 
 	hasNoGPU       bool // the pod has no GPU, and will get none
 	placedByGPUMem bool // a scheduler that asks gpumem placed the pod
-	recordMissing  bool // placedByGPUMem is true, but no extender has a record
+	recordMissing  bool // placedByGPUMem is true, but the scheduler has no record
 	cores          bool // some node offers cores
 	unitMiB        int64
 	granted        inspect.Memory

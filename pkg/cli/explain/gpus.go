@@ -53,7 +53,7 @@ func (o *Options) printConsidered(nodes []history.Node, cores bool) error {
 
 func freeCores(c considered) string {
 	if c.gpu.FreeCores == nil {
-		return "?" // an older extender does not report free cores
+		return "?" // an older scheduler does not report free cores
 	}
 	return fmt.Sprint(*c.gpu.FreeCores)
 }
@@ -72,7 +72,7 @@ func verdict(c considered) string {
 		return whyOutOfUse(c.gpu)
 	case history.InsufficientCores:
 		return "not enough cores free"
-	default: // a newer extender may send reasons that this version of the command does not know
+	default: // a newer scheduler may send reasons that this version of the command does not know
 		return cmp.Or(reasons.OnGPU(c.gpu.Reason), "does not fit: "+c.gpu.Reason)
 	}
 	switch {
@@ -96,7 +96,7 @@ func whyOutOfUse(g history.GPU) string {
 		return g.Unhealthy
 	case g.Status.Unhealthy:
 		return "unhealthy: " + g.Unhealthy
-	case g.Unhealthy != "": // the device plugin is stopped, or an older extender sends no status
+	case g.Unhealthy != "": // the device plugin is stopped, or an older scheduler sends no status
 		return "takes no new pods: " + g.Unhealthy
 	default:
 		return "takes no new pods"

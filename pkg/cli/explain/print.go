@@ -104,7 +104,7 @@ func (e explanation) nodesTitle() string {
 	return "Now"
 }
 
-// nodesAtBinding returns the state of the pod's node at its binding, if an extender has a record.
+// nodesAtBinding returns the state of the node at the pod's binding; none if the scheduler has no record.
 func (e explanation) nodesAtBinding() []history.Node {
 	if e.Decided != nil {
 		for _, d := range e.Decided.Decisions {
@@ -142,8 +142,8 @@ func fitCount(d history.Decision) string {
 	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, countNodes(d.Asked))
 }
 
-// details explains a decision: the reason for a ranking that differs from the policy's, or the reasons why
-// recorded nodes do not fit. Nodes with the same message share a line.
+// details explains a decision: the reason for a ranking that differs from the policy's, or the reasons why the pod
+// does not fit the recorded nodes. Nodes with the same message share a line.
 func details(d history.Decision) (lines []string) {
 	if d.Why != "" {
 		return []string{d.Why}

@@ -10,8 +10,7 @@
 //
 // # Decisions
 //
-// A watch prints a row again only if one of its visible cells changes. Columns that show an age do not
-// count.
+// A watch prints a row again only if one of its visible cells changes. A watch ignores columns that show an age.
 //
 // --sort-by takes a field of the JSON form, which -o json shows, so users need not learn names of
 // columns.

@@ -1,5 +1,5 @@
-// Package boundedhttp reads responses of gpumem's own pods. It does not connect: the command line reads
-// through the API server, and the extender reads from the pods' addresses.
+// Package boundedhttp reads responses of gpumem's own pods. It does not connect: the command line reads through the
+// API server, and gpumem's scheduler reads from the pods' addresses.
 //
 // The package limits the size of a response, whatever the pod sends.
 package boundedhttp

@@ -36,7 +36,7 @@ func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, No
 
 // A Finding is one fault or note.
 type Finding struct {
-	Check    string   `json:"check"` // the check's name; empty for a note about objects that no check covers
+	Check    string   `json:"check"` // the check's name; empty for a note about objects that could not be checked
 	Severity Severity `json:"severity"`
 	Object   string   `json:"object"` // "deployment NAMESPACE/NAME", "node NAME"
 	Wrong    string   `json:"wrong"`
@@ -103,7 +103,7 @@ func IsRelevantPod(names api.Names, pod *v1.Pod) bool {
 	return pod.Labels[partOfLabel] == "gpumem" || names.Asks(pod)
 }
 
-// IsControlPlanePod reports whether a pod belongs to the part of the control plane that allocates claims.
+// IsControlPlanePod reports whether a pod runs kube-apiserver or kube-scheduler, whose feature gates claims need.
 func IsControlPlanePod(pod *v1.Pod) bool {
 	role := pod.Labels["component"]
 	return pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane" && (role == "kube-apiserver" || role == "kube-scheduler")

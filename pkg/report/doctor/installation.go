@@ -29,7 +29,7 @@ type installation struct {
 	domains   []string          // resource domains of other device plugins
 	mps       *appsv1.DaemonSet // nil if MPS is off
 	scheduler *appsv1.Deployment
-	config    *v1.ConfigMap // of the chart's kube-scheduler; nil if the cluster's own kube-scheduler calls the extender
+	config    *v1.ConfigMap // of the chart's kube-scheduler; nil if the cluster's own kube-scheduler calls gpumem-extender
 }
 
 // bundled reports whether the release runs its own kube-scheduler.

@@ -227,7 +227,7 @@ func (s *State) holdings(node string) (holdings []placement.Holding) {
 	for i := range s.Pods {
 		if pod := &s.Pods[i]; pod.Spec.NodeName == node && !api.Terminal(pod) && s.Names.Asks(pod) {
 			h, _ := s.Names.Holding(pod) // an unreadable holding counts on each GPU; explain reports it
-			h.Assignment.Leaving = nil   // the pod counts only on its next GPU
+			h.Assignment.Leaving = nil   // count the pod only on its new GPUs
 			holdings = append(holdings, h)
 		}
 	}

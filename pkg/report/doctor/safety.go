@@ -54,7 +54,7 @@ func checkPolicies(s *State, inst installation) (result findings) {
 	return result
 }
 
-// checkCertificates checks the certificates of an extender that serves TLS.
+// checkCertificates checks the certificates of a gpumem-extender that serves the cluster's own kube-scheduler.
 func checkCertificates(s *State, inst installation) (result findings) {
 	if inst.scheduler == nil || inst.bundled() || !s.read("secrets") {
 		return nil

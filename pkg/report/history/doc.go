@@ -1,5 +1,5 @@
-// Package history records the extender's answers about pods, with the nodes and GPUs that it
-// considered.
+// Package history records the scheduler's decisions about pods, with the nodes and GPUs that it considered. The
+// scheduler is gpumem-scheduler or gpumem-extender.
 //
 // # Invariants
 //
@@ -13,6 +13,6 @@
 // kube-scheduler repeats its requests for each of thousands of waiting pods. The last decision of each
 // verb explains the pod's state, so the log only counts earlier attempts.
 //
-// The extender keeps the log in memory and writes no Events. An Event for each decision would cost
-// thousands of API requests, and kube-scheduler's own Event already has the reasons.
+// The scheduler keeps the log in memory and writes no Events. An Event for each decision would cost thousands of API
+// requests, and kube-scheduler's own Event already has the reasons.
 package history

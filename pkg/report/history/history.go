@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// Verbs of the extender.
+// Verbs of decisions, named after the requests to an extender. gpumem-scheduler records the same verbs.
 const (
 	Filter     = "filter"
 	Prioritize = "prioritize"
@@ -30,19 +30,19 @@ const (
 	Bound   = "bound"   // bind bound the pod to the node and the chosen GPUs
 	Unfit   = "unfit"   // the pod fits no node, and no eviction helps
 	Refused = "refused" // bind did not bind the pod
-	Failed  = "failed"  // the extender could not decide
+	Failed  = "failed"  // the scheduler could not decide
 )
 
 // Reasons in addition to the reasons of packages placement and decide.
 const (
 	Unreadable = "Unreadable" // an annotation of the pod, or a node, could not be read
-	Error      = "Error"      // the extender was not ready, or the API server refused
+	Error      = "Error"      // the scheduler was not ready, or the API server refused
 )
 
 // InsufficientCores is the reason of a GPU with enough free memory, but too few free cores.
 const InsufficientCores = "InsufficientCores"
 
-// Decision is one answer of the extender.
+// Decision is the scheduler's decision about a pod, for one verb.
 type Decision struct {
 	Time    time.Time `json:"time"`
 	Verb    string    `json:"verb"`
@@ -50,7 +50,7 @@ type Decision struct {
 	Reason  string    `json:"reason,omitempty"`  // one word, from the closest node; empty if the pod fits
 	Message string    `json:"message,omitempty"` // the reason, for people
 	Node    string    `json:"node,omitempty"`    // the node of the binding, or the best one
-	Asked   int       `json:"asked"`             // number of nodes in kube-scheduler's request
+	Asked   int       `json:"asked"`             // number of nodes that kube-scheduler asked about
 	Fit     int       `json:"fit"`               // number of nodes that the pod fits
 	Why     string    `json:"why,omitempty"`     // for people, if the best node is not the policy's choice: the reason
 	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler left out nodes, as it does without percentageOfNodesToScore: 100
@@ -59,7 +59,7 @@ type Decision struct {
 	Nodes []Node `json:"nodes,omitempty"`
 }
 
-// Node is a node that the extender considered.
+// Node is a node that the scheduler considered.
 type Node struct {
 	Name    string `json:"name"`
 	Score   *int64 `json:"score,omitempty"`  // from prioritize, 0 to 10
@@ -69,7 +69,7 @@ type Node struct {
 	GPUs    []GPU  `json:"gpus,omitempty"` // by index
 }
 
-// GPU is a GPU that the extender considered, in its state before the decision.
+// GPU is a GPU that the scheduler considered, in its state before the decision.
 type GPU struct {
 	Index     int       `json:"index"`
 	UUID      gpu.UUID  `json:"uuid"`
@@ -81,7 +81,7 @@ type GPU struct {
 	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods, for people
 	Chosen    bool      `json:"chosen,omitempty"`
 
-	Status gpu.Status `json:"status,omitzero"` // why it takes no new pods, for programs; older extenders do not set it
+	Status gpu.Status `json:"status,omitzero"` // why it takes no new pods, for programs; older schedulers do not set it
 }
 
 // Pod has the recorded decisions about one pod.
@@ -160,7 +160,7 @@ type List struct {
 	Pods []Pod `json:"pods"`
 }
 
-// Path is the URL path of the extender's decisions.
+// Path is the URL path of the scheduler's decisions.
 const Path = "/api/v1/decisions"
 
 // ServeHTTP responds with a List of the pods that the parameters "namespace" and "pod" select.
@@ -232,8 +232,8 @@ type candidate struct {
 	gap nearmiss.Gap
 }
 
-// Add adds a verdict if it is among the MaxNodes closest so far. Parameter gap is the node's distance
-// from a fit. Rejecting other verdicts is cheap.
+// Add adds a verdict if it is among the MaxNodes closest so far. Parameter gap is the node's distance from a fit.
+// Rejecting other verdicts is cheap, so callers may add the verdicts of all nodes.
 func (c *Closest) Add(v *placement.Verdict, gap nearmiss.Gap) {
 	one := candidate{v, gap}
 	at, _ := slices.BinarySearchFunc(c.kept, one, compare)

@@ -61,8 +61,8 @@ func (w WaitingPod) RequestedMemory(unitMiB int64) Memory {
 	return Memory{Units: w.Units, MiB: int64(w.Units) * unitMiB}
 }
 
-// UnitMiB returns the nodes' common unit, or 0 if their units differ. Nodes without a unit do not count.
-// The size of a waiting pod's request is known only with a common unit.
+// UnitMiB returns the nodes' common unit, or 0 if their units differ. It ignores nodes without a unit. The size of a
+// waiting pod's request is known only with a common unit.
 func (r Report) UnitMiB() (unit int64) {
 	for _, n := range r.Nodes {
 		switch {

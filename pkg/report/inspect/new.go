@@ -161,7 +161,7 @@ func (r reporter) gpu(d placement.Device, promised []*placement.Holding, f NodeF
 
 func (r reporter) pod(h placement.Holding, memory Memory, cores int) Pod {
 	f := r.facts.Pods[h.Pod.UID]
-	memory.InShares = h.Request.InShares // if the user may not read the node, only the request has this fact
+	memory.InShares = h.Request.InShares // if the user may not read the node, only the request shows whether the units are shares
 	out := Pod{
 		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: memory, Cores: cores,
 		State: f.State, Started: h.Started, Enforcement: f.Enforcement, Problem: f.Problem,

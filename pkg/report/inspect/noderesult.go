@@ -52,8 +52,8 @@ func (f Facts) EvaluateNode(pod WaitFacts, n placement.Node) NodeResult {
 	return c
 }
 
-// Tainted names the first node with a taint as the only obstacle, and the taint; empty if there is no such
-// node. All results must be of one pod that is not placeable on any node.
+// Tainted returns a text about the first node where a taint is the only obstacle; empty if there is no such node.
+// All results must be of one pod that is not placeable on any node.
 func Tainted(results ...NodeResult) string {
 	for _, c := range results {
 		if c.tainted {
@@ -182,7 +182,7 @@ func (c NodeResult) Explain() string {
 	}
 }
 
-// explainVerdict describes why the node's GPUs do not satisfy the request.
+// explainVerdict describes the free memory if the request fits the GPUs, and the obstacle otherwise.
 func (c NodeResult) explainVerdict() string {
 	if len(c.OutOfUse) == 0 {
 		return reasons.Verdict(c.Verdict)

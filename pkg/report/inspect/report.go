@@ -111,7 +111,7 @@ type GPU struct {
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
 	PodCount       *int    `json:"podCount,omitempty"` // in all namespaces; nil if unknown
-	NominatedPods  []Pod   `json:"kept,omitempty"`     // pods nominated to the node; pods of the same or a lower priority cannot get their memory
+	NominatedPods  []Pod   `json:"kept,omitempty"`     // nominated pods that would get this GPU; pods of the same or a lower priority cannot get their memory
 }
 
 // NVLink is the connection of a GPU to another GPU of its node.

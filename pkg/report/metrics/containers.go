@@ -7,7 +7,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
-// containerCollector collects the containers' usage from the last samples.
+// containerCollector collects the containers' usage that package usage measured last.
 type containerCollector struct {
 	samples                 func() []usage.Sample
 	serverMemory            func() map[gpu.UUID]uint64

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/history"
 )
 
-// Extender has the metrics of gpumem-extender.
+// Extender has the metrics of gpumem-extender and gpumem-scheduler.
 type Extender struct {
 	took      *prometheus.HistogramVec
 	decisions *prometheus.CounterVec
@@ -39,7 +39,8 @@ func refusals() []string {
 	return reasons
 }
 
-// NewExtender registers the metrics of gpumem-extender. It panics if they are registered already.
+// NewExtender registers the metrics of gpumem-extender or gpumem-scheduler. It panics if they are registered
+// already.
 func NewExtender(registerer prometheus.Registerer) *Extender {
 	r := registry{registerer, "extender"}
 	m := &Extender{

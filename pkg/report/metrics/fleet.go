@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Fleet supplies the extender's state of nodes and pods.
+// Fleet supplies the scheduler's state of nodes and pods.
 type Fleet struct {
 	Nodes   func() []placement.Node
 	Facts   func(placement.Node) inspect.NodeFacts
@@ -44,9 +44,9 @@ func (g gauge) family() *dto.MetricFamily {
 	return &dto.MetricFamily{Name: new(prometheus.BuildFQName(namespace, "extender", g.name)), Help: &g.help, Type: dto.MetricType_GAUGE.Enum(), Metric: g.samples}
 }
 
-// Series yields the metrics of the extender's state at the time of the scrape, so a removed GPU leaves no
-// series behind. Metrics of nodes, GPUs and pods have one part for each node. A part is valid until the
-// caller requests the next part.
+// Series yields the metrics of the scheduler's state at the time of the scrape, so a removed GPU leaves no series
+// behind. It yields metrics of nodes, GPUs and pods in parts, one for each node. A part is valid until the caller
+// requests the next part.
 func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
 	var nodes []placement.Node
 	var facts []inspect.NodeFacts
@@ -99,7 +99,7 @@ func (s *fleetSum) gauges() []gauge {
 	}
 }
 
-// podGauges returns the metrics of pods without a node, and of assumed pods.
+// podGauges returns the metrics of pods without a node, and of assumed pods, whose binding is not confirmed yet.
 func (f Fleet) podGauges() []gauge {
 	now := time.Now()
 	waiting := f.Waiting()
@@ -202,7 +202,7 @@ const (
 	maxNamespaces = 200
 	// maxWaiting bounds the series of pod_waiting_seconds.
 	maxWaiting = 100
-	// otherNamespaces is not a valid name of a namespace.
+	// otherNamespaces labels the sum over all other namespaces. It is not a valid name of a namespace.
 	otherNamespaces = "(others)"
 )
 

@@ -5,7 +5,7 @@
 //
 //   - kubectl inspect gpumem, the page and the metrics use the same functions, so that they agree about
 //     each node and pod.
-//   - The package reads only fields that the extender's watch stores (see package trim).
+//   - The package reads only fields that the watch of gpumem's scheduler stores (see package trim).
 //
 // # Decisions
 //
@@ -19,6 +19,5 @@
 // resources. The admission plugin ExtendedResourceToleration adds tolerations of these names to pods that
 // request the resources. Other taints reserve a part of the fleet for some pods.
 //
-// The extender's verb filter does not use this package, because kube-scheduler excludes such nodes before
-// it calls the extender.
+// gpumem's scheduling decisions do not use this package, because kube-scheduler itself excludes such nodes.
 package nodefilter

@@ -113,8 +113,8 @@ func ExclusionRefusal(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	return nil
 }
 
-// CoresOff returns a message if no node offers cores. The message is empty if a node offers cores. It is also
-// empty if a node may offer them: no kubelet offers GPU memory either, or the facts have only some nodes.
+// CoresOff returns a message if no node offers cores. The message is empty if a node offers cores. It is also empty
+// if this is unknown, because no kubelet offers GPU memory either, or the facts have only some nodes.
 func (n *Nodes) CoresOff(names api.Names, facts inspect.Facts) string {
 	open := 0
 	for name := range n.nodes {

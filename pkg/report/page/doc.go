@@ -1,10 +1,10 @@
-// Package page serves the extender's web page, which shows the fleet by GPU and the waiting pods. It
-// also serves the records of decisions.
+// Package page serves the scheduler's web page, which shows the fleet by GPU and the waiting pods. It also serves
+// the records of decisions. The scheduler is gpumem-scheduler or gpumem-extender.
 //
 // # Invariants
 //
-//   - The package only reads, and responds only to GET and HEAD. The page shows the extender's cache, and
-//     the facts that package nodefilter derives about nodes and waiting pods, as kubectl inspect gpumem does.
+//   - The package only reads, and responds only to GET and HEAD. The page shows the scheduler's cache, and the facts
+//     that package nodefilter derives about nodes and waiting pods, as kubectl inspect gpumem does.
 //   - The page loads nothing from other hosts. All its files are embedded, and its
 //     Content-Security-Policy forbids other hosts.
 //   - The server accepts only requests whose Host header names the loopback. A request with another name
@@ -12,9 +12,8 @@
 //
 // # Decisions
 //
-// The page has a separate port. Users forward this port to their machine, and any website in their
-// browser can then send requests to it. The extender's port, whose verbs bind pods, must not be exposed
-// to websites.
+// The page has a separate port. Users forward this port to their machine, and any website in their browser can then
+// send requests to it. gpumem-extender's own port, whose verbs bind pods, must not be exposed to websites.
 //
 // The page polls every two seconds, and receives the fleet only if it has changed. The server computes
 // the fleet at most once per second, for all clients together.

@@ -9,10 +9,10 @@
 //
 // # Decisions
 //
-// A table prints GiB if every node's unit is a whole number of GiB, and else MiB, so all its amounts have
-// one measure. The package rounds no number that the scheduler uses; used memory, which is measured, has
-// one decimal in GiB. The unit of a node without a readable inventory is unknown: the package prints the
-// node's amounts in units ("7u"), and no sum includes them.
+// A table prints GiB if every node's unit is a whole number of GiB, and else MiB, so all its amounts have one
+// measure. The package rounds no number that the scheduler uses; used memory, which is measured, has one decimal in
+// GiB. The size of a unit is unknown on a node without a readable inventory: the package prints the node's amounts
+// in units ("7u"), and no sum includes them.
 //
 // A GPU is in the column of its index, so that a gap in the indexes is visible ("-").
 //

@@ -417,7 +417,7 @@ func freeCell(m measure, g GPURow) string {
 	switch {
 	case g.Requested == nil:
 		return "?"
-	case !g.Status.TakesPods() || g.closed != "" || isExclusive(g.GPU): // as the column LARGEST-FREE and the metrics do
+	case !g.Status.TakesPods() || g.closed != "" || isExclusive(g.GPU): // no memory, as in the column LARGEST-FREE and in the metrics
 		return m.amount(&inspect.Memory{InShares: g.Capacity.InShares})
 	}
 	taken := nominatedMemory(g.GPU)

@@ -26,7 +26,7 @@ func Table(o table.ListOptions) Printer {
 	}
 }
 
-// list prints rows to a buffer, which accepts every write.
+// list prints rows to a buffer. It ignores the error, because a buffer accepts every write.
 func list[R any](out *bytes.Buffer, columns []table.Column[R], rows []R, o table.ListOptions) {
 	_ = table.List(out, columns, rows, o)
 }
@@ -185,7 +185,7 @@ func nominatedMemory(g inspect.GPU) (sum inspect.Memory) {
 func add(sum, amount *inspect.Memory) {
 	if amount != nil {
 		if sum.Units != 0 && sum.InShares != amount.InShares {
-			sum.InShares = false // mixed units compare only in MiB
+			sum.InShares = false // a sum of shares and units has a meaning only in MiB
 		} else {
 			sum.InShares = amount.InShares
 		}
