@@ -35,7 +35,7 @@ func byResource(n *node) allocator {
 			p.Announcer.Announce, p.Announcer.AnnounceHealth, p.Reconciler.Run,
 			runAfter(offered(p, runner), n.level.Looked()),
 		},
-		// A pod that is not listed yet may hold GPU memory.
+		// The number is not 0 while the list of pods is incomplete, because a missing pod may hold GPU memory.
 		allocated: func() (int, <-chan struct{}) {
 			pods, complete, changed := n.pods.Pods()
 			if !complete {

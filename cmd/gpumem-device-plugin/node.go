@@ -177,9 +177,9 @@ func (n *node) unlimitedContainer() error {
 	return n.nri.UnlimitedContainer()
 }
 
-// start returns the functions to run; each runs until its context is done. The level filter publishes the GPUs
-// only after the first probe. Schedulers must not read the inventory before the kubelet has read the devices,
-// because the kubelet would reject their pods.
+// start returns the functions to run; each runs until its context is done. NRI starts after the first probe (channel
+// looked), because the GPUs are unknown before. The node's inventory is published after n.listed: before the kubelet
+// has read the devices, it would reject the schedulers' pods.
 func (n *node) start(probes net.Listener) []func(context.Context) error {
 	looked := n.level.Looked()
 	runs := []func(context.Context) error{
@@ -225,7 +225,7 @@ func (n *node) shutdown(ctx context.Context, stop <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, maxShutdown)
 	defer cancel()
 	n.leave(ctx)
-	may := false // the label of a node that was never read is unknown
+	may := false // whether outlive waits until it has read the node's label; false if this process has never read the node
 	select {
 	case <-n.object.Read():
 		may = true

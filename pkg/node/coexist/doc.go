@@ -24,14 +24,15 @@
 // A device ID of gpushare's plugin does not identify a GPU. All GPUs of a node are therefore unhealthy while a
 // pod has such an ID. The administrator drains the node: see docs/migrating-from-gpushare.md.
 //
-// A GPU with a client of a retired MPS protocol (SetRetired) is unhealthy until that client has ended. Version
-// 0.2 recorded the protocol with each device ID and each prepared claim. The client's container cannot restart,
-// because its MPS namespace is gone. New pods on the same GPU would be limited by different rules.
+// A GPU with a client of a retired MPS protocol (SetRetired) is unhealthy until that client has ended, because new
+// pods on the GPU would be limited by different rules. The plugin reads the client's protocol from the records of
+// version 0.2 about device IDs and prepared claims. The client's container cannot restart, because its MPS namespace
+// is gone.
 //
 // Before the kubelet's first answer, other uses of the GPUs are unknown. The filter then publishes no inventory
 // (Looked), and retries each second. After 10 seconds, it publishes the GPUs as unhealthy, so that administrators
 // see a reason. After later failures, the last answer stays valid.
 //
-// gpumem cannot keep NVIDIA's plugin from allocating a GPU that gpumem's pods use. The node gets one Event each
-// time both plugins begin to allocate a GPU.
+// gpumem cannot keep NVIDIA's plugin from allocating a GPU that gpumem's pods use. The node gets one Event each time a
+// GPU becomes allocated by both plugins.
 package coexist

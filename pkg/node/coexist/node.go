@@ -213,7 +213,7 @@ func gpusharePods(users map[string]map[string]string) string {
 	return abbreviateNames(maps.Keys(pods), 3)
 }
 
-// reportConflicts records an Event for each GPU that both plugins have begun to allocate.
+// reportConflicts records an Event for each GPU that has become allocated by both plugins.
 func (n *Filter) reportConflicts(inv gpu.Inventory, ours map[string]string) {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
@@ -256,7 +256,7 @@ func NewPublished(client kubernetes.Interface, node, driver string) *Published {
 	return &Published{client: client, node: node, driver: driver}
 }
 
-// watch waits until the store contains all slices of the node. It updates the store until the context is done.
+// watch waits until the store contains all ResourceSlices of the node. It updates the store until the context is done.
 func (p *Published) watch(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {

@@ -249,7 +249,8 @@ func (k *kernel) reconcileSoftLimit(ctx context.Context, id gpu.UUID, dir string
 		}
 		sum += below
 	}
-	// The driver has already subtracted here the amounts that reconcileSoftLimit released below.
+	// By now, the driver has subtracted from this group the amounts that reconcileSoftLimit released in the groups
+	// below it.
 	has, hard, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || has <= sum {
 		return has, err

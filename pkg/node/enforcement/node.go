@@ -53,8 +53,8 @@ func NewLevelFilter(mode Mode, interval time.Duration, source inventory.Upstream
 }
 
 const (
-	// limitErrTTL is the time after which a failed limit no longer counts against the node. The pod may be gone, so
-	// that nobody retries.
+	// limitErrTTL is the time after which a failure to set a limit no longer lowers the node's level: the pod may be
+	// gone, so that nobody retries.
 	limitErrTTL = 5 * time.Minute
 	// limitTimeout bounds the wait for the driver to set limits.
 	limitTimeout = 5 * time.Second
@@ -136,7 +136,7 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 	}
 }
 
-// facts reads the node's abilities. It queries the MPS daemons that serve the devices in asked.
+// facts reads the node's abilities. Parameter asked lists the devices whose MPS daemons it queries.
 func (n *LevelFilter) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), LimitError: n.lastLimitError()}
 	devices := healthy(inv.Devices)

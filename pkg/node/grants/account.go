@@ -10,8 +10,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/grants/allocation"
 )
 
-// Allocations returns the accounts of pods whose annotations have ever shown less, whether the accounts are
-// known yet, and a channel that is closed when they change. Until the first call of tally, it returns the
+// Allocations returns the accounts of pods whose annotations have ever shown less than the account, whether the
+// accounts are known yet, and a channel that is closed when they change. Until the first call of tally, it returns the
 // accounts that the node published last.
 func (n *State) Allocations() (pods []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	a, changed := n.account.Get()
@@ -24,8 +24,8 @@ type accounts struct {
 	known bool
 }
 
-// tally updates the accounts from the kubelet's answer. The account of a pod remains as long as the pod,
-// because the owner can write less to its annotation again at any moment.
+// tally updates the accounts from the kubelet's answer. The account of a pod remains as long as the pod, because the
+// owner can write a smaller amount to the pod's annotation again at any moment.
 func (n *State) tally(s allocation.State) {
 	all := allocation.Accounts(s)
 	previous, _, _ := n.Allocations()

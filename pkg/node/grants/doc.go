@@ -1,9 +1,8 @@
-// Package grants records the GPU memory and GPU cores of each container on a node. A Table contains the grants.
-// Each Grant records one answer of the device plugin to the kubelet's Allocate call. Everything else that the
-// node agent reports about a container follows from its grant: GPUs, limit, enforcement level, environment,
-// account, usage. A State joins the table with the watched pods and the kubelet's PodResources list. A
-// Reconciler is the only writer of pod annotations on the node. Package allocation contains the rules, as pure
-// functions of a State.
+// Package grants records the GPU memory and GPU cores of each container on a node. A Table contains the grants. Each
+// Grant records one answer of the device plugin to the kubelet's Allocate call. A container's GPUs, limit, enforcement
+// level, environment and account follow from its grant, and its usage is compared with it. A State joins the table
+// with the watched pods and the kubelet's PodResources list. A Reconciler is the only writer of pod annotations on the
+// node. Package allocation contains the rules, as pure functions of a State.
 //
 // # Terms
 //
@@ -16,8 +15,7 @@
 //     Afterwards, it is the annotation at the admission, or the node's last correction since then.
 //   - account: the memory and the cores that the kubelet has allocated to a pod, by GPU. The node publishes a
 //     pod's account if the pod's annotations have ever shown less than the account.
-//   - former: from the file in which version 0.2 recorded the enforcement level and the MPS protocol of each
-//     slot.
+//   - former level: the enforcement level and the MPS protocol that version 0.2 recorded for a slot, in its own file.
 //   - holding: the GPU memory of one pod or one container. In package placement, a holding is a pod with its
 //     request and its assignment. In package render, it is a container's grants with their GPUs and level.
 //   - earlier: recorded before the plugin last registered with the kubelet. The kubelet may have lost such a
@@ -56,26 +54,26 @@
 //   - a complete list of pods, read after the grant was recorded, lacks the pod, and the kubelet does not list
 //     the grant's slots (Prune).
 //
-// The kubelet never lists plain init containers. A grant of such a container stays ATTRIBUTED if the node has no
-// NRI and no later container of the pod reuses its slots. A container that restarts gets the recorded response,
-// even if settings have changed. PreStartContainer and the Reconciler's loop compare the annotations with the
-// grants.
+// The kubelet never lists plain init containers. A grant of such a container stays ATTRIBUTED if the node has no NRI
+// and no later container of the pod reuses its slots. A container that restarts gets the recorded response, even if
+// settings have changed. A grant becomes WRITTEN in PreStartContainer or in the Reconciler's loop, which compare the
+// annotations with the grants.
 //
 // # Protocol
 //
-// The device plugin records a grant (Put) before it answers the kubelet, and the kubelet uses the same answer
-// at each start of the container. A new process reads the checkpoint (Load) once no other process serves GPU
-// memory to the kubelet, because the serving process writes the checkpoint. A table writes nothing before Load,
-// and nothing after GiveWay. It reads the checkpoint a first time when the process starts, for callers that
-// need grants before Load. If the checkpoint stays unreadable for about 30 seconds, Load sets it aside. A file
-// of levels next to the checkpoint shows that version 0.2 has run since the last write (a rollback) and has
-// allocated the slots in that file. The table then drops the checkpoint's grants of these slots.
+// The device plugin records a grant (Put) before it answers the kubelet, and the kubelet uses the same answer at each
+// start of the container. A new process reads the checkpoint (Load) once no other process serves GPU memory to the
+// kubelet, because the serving process writes the checkpoint. A table writes nothing before Load, and nothing after
+// GiveWay. It reads the checkpoint a first time when the process starts, for callers that need grants before Load. If
+// the checkpoint stays unreadable for about 30 seconds, Load sets it aside. A file of former levels next to the
+// checkpoint shows that version 0.2 has run since the last write (a rollback) and has allocated the slots in that
+// file. The table then drops the checkpoint's grants of these slots.
 //
-// If the kubelet does not answer, Snapshot retries for up to Config.KubeletWait, and then combines the
-// kubelet's last list with later grants. SnapshotOnce tries once, and returns the error. Adopt creates grants
-// for listed containers without one. These grants have no response. Package containers rebuilds a missing
-// response with the settings in the container's environment, which the kubelet has stored. Load drops grants
-// without a response, and the new process adopts their containers again.
+// If the kubelet does not answer, Snapshot retries for up to Config.KubeletWait, and then combines the kubelet's last
+// list with later grants. SnapshotOnce tries once, and returns the error. Adopt creates grants for listed containers
+// without one. These grants have no response. Package render rebuilds a missing response with the settings in the
+// container's environment, which the kubelet has stored. Load drops grants without a response, and the new process
+// adopts their containers again.
 //
 // Reconciler computes the annotations of a pod (desiredAssignment) and writes them (write): enforcement level,
 // GPU indexes, and GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, the waiting pod
@@ -111,8 +109,8 @@
 //  2. The kubelet lists slot s at pod A, which has just ended. The answer is still on its way.
 //  3. The kubelet frees slot s, and calls Allocate with slot s for pod B.
 //  4. Put ends the grant of pod A and records grant 6 of slot s, attributed to pod B.
-//  5. Snapshot receives the answer of step 2 and calls Adopt with count 5. Grant 6 is newer than the count. So Adopt
-//     does not move it to pod A, and creates no grant for pod A.
+//  5. Snapshot receives the answer of step 2 and calls Adopt with count 5. Grant 6 has a higher number. So Adopt does
+//     not move it to pod A, and creates no grant for pod A.
 //  6. The next answer lists slot s at pod B, and confirms grant 6.
 //
 // # Decisions

@@ -42,7 +42,7 @@ type GPU struct {
 	Cores int       `json:"cores,omitempty"` // per cent
 }
 
-// NewGrant returns the record of the answer `response` for a container, which allocation.Admit returned.
+// NewGrant returns the grant that records the answer `response` for a container from allocation.Admit.
 func NewGrant(container allocation.Attributed, g allocation.Grant, inv gpu.Inventory, response *pluginapi.ContainerAllocateResponse) Grant {
 	out := Grant{
 		Namespace: container.Pod.Namespace, Pod: container.Pod.Name, UID: container.Pod.UID, Container: container.Container.Name,
@@ -93,8 +93,8 @@ func (g Grant) overlaps(o Grant) bool {
 	return slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { _, has := slices.BinarySearch(o.Slots, id); return has })
 }
 
-// answers reports whether an environment contains all of gpumem's variables in the response, with the same
-// values. Other variables do not count, because a different value may precede the response's value.
+// answers reports whether an environment contains all of gpumem's variables in the response, with the same values. It
+// ignores other variables, because the image may set them too, and its value may precede the response's value.
 func (g Grant) answers(env map[string]string) bool {
 	n := 0
 	for name, value := range g.Response.GetEnvs() {

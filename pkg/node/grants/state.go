@@ -38,8 +38,8 @@ type Config struct {
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise reject them
 	Published       gpu.Inventory    // from the node's annotation at the start of the process; empty if there was none
 
-	// Cordoned returns the GPUs that accept no pods without a scheduler's placement; nil if there are none.
-	// They stay healthy for the kubelet, which would otherwise not restart their containers.
+	// Cordoned returns the GPUs that accept no pods without a scheduler's placement. A nil function means no GPUs.
+	// Cordoned GPUs stay healthy for the kubelet, which would otherwise not restart their containers.
 	Cordoned func() []gpu.UUID
 
 	KubeletWait time.Duration // timeout of the kubelet's answer
@@ -61,7 +61,7 @@ type State struct {
 	everListed        bool                            // the kubelet has answered at least once
 	countAtPoll       int                             // number of grants at the last successful call of SnapshotOnce
 	countAtPollBefore int                             // number of grants at the successful call of SnapshotOnce before that
-	plans             map[string]placement.Assignment // by UID: the annotation at the pod's admission, or the node's last correction since
+	plans             map[string]placement.Assignment // by UID: the annotation at the pod's admission, or the node's last correction since then
 }
 
 // New returns a state with the grants of a table.
@@ -80,8 +80,8 @@ func (n *State) CheckLock() {
 	defer n.mu.Unlock()
 }
 
-// kubeletPause is the pause before another call to a kubelet that did not answer. The kubelet answers a burst
-// of calls, and then one every 10 ms.
+// kubeletPause is the pause before another call to a kubelet that did not answer. The kubelet limits the rate of these
+// calls: after a burst, it answers one every 10 ms.
 const kubeletPause = 20 * time.Millisecond
 
 // Snapshot returns the state of the node from the kubelet's current list, and a channel that is closed when the
@@ -178,10 +178,10 @@ func (n *State) addPods(s allocation.State, pods []allocation.Pod) allocation.St
 	return s.WithUnlisted()
 }
 
-// unlisted returns the grants to use in addition to the kubelet's list. For a pod that is not admitted yet,
-// these are all grants, because the kubelet's answers may have arrived out of order. They are also all grants
-// of a pod that requests memory only in plain init containers, which the kubelet never lists. For other
-// admitted pods, they are the missing grants of listable containers. The caller must hold mu.
+// unlisted returns the grants to use in addition to the kubelet's list. For a pod that is not admitted yet, it returns
+// all grants, because the kubelet's answers may have arrived out of order. It also returns all grants of a pod that
+// requests memory only in plain init containers, which the kubelet never lists. For other admitted pods, it returns
+// the grants of app containers and sidecars that the list lacks. The caller must hold mu.
 func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 	grants, recent := n.Table.Grants()
 	for _, g := range grants {

@@ -31,7 +31,8 @@ type state struct {
 	Former  map[gpu.SlotID]Former `json:"former,omitempty"`
 }
 
-// Former is the enforcement level and the MPS protocol of a container, or of a slot in the file of version 0.2.
+// Former is a recorded enforcement level and MPS protocol: version 0.2's record of a slot, or the result of
+// State.Recorded for a container.
 type Former struct {
 	Level gpu.Enforcement `json:"level"`
 	MPS   int             `json:"mps,omitempty"`
@@ -370,8 +371,9 @@ func admitted(s allocation.State, h allocation.Allocated) string {
 	return ""
 }
 
-// Prune drops the grants with numbers up to `count` for which `inUse` returns false. Newer grants stay, because
-// `inUse` may not cover their pods. The argument `listed` of `inUse` reports whether the kubelet lists the grant.
+// Prune drops the grants with numbers up to `count` for which `inUse` returns false. Newer grants stay, because their
+// pods may be newer than the list of pods that `inUse` reads. The argument `listed` of `inUse` reports whether the
+// kubelet lists the grant.
 func (t *Table) Prune(count int, inUse func(g Grant, listed bool) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

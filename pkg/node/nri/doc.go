@@ -11,10 +11,10 @@
 //	Synchronize       sets limits for running containers soon after the connection, and
 //	                  retries failures
 //
-// When the runtime calls StartContainer, the container's control group exists, but its program does not run
-// yet: the runtime has created the container, and waits for the plugin's answer before it starts the program
-// (containerd, internal/cri/server/container_start.go). At the time of the kubelet's PreStartContainer, no
-// control group exists.
+// When the runtime calls StartContainer, the container's control group exists, but its program does not run yet: the
+// runtime has created the container, and waits for the plugin's answer before it starts the program (containerd,
+// internal/cri/server/container_start.go). The kubelet's PreStartContainer call would be too early for a limit: no
+// control group exists then.
 //
 // # Invariants
 //

@@ -43,8 +43,9 @@ const (
 // Containers provides the grants of containers. The argument `given` of its methods is a container's
 // environment, with the first value of each variable, which is the kubelet's value.
 type Containers interface {
-	// Environment returns the variables of a container. They are empty for a container without a grant in a pod
-	// with GPU memory. It returns ok == false if the grant is unknown.
+	// Environment returns gpumem's variables for a container. For a container that has no grant, in a pod with GPU
+	// memory, they are empty and ok is true. ok is false if the plugin must not change the variables: gpumem does not
+	// know the container, or a claim's CDI device has set them.
 	Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error)
 	// HoldsMemory reports whether any container of a pod has a grant of GPU memory.
 	HoldsMemory(ctx context.Context, namespace, pod string) bool
@@ -60,7 +61,7 @@ type Plugin struct {
 	containers Containers
 	log        *zap.Logger
 
-	behind chan struct{} // capacity 1: signals waiting containers to Run
+	behind chan struct{} // capacity 1: tells method Run that containers wait
 
 	mu      sync.Mutex // guards the rest
 	missing error      // reason why the runtime does not call the plugin
@@ -115,7 +116,7 @@ func (p *Plugin) recordOutcome(missing error) {
 	}
 }
 
-// Run stays connected until the context is done.
+// Run keeps the plugin connected to the runtime until the context is done.
 func (p *Plugin) Run(ctx context.Context) error {
 	retry := minRetry
 	for ctx.Err() == nil {
@@ -225,7 +226,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
 		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
 	}
-	if !ok { // the environment stays; a CDI device of a claim set it
+	if !ok { // gpumem does not change its own variables: for example, a claim's CDI device has set them
 		adjustment := &api.ContainerAdjustment{}
 		if resolveNames(adjustment, valuesOf(container.GetEnv()), nil); len(adjustment.GetEnv()) == 0 {
 			adjustment = nil
@@ -280,18 +281,19 @@ func valuesOf(env []string) map[string][]string {
 	return values
 }
 
-// resolveNames handles settings that the pod or the image sets by a second name (render.ResolveNames). The
-// map `env` contains gpumem's values, and is nil if they are unknown.
+// resolveNames corrects gpumem's variables for frameworks that read a setting under two names. If the pod or the image
+// sets the second name, which takes precedence, resolveNames adds the value from render.ResolveNames. The map `env`
+// contains gpumem's values, and is nil if they are unknown.
 func resolveNames(adjustment *api.ContainerAdjustment, values map[string][]string, env map[string]string) {
 	ours, first := make(map[string]string), make(map[string]string)
 	for name, values := range values {
 		first[name] = values[0]
-		if len(values) == 1 && (env == nil || values[0] == env[name]) { // otherwise the pod or the image also sets the variable
+		if len(values) == 1 && (env == nil || values[0] == env[name]) { // otherwise the value may be the pod's or the image's
 			ours[name] = values[0]
 		}
 	}
 	for name, value := range render.ResolveNames(ours, first) {
-		adjustment.AddEnv(name, value) // "" too: container runtimes ignore the removal of a variable (NRI 0.12.5)
+		adjustment.AddEnv(name, value) // "" is set, not removed: container runtimes ignore removals (NRI 0.12.5)
 	}
 }
 
@@ -359,8 +361,9 @@ func Reserved(name string) bool {
 		strings.HasPrefix(name, "NVIDIA_GPU_MEMORY_") || strings.HasPrefix(name, "CUDA_MPS_"))
 }
 
-// serviceLink reports whether a variable has the form that the kubelet uses for Services of the pod's
-// namespace. A Service may be named gpumem-web. (k8s.io/kubernetes/pkg/kubelet/envvars, FromServices)
+// serviceLink reports whether a variable has the form that the kubelet uses for Services of the pod's namespace. The
+// variables of a Service named gpumem-web start with GPUMEM_ too. (k8s.io/kubernetes/pkg/kubelet/envvars,
+// FromServices)
 func serviceLink(name string) bool {
 	return strings.HasSuffix(name, "_SERVICE_HOST") || strings.Contains(name+"_", "_PORT_")
 }

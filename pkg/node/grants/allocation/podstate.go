@@ -21,8 +21,8 @@ type podState struct {
 
 	pod         Pod                  // from State.Pods
 	allocations []Allocated          // allocations of its containers
-	written     placement.Assignment // the annotation
-	plan        placement.Assignment // the pod's plan, which an interchangeable pod inherits if the kubelet swaps the two
+	written     placement.Assignment // the assignment annotation, without Leaving
+	plan        placement.Assignment // Pod.Plan, or the annotation if that is nil; an interchangeable pod inherits it if the kubelet swaps the two
 	actual      placement.Assignment // GPUs of its slots; empty without slots
 }
 
@@ -125,8 +125,8 @@ func (b *podStates) allocatedAssignment(t *podState) (a placement.Assignment) {
 	return a.WithShares(r)
 }
 
-// hasDevicesOf reports whether all slots belong to GPUs of the node. Slots of a missing GPU do not reveal the number
-// of GPUs.
+// hasDevicesOf reports whether all slots belong to GPUs of the node. If a slot's GPU is missing, the number of the
+// pod's GPUs is unknown.
 func (s State) hasDevicesOf(ids []gpu.SlotID) bool {
 	return !slices.ContainsFunc(ids, func(id gpu.SlotID) bool { _, err := s.device(id); return err != nil })
 }

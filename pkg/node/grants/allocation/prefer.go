@@ -32,7 +32,7 @@ func Prefer(s State, r gpu.Resource, available, required []gpu.SlotID, size int)
 			return ids, nil
 		}
 		if t.isServed() || unseen(t.Request) && !t.Assignment.None() {
-			return nil, b.refusal(r, waiting, size) // the pod is bound to its GPUs
+			return nil, b.refusal(r, waiting, size) // the pod cannot move to other GPUs
 		}
 	}
 	for _, t := range waiting {
@@ -103,7 +103,8 @@ func pickSlots(free map[gpu.UUID][]gpu.SlotID, required []gpu.SlotID, devices []
 	return out, !slices.ContainsFunc(required, left)
 }
 
-// extendSlots adds slots on the same GPUs to the required slots, which a pod's init containers have left.
+// extendSlots returns the required slots, which the kubelet reuses from the pod's init containers, and further slots
+// on the same GPUs.
 func (b *podStates) extendSlots(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	var devices []gpu.UUID
 	for _, id := range required {

@@ -15,12 +15,12 @@ type Pod struct {
 	Created  time.Time
 	Starting bool // the kubelet has admitted the pod, and has not created all of its containers yet
 
-	// Plan is the assignment at the pod's admission, or the node's last correction since. Nil means the current
+	// Plan is the assignment at the pod's admission, or the node's last correction since then. Nil means the current
 	// annotation.
 	Plan *placement.Assignment
 
-	// Seconds contains, by container, the variables of the pod that are second names of a framework's setting
-	// (render.ResolveNames).
+	// Some frameworks read a setting from one of two variables. gpumem sets the first. Seconds contains, by container,
+	// the second variables that the pod sets (render.ResolveNames).
 	Seconds map[string]map[string]string
 
 	Index string // the annotation gpu-index: the GPUs' indexes, for people
@@ -99,7 +99,7 @@ func (s State) WithUnlisted() State {
 			continue
 		}
 		same := func(h Allocated) bool { return h.BelongsTo(g.Pod) && h.Container == g.Container.Name }
-		if i := slices.IndexFunc(unlisted, same); i >= 0 { // the other resource
+		if i := slices.IndexFunc(unlisted, same); i >= 0 { // the list has the container's slots of the other resource
 			unlisted[i].Slots = slices.Concat(unlisted[i].Slots, g.Slots)
 		} else {
 			unlisted = append(unlisted, g.Allocated())
