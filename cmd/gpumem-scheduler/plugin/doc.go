@@ -15,15 +15,15 @@
 // Victims of preemption: kube-scheduler's own preemption tries to spare each pod in turn, pods of higher
 // priority first, and older pods first among equals. So it may evict four young pods instead of one old one.
 // gpumem compares sets of victims by preemption.Cheaper, in the plugin and in the extender: the number of
-// violated budgets, the highest priority, the sum of priorities, which mainly counts the pods, and the memory
-// of the pods. The plugin wraps DefaultPreemption. If the core's victims cost less, and all filters pass
-// without them, they replace kube-scheduler's victims.
+// violated budgets, the highest priority, the sum of priorities, which mainly reflects the number of
+// pods, and the memory of the pods. The plugin wraps DefaultPreemption. If gpumem's victims cost less, and
+// all filters pass without them, they replace kube-scheduler's victims.
 //
 // Pods with resource claims: kube-scheduler's own plugin filters the nodes, and allocates the first devices
-// of the chosen node that fit. GPUMemory only ranks the nodes (rankClaims). The core computes the ranks from
-// the devices that will be the first to fit, and counts all allocations, also those that are still being
-// written. GPUMemory does not choose the devices. To do so, it would have to replace that plugin, which makes
-// its choice in Filter already.
+// of the chosen node that fit. GPUMemory only ranks the nodes (rankClaims). It computes the ranks from
+// the devices that will be the first to fit, and subtracts all allocations, also those that are still being
+// written. GPUMemory does not choose the devices. To do so, it would have to replace kube-scheduler's plugin,
+// which makes its choice in Filter already.
 //
 // Settings are flags, not arguments of the plugin in the configuration. Arguments belong to one profile, and
 // all profiles share one State.

@@ -89,7 +89,7 @@ func (p *Plugin) recordUnfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) 
 	}
 	var refused []decider.RefusedNode
 	for _, info := range infos {
-		// A node that PreFilter excluded has a status without a plugin. It counts if this plugin excluded it.
+		// A node that PreFilter excluded has a status without a plugin. Include it if this plugin excluded it.
 		if by := statuses.Get(info.Node().Name).Plugin(); by == Name || by == "" && c.BoundNode() != "" {
 			refused = append(refused, decider.RefusedNode{Name: info.Node().Name, Refusal: p.decider.Refuse(c, nodeOf(info))})
 		}
@@ -111,10 +111,10 @@ type selected struct {
 	status     *fwk.Status
 }
 
-// selectVictims returns the victims of a node. Parameter own runs kube-scheduler's own selection. It spares
-// the more important pods one after the other, and so may evict many small pods although one is enough. If
-// the core's victims on one GPU cost less, and all filters pass without these pods, selectVictims returns the
-// core's victims instead.
+// selectVictims returns the victims of a node. Parameter own runs kube-scheduler's own selection, which
+// spares the more important pods one after the other, and so may evict many small pods although one is
+// enough. If gpumem's victims on one GPU cost less, and all filters pass without these pods, selectVictims
+// returns gpumem's victims instead.
 func (e *evictor) selectVictims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget, own func() selected) selected {
 	whole, before := info.Snapshot(), state.Clone()
 	s := own()

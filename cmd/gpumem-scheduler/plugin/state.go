@@ -24,7 +24,7 @@ import (
 // Self is the name of the program.
 const Self = "gpumem-scheduler"
 
-// State is shared by the plugins of all profiles. Two caches would allocate one GPU twice.
+// State is shared by the plugins of all profiles, because two caches would allocate one GPU twice.
 type State struct {
 	conf    service.Config
 	version string

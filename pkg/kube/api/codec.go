@@ -44,7 +44,7 @@ type deviceJSON struct {
 	Model             string    `json:"model,omitempty"`
 	MemoryMiB         int64     `json:"memoryMiB"`
 	Units             gpu.Units `json:"units"`                  // offered by the extended resource
-	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"`   // offered by claims, instead of Units, so that readers that do not support claims see no units
+	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"`   // offered by claims, instead of Units. Readers that do not support claims thus see no units
 	ShareMiB          int64     `json:"shareMiB,omitempty"`     // size of a unit, if the GPU is offered in shares
 	Foreign           gpu.Units `json:"foreign,omitempty"`      // part of Units that processes without a grant use
 	ClaimForeign      gpu.Units `json:"claimForeign,omitempty"` // the same part of ClaimUnits

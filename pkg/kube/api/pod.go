@@ -152,8 +152,8 @@ func CPU(pod *v1.Pod) int64 {
 	return requests.Cpu().MilliValue()
 }
 
-// Holds reports whether a container of the pod requests GPU memory, in shares or units. An amount of 0
-// does not count: a LimitRange sets it on containers without a request.
+// Holds reports whether a container of the pod requests GPU memory, in shares or units. It ignores an amount
+// of 0, which a LimitRange sets on containers without a request.
 func (n Names) Holds(pod *v1.Pod) bool {
 	return requestsResource(pod, n.GPUMem()) || requestsResource(pod, n.GPUShares())
 }
@@ -210,7 +210,7 @@ func (n Names) read(pod *v1.Pod) (placement.Request, error) {
 }
 
 // amounts parses the requests of the containers, the pod's CPU and its priority. It skips malformed
-// values and returns the first error. If a pod requests both shares and units, the units count.
+// values and returns the first error. If a pod requests both shares and units, amounts ignores the shares.
 func (n Names) amounts(pod *v1.Pod) (_ placement.Request, err error) {
 	var containers []placement.Container
 	inShares := n.HoldsHere(pod, true)

@@ -11,6 +11,6 @@
 // separate controller would write them late. The labels are off by default, because other objects'
 // selectors can match them.
 //
-// The speed counts cores if the pod requests some, because cores are enforced, and memory does not
-// determine computing time.
+// If the pod requests cores, its speed is in proportion to its cores and not to its memory: the limit of
+// cores is enforced, and memory does not determine computing time.
 package podlabels

@@ -9,8 +9,8 @@
 //     reservation remains until the watch or a later read resolves it.
 //   - A reservation by Reserve remains until Bind or Release. In between, other plugins of
 //     kube-scheduler may delay the pod, for a volume or for the other pods of its group.
-//   - Bind counts every binding that the API server wrote before the current kube-scheduler began to lead,
-//     whichever process sent it.
+//   - When Bind picks GPUs, the cache has every binding to the node that the API server wrote before the
+//     current kube-scheduler began to lead, whichever process sent it.
 //   - A binding that was not sent, or that the API server refused, has a known outcome: it does not bind the
 //     pod.
 //   - Bind succeeds for a pod that is bound to the same node already: kube-scheduler repeats a request

@@ -50,7 +50,7 @@ type lead struct {
 	from   string    // the API server's resource version when this value was created
 
 	mu    sync.Mutex
-	read  map[string]bool // nodes whose pods were read since then
+	read  map[string]bool // nodes whose pods were read since this value was created
 	shown bool            // the watch has shown all changes up to from
 }
 
@@ -58,7 +58,8 @@ type lead struct {
 func (t *leadTracker) recordRequest(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if lease.Passed(t.requested, now) > IdleThreshold { // a pause of both machines counts too: another process may have led
+	// Passed includes a pause of the virtual machine: another process may have led during it.
+	if lease.Passed(t.requested, now) > IdleThreshold {
 		t.term++
 	}
 	t.requested = now

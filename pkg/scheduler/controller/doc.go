@@ -22,13 +22,14 @@
 // The client does not limit the rate of bindings. The API server signals when it is busy. A limit in the
 // client could delay a binding past its deadline, while the pod's memory is reserved.
 //
-// Controller.Missing reports a list until the handlers have processed it, not only until it has arrived.
+// Controller.Missing reports a list as missing until the handlers have processed it. It is not enough that the
+// list has arrived.
 //
 // The Comparer periodically compares the cache with the objects that the watches have stored, like
-// kube-scheduler's cache comparer. This takes no request, and it finds all faults between a watch and the
-// cache. An event may still be on its way to the cache. So a difference counts only when it is found twice
-// and no event has changed the cached entry in between. Then the Comparer replaces the cached entry. An
-// assumed pod is no difference, because the watch does not show it yet.
+// kube-scheduler's cache comparer. The comparison needs no request, and finds all faults between a watch
+// and the cache. An event may still be on its way to the cache. So the Comparer replaces a cached entry only
+// if it finds the difference twice and no event has changed the entry in between. An assumed pod is no
+// difference, because the watch does not show it yet.
 //
 // client-go detects a broken watch: it pings the connection, and restarts each watch every few minutes.
 package controller

@@ -83,14 +83,15 @@ func (b *Feeder) setPod(obj any) {
 	}
 }
 
-// setOther enters a pod without GPU memory, because its CPU counts.
+// setOther enters a pod without GPU memory, because its CPU is part of the node's requested CPU.
 func (b *Feeder) setOther(pod *v1.Pod) {
 	if cpu := api.CPU(pod); pod.Spec.NodeName != "" && cpu > 0 {
 		b.Cache.AddPod(pod.Spec.NodeName, placement.Holding{Pod: api.Ref(pod), Request: placement.Request{CPU: cpu}, Admitted: true})
 	}
 }
 
-// learn enters the request of a new pod into the statistics of requests. After a restart, all pods are new.
+// learn enters the request of a new pod into the statistics of requests (ranking.Mix). After a restart, all
+// pods are new.
 func (b *Feeder) learn(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok || !b.Names.Holds(pod) || api.Terminal(pod) {

@@ -7,7 +7,7 @@
 //	                   plugin                          extender
 //	Begin              PreFilter                       each request
 //	Refuse             Filter, for one node            filter, for each node
-//	Best               the hint, before Filter         –
+//	Best               node hint, before Filter        –
 //	Rank, Score        PreScore, Score                 filter (one node), prioritize
 //	Unfit              PostFilter                      filter
 //	MayEvict, Evicts   PostFilter                      preempt
@@ -45,28 +45,30 @@
 //
 // # Invariants
 //
-//   - One Decider serves all profiles of a process, because two caches would allocate the same GPU twice.
+//   - One Decider serves all profiles of a process: two Deciders with two caches would allocate the same GPU
+//     twice.
 //   - Reserve, and Bind in the extender, pick and reserve the GPUs in one critical section. Unreserve keeps
 //     the reservation while a binding may still succeed.
 //   - Refuse evaluates the pods that kube-scheduler has on the node, because preemption removes and restores
-//     pods there. It adds the pods whose bindings the watch has not shown. Reserve and DeletionHelps remove a
-//     pod from the cache, but only if the informer's store shows that the pod is gone.
+//     pods there. It adds the pods whose bindings the watch has not shown. If kube-scheduler sees a
+//     deletion before the cache does, Reserve and DeletionHelps remove the pod from the cache, after they
+//     have checked in the informer's store that the pod is gone.
 //   - gpumem evicts no pod for a pod that a node refuses only temporarily (MayEvict). After two seconds of
 //     temporary refusals, the refused pod precedes the pods that caused them. Both rules apply for a minute
 //     at most.
 //   - A pod that fits now is tried again. Either a queueing hint requeues it (DeletionHelps, ChangeHelps,
 //     NodeHelps), or Wake does within about two seconds if the cache handles the event later than
-//     kube-scheduler. Only nodes that refused the pod for lack of GPU memory count. Wake requeues a pod at
-//     most once after each refusal. After several vain attempts, the pause between two attempts grows.
+//     kube-scheduler. This holds only for nodes that refused the pod for lack of GPU memory. Wake requeues a
+//     pod at most once after each refusal. After several vain attempts, the pause between two attempts grows.
 //
 // # Decisions
 //
 // In kube-scheduler's process, the cache follows kube-scheduler's own informers. So there is one watch, and
-// the page, the metrics, the self-check and the command line read the same nodes as Refuse. The alternative
-// is to derive the state of a node from kube-scheduler's NodeInfo. But NodeInfo lacks a pod's GPUs until the
-// watch shows the binding, and lacks bindings of unknown outcome, and the page and the metrics must not read
-// NodeInfo. So the decider compares a node's NodeInfo with its cached state whenever either has changed. For
-// an unchanged node, this costs two look-ups.
+// the page, the metrics and the self-check read the same nodes as Refuse. The alternative is to derive the
+// state of a node from kube-scheduler's NodeInfo. But NodeInfo lacks a pod's GPUs until the watch shows the
+// binding, and lacks bindings of unknown outcome, and the page and the metrics must not read NodeInfo. So the
+// decider compares a node's NodeInfo with its cached state whenever either has changed. For an unchanged
+// node, this costs two look-ups.
 //
 // kube-scheduler and the cache receive an event through two handlers of one informer, in either order.
 // Without the comparison, a pod could be refused because of a deleted pod, and preemption would then evict

@@ -65,8 +65,8 @@ func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 	return d.fits(waiting, func(q cache.Question) bool { return q.Evaluate(state) == nil })
 }
 
-// withoutInventoryPods returns the pods of a node. It omits claims and the kubelet's grants: both come from
-// the node's inventory, and the next inventory may lack them.
+// withoutInventoryPods returns the pods of a node. It omits pods with claims and the kubelet's allocations:
+// both come from the node's inventory, and the next inventory may lack them.
 func withoutInventoryPods(cached *placement.Node) []placement.Holding {
 	holdings := slices.DeleteFunc(cached.Holdings(), func(h placement.Holding) bool { return h.Request.Empty() })
 	for i := range holdings {

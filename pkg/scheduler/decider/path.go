@@ -38,7 +38,7 @@ type Node struct {
 	Name       string
 	Generation int64 // changes with the node's pods; 0 means unknown
 	// Pods yields the node's bound, reserved and nominated pods, in preemption without the victims. If it is
-	// nil, the cached pods count.
+	// nil, the cached pods are used.
 	Pods iter.Seq[*v1.Pod]
 }
 
@@ -168,8 +168,8 @@ func (c *Cycle) Message(refusal *decide.Refusal) string {
 // many reports whether the request has more nodes than Unfit describes.
 func (c *Cycle) many() bool { return c.asked > history.MaxNodes }
 
-// Rank ranks the feasible nodes, and returns at most limit of them, the best first. It counts expected pods
-// and the memory that is reserved for nominated pods.
+// Rank ranks the feasible nodes, and returns at most limit of them, the best first. Memory that expected pods
+// will get, or that is reserved for nominated pods, is not free for Rank.
 func (d *Decider) Rank(c *Cycle, names []string, limit int) ranking.Ranking {
 	order := d.rank(c, names, limit)
 	c.scores = make(map[string]int64, len(order.Best))

@@ -81,7 +81,7 @@ func (d difference) applyTo(node placement.Node) placement.Node {
 
 // compare returns the differences between kube-scheduler's pods of a node and the cached pods. A pod whose
 // binding the watch has not confirmed counts as present even if kube-scheduler lacks it, because the outcome
-// of the binding is unknown. A pod that kube-scheduler only assumes on the node does not count if the cache
+// of the binding is unknown. compare ignores a pod that kube-scheduler only assumes on the node if the cache
 // lacks it: its reservation was released.
 func (d *Decider) compare(node Node, cached *placement.Node) (diff difference) {
 	names := d.Binder.Names

@@ -103,8 +103,8 @@ func (w *waiters) clone() map[string]*waiting {
 }
 
 // add records a waiting pod. If the pod already has a record, p takes over its attempts and the time of the
-// next attempt. If both decisions were temporary refusals, p also takes over their start, and their node if
-// that node still refuses the pod temporarily.
+// next attempt. If both records have temporary refusals, p also takes over the start of the refusals. If the
+// first node of the old record still refuses the pod temporarily, p contains only this node.
 func (w *waiters) add(p *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,8 +155,8 @@ func (w *waiters) update(previous, next *waiting) {
 }
 
 // Wake requeues waiting pods that now fit a node that refused them. kube-scheduler itself requeues most pods
-// when an event may help. But kube-scheduler may receive the event before the cache does, and then the
-// extender refuses the pod again. kube-scheduler may also ignore the event, or evaluate a sample of the nodes
+// when an event may help. But kube-scheduler may receive the event before the cache does, and then
+// gpumem refuses the pod again. kube-scheduler may also ignore the event, or evaluate a sample of the nodes
 // that lacks the fitting node. After queueDelay of temporary refusals, Wake also nominates a pod to a node,
 // so that the pod precedes others there. Call Wake about once a second, and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {

@@ -1,7 +1,7 @@
 // Package extender serves package decider over HTTP for a kube-scheduler that cannot be replaced. It has the
 // verbs filter, prioritize, preempt and bind. Package decider makes the decisions. This package reads
-// requests and writes responses, waits for late watch events, scales scores, detects samples, and identifies
-// victims by their UIDs.
+// requests and writes responses, waits for late watch events, scales scores, detects requests about a sample
+// of the nodes, and identifies victims by their UIDs.
 //
 // # Protocol
 //
@@ -11,10 +11,10 @@
 //
 // # Invariants
 //
-//   - A pod that fits a node is bound within five seconds of kube-scheduler's own back-off. By design, the
-//     following delay the pod: kube-scheduler's other filters, pods of higher priority, another pod that the
-//     kubelet could confuse with this one and has not admitted yet, and an earlier binding of unknown
-//     outcome.
+//   - A pod that fits a node is bound at most five seconds after kube-scheduler's own back-off ends. By
+//     design, the following delay the pod: kube-scheduler's other filters, pods of higher priority, another
+//     pod that the kubelet could confuse with this one and has not admitted yet, and an earlier binding of
+//     unknown outcome.
 //   - Filter, Prioritize and Preempt reserve nothing. When Filter or Prioritize has chosen one node for a
 //     pod, later requests expect the pod there, but a pod is never refused on all nodes because of expected
 //     pods. Without expectations, one Bind in eight was refused in a burst of 2,000 pods, because
@@ -27,9 +27,9 @@
 //
 // # Decisions
 //
-// With Alone, Filter returns one node, and kube-scheduler scores nothing. So the pod's node is certain, and
-// kube-scheduler sends one request less. If the pod itself prefers some nodes, Filter returns all feasible
-// nodes nevertheless.
+// If Extender.Alone is set, Filter returns one node, and kube-scheduler scores nothing. So the pod's node is
+// certain, and kube-scheduler sends one request less. If the pod itself prefers some nodes, Filter returns
+// all feasible nodes nevertheless.
 //
 // To requeue a pod (Decider.Wake), gpumem-extender changes an annotation of the pod, and kube-scheduler then
 // tries the pod again. An alternative without this write is that Filter returns an error instead of a

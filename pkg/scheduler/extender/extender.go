@@ -15,8 +15,8 @@ import (
 type Extender struct {
 	decider.Decider
 
-	// Alone makes Filter return only the best node. Otherwise, Prioritize scores the feasible nodes, and
-	// kube-scheduler adds its own scores.
+	// Alone makes Filter return only the best node, unless the pod itself prefers some nodes. Otherwise,
+	// Prioritize scores the feasible nodes, and kube-scheduler adds its own scores.
 	Alone bool
 
 	// NodesToFind returns the number of feasible nodes at which kube-scheduler ends its search and sends a

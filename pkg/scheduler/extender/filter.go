@@ -184,9 +184,9 @@ func replacePercent(message string) string { return strings.ReplaceAll(message, 
 // about to bind the pod to this node (Cache.Expect).
 //
 // The pod's own preferences must outrank the cluster's policy. Each scoring plugin of kube-scheduler that
-// evaluates preferences (api.Preferences) gives up to 200 points. With Alone, the chart gives the extender's
-// scores the weight 1, so the nodes of a pod with preferences get 50 points at most. Without Alone, the weight
-// is unknown and the extender's scores could outweigh the preferences, so these nodes all get 0.
+// evaluates preferences (api.Preferences) gives up to 200 points. If Alone is set, the chart gives the
+// extender's scores the weight 1, so the nodes of a pod with preferences get 50 points at most. If not, the
+// weight is unknown and the extender's scores could outweigh the preferences, so these nodes all get 0.
 func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
 	names, templates, err := requestedNodes(args)
 	if err != nil {

@@ -26,7 +26,7 @@ type recheckBudget struct {
 	last  time.Time
 }
 
-// allow reports whether one more wait is allowed, and counts it.
+// allow reports whether one more wait is allowed, and if so charges it to the budget.
 func (b *recheckBudget) allow(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,8 +10,8 @@ func nodesToFind(all int) int {
 }
 
 // isSampled reports whether a request may be about a sample of the nodes: it has exactly as many nodes as
-// kube-scheduler searches for. asked is the number of nodes in the request, and all the number in the
-// cluster.
+// kube-scheduler searches for. Parameter asked is the number of nodes in the request, and all is the number
+// in the cluster.
 func (e *Extender) isSampled(asked, all int) bool {
 	find := nodesToFind
 	if e.NodesToFind != nil {

@@ -19,14 +19,15 @@
 // process leads. Then the device plugin, which allocates no device ID twice, gives one of two pods another
 // GPU, or rejects it.
 //
-// During a freeze of the leader, another process may also acquire and release the Lease. The frozen process
-// then acquires the Lease again by its next renewal, and kube-scheduler does not exit. The Lease counts its
-// transitions, so Lock detects that a new lead has begun.
+// During a freeze of the leader, another process may also acquire and release the Lease. The next
+// renewal of the frozen process then acquires the Lease again. client-go reports no loss, so kube-scheduler,
+// which otherwise exits when it loses the Lease, runs on. But the Lease counts its transitions, so Lock
+// detects that a new lead has begun.
 //
 // If somebody deletes the Lease, another process may create it. The previous holder notices at its next
 // renewal, within seconds. The new holder has seen the previous Lease, so it sends nothing until the previous
 // holder has stopped sending.
 //
-// A process releases the Lease when it exits. It also releases the Lease if it cannot renew it, before the
+// A process releases the Lease when it exits. If it cannot renew the Lease, it releases the Lease before the
 // duration is over. In both cases client-go calls Update, which waits until all bindings have been answered.
 package lease

@@ -12,7 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// margin covers the time that a binding needs to reach the API server, and the difference of the clocks.
+// margin is the time that a binding may need to reach the API server, plus the difference between the clocks
+// of the processes and of the API server.
 const margin = time.Second
 
 // Lock is the lock of a leader election. It records the start of this process's lead, and the time until
