@@ -83,7 +83,7 @@ type description struct {
 	of     []string // as in Writer.written
 	spec   *specs.Spec
 	err    error
-	former []string // see Writer.former; nil if Run needs none
+	former []string // see Writer.former; nil if describe needs none
 }
 
 // describe writes the file, and logs each new outcome. If NVML hangs, a later call uses the late answer, provided

@@ -40,7 +40,7 @@ type Pod struct {
 	Name string    `json:"name"`
 }
 
-// Share is one result of an allocation: a part of a device.
+// Share is one result of an allocation: a part of a device, in MiB or in shares (tenths of a GPU).
 type Share struct {
 	Device string     `json:"device"`         // name in the pool
 	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; the driver adds it, because the allocation lacks it
@@ -166,7 +166,7 @@ func (c Claim) format(amount int64) string {
 // part is a claim's part of one device: an amount in shares or MiB, and cores in per cent.
 type part struct{ amount, cores int64 }
 
-// parts sums up the shares of a claim by device. A claim may have several shares of one device.
+// parts sums up the results of a claim's allocation by device. A claim may have several results on one device.
 func (c Claim) parts() map[string]part {
 	out := make(map[string]part)
 	for _, s := range c.Shares {

@@ -69,8 +69,8 @@ func busID(pci string) string {
 	return pci
 }
 
-// linkGroups maps each GPU with NVLinks to its group. The number of a group is the lowest index of the GPUs that
-// NVLinks connect, directly or through other GPUs.
+// linkGroups returns the group's number for each GPU that has NVLinks. NVLinks connect the GPUs of a group, directly
+// or through other GPUs. The number of a group is the lowest index of its GPUs.
 func linkGroups(inv gpu.Inventory) map[gpu.UUID]int {
 	groups := make(map[gpu.UUID]int)
 	for _, l := range inv.Links {

@@ -20,10 +20,10 @@
 // call that the kubelet has canceled: the kubelet may have released the claim since, and would then never
 // unprepare it.
 //
-// If the container runtime calls the plugin (package nri), a container starts only while its claim's level holds,
-// that is, while the node can enforce the level. At the level kernel, Containers sets the container's limit then.
-// A variable from the claim's CDI device contains the claim's UID, and the spec of the container's pod proves
-// that the container uses the claim.
+// If the container runtime calls the plugin (package nri), a container starts only while its claim's level holds, that
+// is, while the node can enforce the level. At the level kernel, the plugin sets the container's limit before the
+// start. It reads the claim's UID from a variable of the claim's CDI device, and checks in the pod's spec that the
+// container uses this claim.
 //
 // # Versions
 //

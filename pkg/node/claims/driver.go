@@ -107,7 +107,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	for i, s := range c.Shares {
 		device := kubeletplugin.Device{Requests: []string{c.Request}, PoolName: d.cfg.Node, DeviceName: s.Device, ShareID: s.ID}
 		if i == 0 {
-			device.CDIDeviceIDs = names // these CDI devices apply to all shares
+			device.CDIDeviceIDs = names // these CDI devices apply to all results
 		}
 		result.Devices = append(result.Devices, device)
 	}

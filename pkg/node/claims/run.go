@@ -22,7 +22,7 @@ type Runner struct {
 
 	client  kubernetes.Interface
 	kubelet string    // path of the kubelet's directory
-	node    types.UID // UID of the node's object, which owns the slices
+	node    types.UID // UID of the node's object, which owns the ResourceSlices
 	closed  Closed
 	log     *zap.Logger
 

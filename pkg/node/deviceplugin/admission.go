@@ -92,8 +92,8 @@ func preferListed(s allocation.State, r gpu.Resource, available, required []gpu.
 	return allocation.Prefer(s, r, available, required, size)
 }
 
-// preferForUnknownPod selects slots for a pod that has not become known in time. Such a pod gets no cores,
-// because their GPU would be unknown.
+// preferForUnknownPod selects slots for a pod that has not become known in time. Such a pod gets no cores, because the
+// GPU of its memory is unknown.
 func (p *Server) preferForUnknownPod(ctx context.Context, s allocation.State, r gpu.Resource, available, required []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	ids, err := allocation.Prefer(s, r, available, required, size)
 	if !errors.Is(err, allocation.ErrNoPod) {

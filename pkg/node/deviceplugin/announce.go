@@ -14,8 +14,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// Announcer records events about failures of the node's GPUs, and withdraws the node at the end. Package
-// nodepods writes the node's annotation and condition.
+// Announcer records events about failures of the node's GPUs, and withdraws the node at the end. Package nodeapi
+// writes the node's annotation and condition.
 type Announcer struct {
 	node   string
 	offers *grants.Offers

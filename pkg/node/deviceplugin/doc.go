@@ -29,11 +29,11 @@
 //	                                             with which env?
 //	PreStartContainer(ids)                       at every start: which container has them?
 //
-// None of these calls names a pod. The kubelet makes them separately for memory and for cores, on separate
-// sockets and in either order; PreStartContainer is only for memory. In each call, the plugin reads the
-// kubelet's PodResources API (grants.State.Snapshot). It lists the pods for which the kubelet can be calling,
-// and the containers with allocated IDs. PreStartContainer and a loop (grants.Reconciler) correct annotations
-// that differ from the allocations.
+// None of these calls names a pod. The kubelet makes them separately for memory and for cores, on separate sockets and
+// in either order; PreStartContainer is only for memory. In each call, the plugin reads the kubelet's PodResources API
+// (grants.State.Snapshot). This API lists the pods for which the kubelet can be calling, and the containers with
+// allocated IDs. PreStartContainer and a loop (grants.Reconciler) correct annotations that differ from the
+// allocations.
 //
 // Before it ends, a plugin publishes that the node accepts no more pods (Shutdown). It serves the kubelet until
 // the kubelet has admitted the bound pods and created their containers, or until a timeout. A starting plugin
@@ -49,11 +49,11 @@
 //
 // # Decisions
 //
-// IDs contain their GPU, and the plugin reads them back from the kubelet. Three other ways to find the pod for
-// which the kubelet calls are worse. The choice of the oldest pod with the requested amount is wrong when two
-// equal pods are bound to two GPUs. A scheduler that lets only one pod at a time wait on a node is correct but
-// slow, and a pod that never starts blocks the node. Calls of the container runtime (package nri) are exact,
-// but not every node has NRI.
+// To find the pod for which the kubelet calls, the plugin reads the IDs of each pod back from the kubelet; an ID
+// contains its GPU. Three other ways are worse. The choice of the oldest pod with the requested amount is wrong when
+// two equal pods are bound to two GPUs. A scheduler that lets only one pod at a time wait on a node is correct but
+// slow, and a pod that never starts blocks the node. Calls of the container runtime (package nri) are exact, but not
+// every node has NRI.
 //
 // The plugin waits for a pod that the kubelet lists, even if an unlisted pod would match the call, because the
 // kubelet lists every pod for which it calls.

@@ -109,10 +109,10 @@ func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 	return out, nil
 }
 
-// resolveNames adapts the variables of a container to second names that its pod sets (render.ResolveNames).
-// If the kubelet may have called for several pods that need different changes, resolveNames changes nothing,
-// because one pod's variables must not change another pod's environment. Second names that the image sets are
-// known only to the container runtime, so package nri resolves these.
+// resolveNames changes the variables of a container whose pod sets the same settings under second names
+// (render.ResolveNames). If the kubelet may have called for several pods that need different changes, resolveNames
+// changes nothing, because one pod's variables must not change another pod's environment. Second names that the image
+// sets are known only to the container runtime, so package nri resolves these.
 func (p *Server) resolveNames(env map[string]string, possible []allocation.Attributed) {
 	pods, _, _ := p.pods.Pods()
 	var changed map[string]string

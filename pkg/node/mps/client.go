@@ -29,7 +29,7 @@ type Status struct {
 	Reason   string `json:"reason,omitempty"`  // why the daemon is not healthy
 	Protocol int    `json:"protocol"`          // the daemon's MPS version; 3 only with a supervisor of gpumem 0.2
 	Restarts int    `json:"restarts"`          // daemon restarts by this supervisor
-	Clients  int    `json:"clients"`           // from the daemon's last answer
+	Clients  int    `json:"clients"`           // number of client processes in the daemon's last answer
 	Servers  []int  `json:"servers,omitempty"` // process IDs of the MPS servers, from the same answer
 	Proven   []int  `json:"proven,omitempty"`  // indexes of the GPUs on which the daemon limited a client
 

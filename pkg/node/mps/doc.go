@@ -44,9 +44,9 @@
 // supervisor's DaemonSet manually (OnDelete).
 //
 // A client's limits are in its environment, which the device plugin sets for each container. The daemon's default
-// limit is all memory that the GPU offers to pods. A container without the variable gets at most the default, and a
-// client can only lower it. gpumem does not use the interface of newer drivers (MPS v3), in which the daemon has
-// the limits: since driver 615, enforcement level kernel limits memory without a daemon.
+// limit is all memory that the GPU offers to pods. A container without a limit in its environment gets the default,
+// and a client can only lower the default. gpumem does not use the interface of newer drivers (MPS v3), in which the
+// daemon has the limits: since driver 615, enforcement level kernel limits memory without a daemon.
 //
 // The probe (package probe) is a process, not a container. It verifies the daemon, its server, and the effect
 // of a limit. It runs once per start of a daemon, because it costs a CUDA context.
@@ -55,10 +55,10 @@
 // second user would wait until the first user's containers have ended. If the daemon refuses the option, the
 // supervisor starts the daemon without it (type trial).
 //
-// All clients of a node share one /dev/shm, because daemon and clients find each other there by name. Clients are
-// therefore not isolated from each other there (docs/limits.md). The supervisor mounts this file system itself. A
-// volume of the supervisor's pod would have another path for each such pod, but a client's container keeps one path
-// for the lifetime of its own pod. For the same reason, the mount outlives the supervisor.
+// All clients of a node share one /dev/shm, in which daemon and clients find each other by name. Its files are
+// therefore not isolated between clients (docs/limits.md). The supervisor mounts this file system itself. A volume of
+// the supervisor's pod would have another path for each such pod, but a client's container keeps one path for the
+// lifetime of its own pod. For the same reason, the mount outlives the supervisor.
 //
 // A daemon serves one MIG instance, or all GPUs that are not in MIG mode (NVIDIA, "Multi-Process Service"). The
 // supervisors of a node run in one process, which shares /dev/shm with their clients.

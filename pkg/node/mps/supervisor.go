@@ -116,7 +116,7 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// The server answers until Run returns, also while Run waits for clients to end.
+	// The status server answers until Run returns, also while Run waits for clients to end.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
 	routes := http.NewServeMux()
@@ -463,8 +463,9 @@ func (s *Supervisor) sweep() {
 	}
 }
 
-// well publishes that the daemon is healthy, and updates the client count. If the count fails, the previous one
-// stays: without the servers' process IDs, the device plugin would count allocated memory as foreign.
+// well publishes that the daemon is healthy, with the number of clients and the servers' process IDs. If the daemon
+// does not list them, the previous values stay: without the process IDs, the device plugin would treat the servers'
+// memory as foreign.
 func (s *Supervisor) well(ctx context.Context, c control) {
 	clients, servers, err := c.clients(ctx)
 	if err != nil {

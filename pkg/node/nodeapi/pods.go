@@ -170,7 +170,7 @@ func (p *Pods) trim(obj any) (any, error) {
 	return out, nil
 }
 
-// copySecondNames copies the alternative names (see secondNames) from the original containers to the trimmed ones.
+// copySecondNames copies the variables that secondNames reads, from the original containers to the trimmed ones.
 func copySecondNames(trimmed, original []v1.Container) {
 	for i := range trimmed {
 		for _, c := range original {
@@ -183,8 +183,8 @@ func copySecondNames(trimmed, original []v1.Container) {
 	}
 }
 
-// secondNames returns the pod's environment variables, by container, that are an alternative name of one of
-// gpumem's variables (render.IsSecondName).
+// secondNames returns, by container, the pod's environment variables that are second names of gpumem's variables
+// (render.IsSecondName).
 func secondNames(pod *v1.Pod) map[string]map[string]string {
 	var out map[string]map[string]string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -304,8 +304,8 @@ func starting(pod *v1.Pod) bool {
 	})
 }
 
-// containerNames maps container IDs to names, for the current or last run of each container. The status lists IDs
-// with the runtime's name: "containerd://ID".
+// containerNames maps container IDs to names. The status of a container contains the ID of its current or last
+// instance, after the runtime's name: "containerd://ID".
 func containerNames(pod *v1.Pod) map[string]string {
 	out := make(map[string]string)
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {

@@ -21,8 +21,8 @@ type Snapshot struct {
 	Labels  map[string]string
 	Holders []string // pods that request amounts of memory and have not ended, as namespace/name
 	Sharers []string // pods that request shares and have not ended, as namespace/name
-	// Admitted reports whether the kubelet has admitted a holder or a sharer. The kubelet of a node that serves
-	// claims admits none.
+	// Admitted reports whether the kubelet has admitted a holder or a sharer. On a node that serves claims, the
+	// kubelet admits neither.
 	Admitted bool
 	Claimers []string // pods that have not ended and have claims to the node's memory, from the inventory annotation
 

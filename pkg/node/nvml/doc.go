@@ -20,10 +20,11 @@
 //   - A GPU that was once offered stays in the inventory, and becomes unhealthy when it disappears. If a device
 //     vanished from the kubelet's list, its allocations would vanish too.
 //   - The UUID identifies a GPU. When indexes change, devices keep their slots (the IDs of their units).
-//   - No caller waits for the library longer than Config.Timeout. The prober abandons a hanging call, and repeats
-//     the call only after the hanging one has returned. Late answers count: a session that opens late becomes the
-//     next session, and a slow GPU has the answers of the previous probe. Machine abandons calls in the same way
-//     (Bounded), and sets a compute mode only after the late call for the previous mode has returned.
+//   - No caller waits for the library longer than Config.Timeout. The prober abandons a hanging call, and repeats the
+//     call only after the hanging one has returned. Late answers are used: a session that opens late becomes the next
+//     session, and a slow GPU has the answers of the previous probe. Type Machine, for the MPS supervisor, abandons
+//     calls in the same way (Bounded), and sets a compute mode only after the late call for the previous mode has
+//     returned.
 //   - The prober calls a function only if the library has its symbol. Calling a missing symbol ends the
 //     process.
 //   - A missing library, driver or GPU is a state with a reason, not an error.
@@ -39,11 +40,11 @@
 // hangs in it.
 //
 // A device keeps the capacity of its first reading. After a restart, the prober reads that capacity from the node's
-// inventory. The driver's reserve varies by some MiB while programs run. Units must not appear and disappear with
-// the reserve: the kubelet would not restart a container whose slots are gone. When the process starts or a GPU
-// recovers, the driver may have changed. Only then does a difference of more than 32 MiB change the capacity. If
-// the GPU lost exactly one unit, the unit stays in the capacity and counts as foreign use: no new pod gets the
-// unit, and a container that has it can restart. A change of the total memory counts at any time.
+// inventory. The driver's reserve varies by some MiB while programs run. Units must not appear and disappear with the
+// reserve: the kubelet would not restart a container whose slots are gone. When the process starts or a GPU recovers,
+// the driver may have changed. Only then does a difference of more than 32 MiB change the capacity. If the GPU lost
+// exactly one unit, the unit stays in the capacity and counts as foreign use: no new pod gets the unit, and a
+// container that has it can restart. A change of the total memory changes the capacity at any time.
 //
 // GPUs behind NVSwitches count as linked pairwise, with the lanes of the GPU that has fewer. The prober does
 // not verify the switches' configuration: if it is missing, no choice of GPUs is better than any other.

@@ -174,7 +174,7 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 	}
 }
 
-// supported returns the event types in failures that a GPU supports.
+// supported returns the event types of constant failures that a GPU supports.
 func supported(handle nvml.Device) uint64 {
 	if types, ret := handle.GetSupportedEventTypes(); ret == nvml.SUCCESS {
 		return types & failures

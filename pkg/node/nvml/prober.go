@@ -69,7 +69,7 @@ type Prober struct {
 	resets     resets
 }
 
-// backoff doubles its pause from first to most, until reset.
+// backoff doubles its pause from first to max, until reset.
 type backoff struct{ next, first, max time.Duration }
 
 func (b *backoff) pause() time.Duration {

@@ -245,8 +245,8 @@ func numaNode(handle nvml.Device) int {
 // notAvailable is NVML's value for the memory of a process if it is unknown.
 const notAvailable = 1<<64 - 1
 
-// processes reads the memory of a GPU's processes, and their GPU time since the sample at time since. A process
-// that uses the GPU in several ways appears in several lists, with all of its memory in each.
+// processes reads the memory of a GPU's processes, and their GPU time after parameter since, the time of a sample. A
+// process that uses the GPU in several ways appears in several lists, with all of its memory in each.
 func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 	most := make(map[int]uint64)
 	clients := make(map[int]bool) // clients of MPS
@@ -287,8 +287,8 @@ func (s *session) processes(handle nvml.Device, since uint64, r *reading) {
 	r.sampled = sampled
 }
 
-// sm reads the utilization samples that are newer than time since. The first result contains, for each process with
-// a sample, the percentage of time in which the GPU ran its kernels, or nil if NVML's number is out of range. The
+// sm reads the utilization samples that are newer than parameter since. The first result contains, for each process
+// with a sample, the percentage of time in which the GPU ran its kernels, or nil if NVML's number is out of range. The
 // second is the time of the newest sample, and the third is false if NVML cannot return samples.
 func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled uint64, known bool) {
 	if !s.hasFunctions("nvmlDeviceGetProcessUtilization") {

@@ -17,7 +17,7 @@ import (
 const (
 	enforcementLevel = "GPUMEM_ENFORCEMENT"               // people, and package nri
 	mpsPipeDirectory = "CUDA_MPS_PIPE_DIRECTORY"          // libcuda: the location of the MPS daemon
-	mpsPinnedLimit   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" // the MPS server, by the index in the container
+	mpsPinnedLimit   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" // the MPS server: limits by the GPU's index in the container
 	mpsThreads       = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 	memoryRequest    = "NVIDIA_GPU_MEMORY_REQUEST" // the hook of NVIDIA's container toolkit, in MiB
 	memoryLimit      = "NVIDIA_GPU_MEMORY_LIMIT"
@@ -49,7 +49,7 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 	out.Mounts = append(out.Mounts,
 		// Read-only: a client connects to the daemon's socket, and must not be able to remove it.
 		&pluginapi.Mount{ContainerPath: pipe, HostPath: pipe, ReadOnly: true},
-		// Client and server share memory there, so that pods do not need hostIPC.
+		// Client and server share memory in this directory, so that pods do not need hostIPC.
 		&pluginapi.Mount{ContainerPath: "/dev/shm", HostPath: mpsDir + "/shm"},
 	)
 }

@@ -21,7 +21,7 @@ func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) 
 	}
 	add := func(namespace, pod, container string, memory *grants.Grant) {
 		if memory == nil {
-			return // it requests nothing, or its GPU is gone
+			return // the container requests no memory, or its GPU is gone
 		}
 		for _, part := range memory.GPUs {
 			out = append(out, usage.Grant{Namespace: namespace, Name: pod, Container: container, Device: part.UUID, Bytes: uint64(part.MiB) * mib})
@@ -34,7 +34,7 @@ func (c *Containers) Grants(ctx context.Context) (out []usage.Grant, err error) 
 	for _, pod := range s.Pods {
 		for _, one := range pod.Request.Containers.All() {
 			if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.BelongsTo(pod.Pod) && h.Container == one.Name }) {
-				continue // the kubelet lists it
+				continue // the loop above has added the container
 			}
 			memory, _, _ := c.ofInit(s, pod, one.Name, nil)
 			add(pod.Pod.Namespace, pod.Pod.Name, one.Name, memory)

@@ -113,7 +113,7 @@ func (c *Containers) SetLimit(ctx context.Context, namespace, pod, container, cg
 		return nil
 	}
 	if h.init {
-		c.state.Attribute(h.pod.Pod, container, *h.memory) // CreateContainer rejects a pod that sets the variables itself
+		c.state.Attribute(h.pod.Pod, container, *h.memory) // the environment is reliable, because CreateContainer rejects a pod that sets gpumem's variables
 	}
 	if h.level != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel {
 		return nil
@@ -165,7 +165,7 @@ type holding struct {
 	pod           *allocation.Pod // nil if the watch has not delivered it
 	init          bool            // a plain init container
 	memory, cores *grants.Grant   // cores can be nil
-	devices       []gpu.Device    // the GPUs of memory
+	devices       []gpu.Device    // the GPUs of the memory grant
 	level         gpu.Enforcement // of the memory grant
 	ofPod         gpu.Enforcement // for an init container: the level of the pod's other containers
 	inventory     gpu.Inventory

@@ -201,12 +201,12 @@ func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateRespo
 	return out
 }
 
-// The fraction of a container (GPUMEM_FRACTION) is slightly less than its grant's part of the GPU, because
-// CUDA's context counts as the container's memory. At levels mps and kernel, the context counts towards the
-// limit. At level advisory, it comes on top of the grant. At level kernel, CUDA reports the grant as the GPU's
-// total, so the fraction is a fraction of the grant. It is smaller there (percentOfLimit), by the difference
-// between CUDA's and NVML's totals of a whole GPU. A framework that does not count its context gets the
-// fraction minus a context, but at least a tenth of the grant: JAX does not start with less.
+// The fraction of a container (GPUMEM_FRACTION) is slightly less than its grant's part of the GPU, because CUDA's
+// context counts as the container's memory. At levels mps and kernel, the context counts towards the limit. At level
+// advisory, it comes on top of the grant. At level kernel, CUDA reports the grant as the GPU's total, so the fraction
+// refers to the grant. The lower percentage at this level (percentOfLimit) allows for the difference between CUDA's
+// and NVML's totals of a whole GPU. A framework that does not count its context gets the fraction minus a context, but
+// at least a tenth of the grant: JAX does not start with less.
 const (
 	percentOfGrant = 95
 	percentOfLimit = 92

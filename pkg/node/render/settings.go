@@ -2,8 +2,8 @@ package render
 
 import "strings"
 
-// settings lists the variables of frameworks that gpumem sets and that have a second name. JAX fails if both
-// are set. PyTorch reads one of the two, depending on the release.
+// settings lists the settings that a framework reads under two names: the variable that gpumem sets (name), and a
+// second name (other). JAX fails if both are set. PyTorch reads one of the two, depending on the release.
 var settings = []struct {
 	name, other string
 	list        string // option that gpumem sets, if the value is a list; empty for a single value
@@ -22,13 +22,13 @@ func IsSecondName(name string) bool {
 	return false
 }
 
-// UnknownValue stands for a value with references, which only the kubelet can resolve.
+// UnknownValue stands for a value with references to variables or objects, which only the kubelet can resolve.
 const UnknownValue = "$()"
 
-// ResolveNames returns new values of gpumem's variables (`env`) whose second name the container sets
-// (`seconds`), because the second name takes precedence. A list without gpumem's option is returned with the
-// option, and a list that contains it is returned unchanged. Otherwise the new value is "", which frameworks
-// read like an absent variable.
+// ResolveNames returns new values for gpumem's variables (`env`) if the container also sets their second names
+// (`seconds`). The container's value takes precedence. If it is a list, ResolveNames returns it with gpumem's option
+// added, or unchanged if it contains that option. For any other value, and for an unknown list, it returns "", which
+// frameworks read like an absent variable.
 func ResolveNames(env, seconds map[string]string) map[string]string {
 	changed := make(map[string]string)
 	for _, s := range settings {

@@ -14,8 +14,8 @@
 // therefore reported once. Watch records a Warning event on a pod that exceeds its grant, and evicts it with
 // --on-overuse=evict.
 //
-// Kubernetes kills a container that outlives its grace period, and the death of an MPS client can harm other
-// clients. On nodes where MPS serves containers, Watch records a Warning on each pod with GPU memory and the
+// Kubernetes kills a container that outlives its grace period, and the death of an MPS client can harm other clients.
+// On nodes where MPS serves containers, Watch therefore records a Warning on each pod with GPU memory and the
 // condition DisruptionTarget, which preemption, the eviction API and taints set.
 //
 // # Invariants

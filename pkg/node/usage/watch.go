@@ -269,7 +269,8 @@ type Disruption struct {
 }
 
 // reportDisruptions records one event for each terminating pod that holds GPU memory on a node with MPS clients
-// (NVIDIA, "Multi-Process Service", Limitations). The channel is closed when the list may have changed.
+// (NVIDIA, "Multi-Process Service", Limitations). The channel is closed when the list of terminating pods may have
+// changed.
 func (w *Watch) reportDisruptions() (changed <-chan struct{}) {
 	disrupted, changed := w.pods.Disruptions()
 	warned := make(map[string]bool)
@@ -286,7 +287,7 @@ func (w *Watch) reportDisruptions() (changed <-chan struct{}) {
 	return changed
 }
 
-// withoutServers returns the processes without MPS servers. It also returns the memory of each GPU, in bytes,
+// withoutServers returns the processes that are not MPS servers. It also returns the memory of each GPU, in bytes,
 // that NVML counts as a server's, if it exceeds a server's own usage.
 func withoutServers(processes map[gpu.UUID][]inventory.Process, servers map[int]bool) (remaining map[gpu.UUID][]inventory.Process, merged map[gpu.UUID]uint64) {
 	remaining, merged = make(map[gpu.UUID][]inventory.Process), make(map[gpu.UUID]uint64)
@@ -422,7 +423,7 @@ type tracker struct {
 
 type state struct {
 	exceeding     bool
-	contradicting int // consecutive samples that contradict exceeding
+	contradicting int // consecutive samples that contradict field exceeding
 }
 
 // observe returns the samples of containers that newly exceed their grants, that are within their grants again,
