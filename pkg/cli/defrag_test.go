@@ -381,7 +381,7 @@ func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
 	}
 }
 
-// After an interrupted run, the evicted pod is still terminating: the next run evicts no other pod.
+// After an interrupted command, the evicted pod is still terminating: the next command evicts no other pod.
 func TestDefragWaitsForWhoEndsAlready(t *testing.T) {
 	synctest.Test(t, testWaitsForWhoEndsAlready)
 }

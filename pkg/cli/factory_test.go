@@ -38,7 +38,7 @@ func TestNamespaceOfFlag(t *testing.T) {
 	}
 }
 
-// All commands count a nominated pod on the same GPU as the extender. The cluster's policy determines this
+// All commands count a nominated pod on the same GPU as the scheduler does. The cluster's policy determines this
 // GPU.
 func TestCommandsAskByTheClustersPolicy(t *testing.T) {
 	a := kubetest.Inventory("gpu-a", 14, 14)

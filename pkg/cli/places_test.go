@@ -163,8 +163,8 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 	}
 }
 
-// pageReason returns the reason that the web page shows for a waiting pod. Parameter objects is the content
-// of the extender's watch.
+// pageReason returns the reason that the web page shows for a waiting pod. Parameter objects is the content of the
+// scheduler's watch.
 func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) (reason string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

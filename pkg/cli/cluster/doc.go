@@ -1,15 +1,15 @@
-// Package cluster reads a cluster for the commands: nodes and pods as the scheduler's cache counts them, gpumem's
-// own pods, the scheduler's policy and its records of decisions, and the usage that the device plugins measure. The
-// scheduler is gpumem-scheduler or gpumem-extender.
+// Package cluster reads a cluster for the commands: nodes and pods as the scheduler caches them, gpumem's own pods,
+// the scheduler's policy and its records of decisions, and the usage that the device plugins measure. The scheduler
+// is gpumem-scheduler or gpumem-extender.
 //
 // # Invariants
 //
 //   - The package changes nothing in the cluster.
 //   - Package nodefilter derives the facts about nodes and waiting pods. The web page and the metrics use the
 //     same functions of nodefilter.
-//   - An unreadable list becomes a problem in the answer, and never counts as empty. An unreadable list of
-//     nodes is an error, because then there is nothing to show, unless the command can answer from the
-//     pods of one namespace (see AccessLimits).
+//   - An unreadable list becomes a problem in the answer, and no command treats it as empty. An unreadable list of
+//     nodes is an error, because then there is nothing to show, except for commands that answer from the pods of one
+//     namespace (see AccessLimits).
 //   - A pod belongs to gpumem only if it is in gpumem's namespace and a DaemonSet or Deployment there
 //     created it. Labels prove nothing, because anybody may set them.
 //   - The package limits the size of responses from gpumem's pods.

@@ -3,9 +3,8 @@
 //
 // # Invariants
 //
-//   - A command has Options with Complete, Validate and Run, as in kubectl. Complete parses the
-//     arguments and connects to the cluster, Validate returns the errors in the flags, and Run
-//     does the work.
+//   - A command has Options with Complete, Validate and Run, as in kubectl. Complete parses the arguments and
+//     usually connects to the cluster, Validate returns the errors in the flags, and Run does the work.
 //   - The flags of one command are fields of its Options. The flags of the whole tree are fields of the Factory. The
 //     Factory stores no results of a command, except a record of its warnings and of missing rights.
 //   - The package reads no environment variable and never exits the process. The main package does both.

@@ -126,8 +126,7 @@ func (c *evictionPlanner) unevictableReason(pod *v1.Pod) string {
 	}
 }
 
-// isEvictable reports whether a pod may be evicted. A nominated pod is no candidate, because it holds no
-// memory yet.
+// isEvictable reports whether a pod may be evicted. A nominated pod is no candidate, because it has no memory yet.
 func (c *evictionPlanner) isEvictable(h placement.Holding) bool {
 	pod := c.pods[h.Pod.UID]
 	return pod != nil && !h.Nominated && c.unevictableReason(pod) == ""

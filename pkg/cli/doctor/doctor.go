@@ -52,7 +52,7 @@ Warnings and notes alone leave it at 0.`,
 	return cmd
 }
 
-// Complete does nothing.
+// Complete does nothing, because Run connects to the cluster.
 func (o *Options) Complete([]string) error { return nil }
 
 // Validate returns an error if the output format is invalid.

@@ -3,8 +3,8 @@
 //
 // # Invariants
 //
-//   - The device plugins measure used memory. The scheduler counts allocated memory. The commands read
-//     both separately, and print one even if the other is missing.
+//   - The device plugins measure used memory. The commands compute allocated memory from the pods, as the scheduler
+//     does. They read the two amounts separately, and print one even if the other is missing.
 //   - If no pod matches a name in the arguments, the commands report a problem.
 //
 // # Decisions

@@ -103,7 +103,7 @@ func IsRelevantPod(names api.Names, pod *v1.Pod) bool {
 	return pod.Labels[partOfLabel] == "gpumem" || names.Asks(pod)
 }
 
-// IsControlPlanePod reports whether a pod runs kube-apiserver or kube-scheduler, whose feature gates claims need.
+// IsControlPlanePod reports whether a pod runs kube-apiserver or kube-scheduler. Claims need feature gates of both.
 func IsControlPlanePod(pod *v1.Pod) bool {
 	role := pod.Labels["component"]
 	return pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane" && (role == "kube-apiserver" || role == "kube-scheduler")

@@ -199,8 +199,8 @@ func crashing(container string, last v1.ContainerState) v1.ContainerStatus {
 	return c
 }
 
-// existing changes a state: the cluster's own kube-scheduler calls the extender. Parameter ends is the expiry
-// of the certificates.
+// existing changes a state: the cluster's own kube-scheduler calls gpumem-extender. Parameter ends is the expiry of
+// the certificates.
 func existing(t testing.TB, ends time.Time) func(*State) {
 	return func(s *State) {
 		d := &s.Deployments[0]

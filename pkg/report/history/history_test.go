@@ -178,7 +178,7 @@ func TestRanked(t *testing.T) {
 	}
 }
 
-// Recording that a pod fits allocates little, because the extender does it twice for each pod.
+// Recording that a pod fits allocates little, because the scheduler does it twice for each pod.
 func TestAllocationsOfADecision(t *testing.T) {
 	n := placement.NewNode("n", gpu.Inventory{UnitMiB: 1024}, nil)
 	order := ranking.Ranking{First: ranking.Candidate{Node: &n}, ByPolicy: ranking.Candidate{Node: &n}}

@@ -17,7 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// A report gives the extender's reason for a pod that the extender refuses on all nodes.
+// A report gives the scheduler's reason for a pod that the scheduler refuses on all nodes.
 func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 	t4, a10 := placementtest.Model("T4"), placementtest.Model("A10")
 	of := placementtest.Models

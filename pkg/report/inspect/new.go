@@ -70,7 +70,7 @@ func (r reporter) deviceMemory(d placement.Device, u gpu.Units) Memory {
 	return Memory{Units: u, MiB: d.MiB(u, r.UnitMiB), InShares: d.InShares()}
 }
 
-// requested returns the memory allocated on the node, including the requests of pods on unknown devices.
+// requested returns the memory allocated on the node, including the requests of pods on unknown GPUs.
 func (r reporter) requested() Memory {
 	unattributed := gpu.Units(0)
 	for _, h := range r.Unattributed {

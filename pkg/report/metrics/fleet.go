@@ -99,7 +99,7 @@ func (s *fleetSum) gauges() []gauge {
 	}
 }
 
-// podGauges returns the metrics of pods without a node, and of assumed pods, whose binding is not confirmed yet.
+// podGauges returns the metrics of pods without a node, and of assumed pods (their binding is not confirmed yet).
 func (f Fleet) podGauges() []gauge {
 	now := time.Now()
 	waiting := f.Waiting()

@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
 )
 
-// By the extender's policy, the page reserves a nominated pod's memory on the same GPU as the extender.
+// By the scheduler's policy, the page reserves a nominated pod's memory on the same GPU as the scheduler.
 func TestThePageAsksByTheExtendersPolicy(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14, 14)
