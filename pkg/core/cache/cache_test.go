@@ -488,7 +488,7 @@ func nominateUntil(c *Cache, until time.Time) {
 	c.NominatePod("n", ref("vip"), important(ask(8)), placement.Assignment{}, until)
 }
 
-// The nominated pod itself can use its reserved memory, and then counts once.
+// The nominated pod itself can use its reserved memory, and is then charged once.
 func TestANominatedPodIsAssumed(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -504,7 +504,8 @@ func TestANominatedPodIsAssumed(t *testing.T) {
 	}
 }
 
-// The decision depends on the pod because of reservations, even for equal requests.
+// Decisions beside a nominated pod are not stored: because of its reservation, they differ between pods with
+// equal requests.
 func TestAnswersBesideANominatedPodAreNotKept(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -519,8 +520,8 @@ func TestAnswersBesideANominatedPodAreNotKept(t *testing.T) {
 	}
 }
 
-// A decision about an old state of a node may be stored after the node has changed. It must not count
-// for the new state.
+// A decision about an old state of a node may be stored after the node has changed. It must not be
+// used for the new state.
 func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
@@ -662,7 +663,7 @@ func TestAWaitEndsWhenTheOtherIsSettled(t *testing.T) {
 	mustAssume(t, c, "short", "n", ask(2))
 }
 
-// Two extenders can reserve the same memory if one of them has lost the lead.
+// Two processes can reserve the same memory if one of them has lost the lead.
 func TestABindingIsNotRepeatedWhenItHasBeenOvertaken(t *testing.T) {
 	overtaken := func(t *testing.T, c *Cache) {
 		t.Helper()
@@ -1135,7 +1136,8 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	}
 }
 
-// compareAnswers asks more kinds of questions than the cache stores answers.
+// compareAnswers compares the cache's decisions with the model's. It asks more kinds of questions than the cache
+// stores decisions, so that the decisions displace each other.
 func compareAnswers(t *testing.T, c *Cache, w *twin) {
 	t.Helper()
 	for i := range len(decisions{}.latest) + 2 {

@@ -131,7 +131,7 @@ func TestNodeSums(t *testing.T) {
 	}
 }
 
-// A pod that is being moved counts on both GPUs and keeps other pods off both.
+// A pod that is being moved is charged to both GPUs and keeps other pods off both.
 func TestAPodThatLeavesADevice(t *testing.T) {
 	moving := hold("a", ask(3), 1)
 	moving.Request.Policy = placement.Exclusive

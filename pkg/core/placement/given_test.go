@@ -14,8 +14,8 @@ func given(name string, index int, units gpu.Units, cores int) gpu.PodAllocation
 	return gpu.PodAllocation{UID: name, Shares: []gpu.Share{{Device: uuid(index), Units: units, Cores: cores}}}
 }
 
-// If the inventory records a larger allocation of a GPU than the pod's annotations, the larger amount counts.
-// In kube-scheduler's sum the pod counts once.
+// If the inventory records a larger allocation of a GPU than the pod's annotations, the larger amount is
+// charged to the GPU. In kube-scheduler's sum the pod counts once.
 func TestWhatTheKubeletHasGivenCounts(t *testing.T) {
 	inv := inventory(device(0, 16), device(1, 16), device(2, 16))
 	eighth := hold("p", ask(16, cores(60), count(2)), 1, 2) // 8 units each on GPUs 1 and 2

@@ -62,7 +62,7 @@ func (u *Unfit) Error() string {
 // Short is the error for a pod whose GPUs have fewer free slots than a container requests. Package
 // reasons renders it for people.
 type Short struct {
-	Pod      PodRef // empty if the unnamed pod's init containers have slots on Devices
+	Pod      PodRef // empty: the pod is unknown, and the kubelet requires slots of its init containers, on Devices
 	Devices  []gpu.UUID
 	Resource gpu.Resource
 	Slots    int   // requested slots

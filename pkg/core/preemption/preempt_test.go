@@ -443,7 +443,7 @@ func TestAMIGInstanceIsNoneOfSeveralGPUs(t *testing.T) {
 	}
 }
 
-// The priority of a pod that only the inventory lists is unknown.
+// A pod that only the inventory lists is not evicted, because its priority is unknown.
 func TestWhoHasClaimsIsNotEvicted(t *testing.T) {
 	inv := inventory(device(0, 10))
 	inv.Allocated = []gpu.PodAllocation{{UID: "a", Namespace: "ns", Name: "a", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: 8}}}}

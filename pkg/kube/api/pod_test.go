@@ -120,7 +120,7 @@ func TestRequestAmounts(t *testing.T) {
 	}
 }
 
-// The API server accepts such amounts, and formatting such an amount takes a megabyte.
+// The API server accepts amounts such as 1e999999, and formatting one takes a megabyte.
 func TestEnormousAmountsCostNothing(t *testing.T) {
 	for _, amount := range []string{"1e999999", "-1e999999", "999e999999"} {
 		for _, name := range []string{"gpu-mem", "gpu-core"} {
@@ -429,7 +429,7 @@ func TestWhatIsHeldStandsAboveTheNumberOfGPUs(t *testing.T) {
 	}
 }
 
-// Preemption picks victims by these fields of a holding.
+// Preemption picks victims by the priority, the start and the termination in a holding.
 func TestPriorities(t *testing.T) {
 	began := metav1.NewTime(time.Unix(7, 0))
 	p := annotated(pod(container("c", "gpu-mem", "3")), "policy", "?") // also with a malformed value

@@ -92,7 +92,7 @@ func later(t *testing.T, text string) string {
 	return string(grown)
 }
 
-// A plugin and an extender read each other's values if one has this version and the other has the
+// A device plugin and a scheduler read each other's values if one has this version and the other has the
 // previous version.
 func TestOneMinorVersionApart(t *testing.T) {
 	for name, text := range map[string]string{"before": firstInventory, "after": later(t, firstInventory)} {

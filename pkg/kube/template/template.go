@@ -28,8 +28,8 @@ const (
 )
 
 // Inventory returns the inventory of a node that does not exist yet. It parses the inventory annotation
-// if the node has one. Otherwise, if the allocatable resource and the number of GPUs are known, it
-// returns equal GPUs, with made-up UUIDs. If one of these is unknown, the inventory is empty.
+// if the node has one. Otherwise, if the node's allocatable units or shares and its number of GPUs are
+// known, it returns equal GPUs, with made-up UUIDs. If one of these is unknown, the inventory is empty.
 //
 // The unit is made up too, and used only in messages. It is the largest power of two MiB with which the
 // units fit the memory of a GPU.

@@ -729,7 +729,7 @@ func FuzzTrim(f *testing.F) {
 }
 
 // At the start, the cluster has a node and pods that cannot be read, and a pod on a deleted node. The
-// extender becomes ready nevertheless, and counts all readable parts.
+// controller becomes ready nevertheless, and all readable parts are in the cache.
 func TestOneBadObjectDoesNotStopTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := node("{")

@@ -565,7 +565,8 @@ func TestNodeHelps(t *testing.T) {
 	}
 }
 
-// Claims and grants on a node count once, from the new inventory and not from the previous one.
+// Pods with claims, and the kubelet's allocations, are charged once, from the new inventory and not from the
+// previous one.
 func TestNodeHelpsByWhatTheNodeSaysNow(t *testing.T) {
 	inventory := func(unit int64, status gpu.Status, given ...gpu.PodAllocation) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: unit, Allocated: given, Devices: []gpu.Device{

@@ -73,7 +73,7 @@ func TestFilterNamesTheBestNodeAlone(t *testing.T) {
 }
 
 // kube-scheduler sends the requests for the next pod while the Bind of the previous pod is in progress. The
-// extender counts the previous pod on its node already.
+// extender already charges the previous pod to its node.
 func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
 	for name, alone := range map[string]bool{"by filter": true, "by scores": false} {
 		t.Run(name, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
 	}
 }
 
-// The ranking counts the pods that are about to be bound, so a burst is spread over the nodes.
+// The ranking charges the pods that are about to be bound, so a burst is spread over the nodes.
 func TestABurstIsRankedByWhatIsToCome(t *testing.T) {
 	w, names := four(t)
 	w.Alone, w.Policies.Node = true, placement.Spread
@@ -151,8 +151,8 @@ func TestWhatIsExpectedRefusesNothing(t *testing.T) {
 	}
 }
 
-// A pod that is nominated to a node, by NominatePod or QueuePod, may fit another node by now. It counts on
-// the node to which Filter sends it.
+// A pod that is nominated to a node, by NominatePod or QueuePod, may fit another node by now. It is
+// charged to the node to which Filter sends it.
 func TestANominatedPodIsExpectedElsewhere(t *testing.T) {
 	for name, nominate := range map[string]func(w *world, ref placement.PodRef, req placement.Request){
 		"nominated": func(w *world, ref placement.PodRef, req placement.Request) {
@@ -185,7 +185,7 @@ func TestANominatedPodIsExpectedElsewhere(t *testing.T) {
 func TestHowLongAPodIsExpected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(w *world, pod *v1.Pod)
-		want []string // nodes of the next pod: n1 while n0 counts the expected pod
+		want []string // nodes of the next pod: n1 while the expected pod is charged to n0
 	}{
 		"as long as nothing happens": {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.ExpectationTTL - 1) }, []string{"n1"}},
 		"for a moment":               {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.ExpectationTTL) }, []string{"n0"}},

@@ -339,7 +339,7 @@ func TestFilterAnswersForNodesItIsGivenInFull(t *testing.T) {
 		template("annotated", annotated), template("labelled", labelled("46", "2", "NVIDIA-L4")),
 		template("other", labelled("46", "2", "NVIDIA-A10")), template("split", labelled("64", "4", "NVIDIA-L4")),
 		template("broken", labelled("46", "two", "NVIDIA-L4")), template("bare"),
-		template("pair"), // the cache has this node, so the cached state counts
+		template("pair"), // the cache has this node, so the cached state is used
 	}}
 	for _, tc := range []struct {
 		name             string

@@ -253,7 +253,7 @@ func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	}
 }
 
-// The score of a node counts the pods that are nominated to it.
+// The score of a node takes into account the pods that are nominated to the node.
 func TestNominatedPodsCountWhenNodesAreScored(t *testing.T) {
 	w := newWorld(t)
 	vip := w.preemptor("16")

@@ -482,7 +482,7 @@ func TestFiveHundredPodsAtOnceWithFaults(t *testing.T) {
 }
 
 // The response to a binding is lost, and kube-scheduler repeats the bind. The second bind succeeds, and the
-// pod's memory counts once.
+// pod's memory is charged once.
 func TestABindRepeatedAfterALostReply(t *testing.T) {
 	s := newAPIServer(t)
 	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})

@@ -185,7 +185,7 @@ func TestALeadIsAnotherOnceOthersHaveLed(t *testing.T) {
 	})
 }
 
-// If the wall clock and the monotonic clock differ, the one that has advanced further counts.
+// If the wall clock and the monotonic clock differ, Passed uses the one that has advanced further.
 func TestAPausedMachineDoesNotDecide(t *testing.T) {
 	for name, tc := range map[string]struct {
 		later func(time.Time) time.Time

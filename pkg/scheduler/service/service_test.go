@@ -23,8 +23,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// The metrics and the page list nodes to which kube-scheduler sends no pods, but do not count the free memory
-// of these nodes.
+// The metrics and the page list nodes to which kube-scheduler sends no pods, but omit these nodes from the total of
+// free memory.
 func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	names := kubetest.Names(t)
 	node := func(name string, gib int, changes ...func(*v1.Node)) *v1.Node {
