@@ -250,7 +250,7 @@ func (n *node) watchLabel(ctx context.Context, isOther func(label string) bool) 
 			return isOther(said.API), changed
 		}
 		if replaced(ctx, asked, n.allocated) {
-			n.log.Info("the process ends for the node to serve something else: no pod and no claim is left")
+			n.log.Info("the process ends, because the node must serve another API or unit, and no pod or claim holds GPU memory")
 		}
 	}()
 	return end

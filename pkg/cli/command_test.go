@@ -221,7 +221,7 @@ func TestAMisspeltCommand(t *testing.T) {
 
 func TestHelpOfTheNamespace(t *testing.T) {
 	for command, want := range map[string]string{
-		"explain": "Namespace of the pod, unless", "defrag": "Namespace of the pod, unless", "drain": "Has no effect here", "doctor": "Namespace to read if",
+		"explain": "Namespace of the pod, unless", "defrag": "Namespace of the pod, unless", "drain": "Has no effect here", "doctor": "Namespace whose ResourceQuotas are checked",
 		"pods": "List only the pods of this namespace", "nodes": "List only the pods of this namespace",
 	} {
 		stdout, _, err := clirun.Inspect(nil, command, "--help")

@@ -337,8 +337,8 @@ func TestExplainSaysByWhichPolicy(t *testing.T) {
 		warning string
 	}{
 		{installed, "ml/alone", "\nPolicy:    exclusive\n", ""},
-		{installed, "ml/any", "\nPolicy:    spread, the cluster's: the pod names none\n", ""},
-		{append([]runtime.Object{ofDefaults}, objects...), "ml/any", "\nPolicy:    binpack, the cluster's: the pod names none\n", ""},
+		{installed, "ml/any", "\nPolicy:    spread (the cluster's; the pod sets none)\n", ""},
+		{append([]runtime.Object{ofDefaults}, objects...), "ml/any", "\nPolicy:    binpack (the cluster's; the pod sets none)\n", ""},
 		{objects, "ml/alone", "\nPolicy:    exclusive\n", warns + "no Deployment of gpumem's scheduler found in namespace gpumem-system (--gpumem-namespace selects another)\n"},
 		{objects, "ml/any", "", warns + "no Deployment of gpumem's scheduler found in namespace gpumem-system (--gpumem-namespace selects another)\n"},
 		{unread, "ml/any", "", warns + "--policy of Deployment gpumem-scheduler: \"best\": want binpack or spread\n"},

@@ -48,8 +48,8 @@ func TestCommandsAskByTheClustersPolicy(t *testing.T) {
 	const kept = "needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented); reserved for pods nominated to this node: 1"
 	for _, tc := range []struct{ args, packed, spread string }{
 		{"fit --mem 12", "Fits once in all.", kept},
-		{"explain ml/waits", "by GPU memory it fits on 1 of 1 node", kept},
-		{"pods --waiting ml/waits", "by GPU memory it fits on gpu-a", kept},
+		{"explain ml/waits", "its GPU memory fits on 1 of 1 node", kept},
+		{"pods --waiting ml/waits", "its GPU memory fits on gpu-a", kept},
 		{"defrag ml/waits", "No pod has to be evicted as it is", "there   ReplicaSet/owner   4 GiB   gpu-a   gpu-a\n"},
 	} {
 		for policy, want := range map[string]string{"binpack": tc.packed, "spread": tc.spread} {

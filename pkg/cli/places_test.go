@@ -76,6 +76,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		noKubelet = "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"
 		full      = "needs 3 GiB on one GPU; free: GPU0 1 (1 GiB in all)"
 		none1     = "it fits on none of "
+		only1     = "it does not fit on the only node"
 	)
 	type verdicts map[string]string // verdicts of some nodes, by name
 	for name, tc := range map[string]struct {
@@ -87,39 +88,39 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		verdicts
 		first string // first node of the table; empty: gpu-b
 	}{
-		"withheld": {a: withhold, pod: none, explain: "it fits on 1 of 2 nodes: ",
+		"withheld": {a: withhold, pod: none, explain: "its GPU memory fits on 1 of 2 nodes: ",
 			verdicts: verdicts{"gpu-a": "would fit, but the node's kubelet offers no GPU memory", "gpu-b": "fits"}},
 		"withheld, and no room elsewhere": {a: withhold, pod: none, full: true, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
 			waits: "gpu-a: " + noKubelet, verdicts: verdicts{"gpu-b": "not enough free"}, first: "gpu-a"},
-		"cordoned": {a: cordon, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would fit, but the node is cordoned"}},
+		"cordoned": {a: cordon, pod: none, explain: "its GPU memory fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would fit, but the node is cordoned"}},
 		"cordoned, and no room elsewhere": {a: cordon, pod: none, full: true, explain: "gpu-a comes closest: the node is cordoned",
 			waits: "gpu-a: the node is cordoned", first: "gpu-a"},
-		"not ready": {a: unready, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would fit, but the node is NotReady"}},
+		"not ready": {a: unready, pod: none, explain: "its GPU memory fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would fit, but the node is NotReady"}},
 		"not ready, and no room elsewhere": {a: unready, pod: none, full: true, explain: "gpu-a comes closest: the node is NotReady",
 			waits: "gpu-a: the node is NotReady", first: "gpu-a"},
 		"tainted, and no room elsewhere": {a: taint("team", v1.TaintEffectNoSchedule), pod: none, full: true,
-			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "; gpu-a would fit, but the pod does not tolerate taint team", waits: "gpu-b: " + full + "; gpu-a would fit, but the pod does not tolerate taint team"},
+			explain: only1 + allowed + "; gpu-b comes closest: " + full + "; gpu-a would fit, but the pod does not tolerate taint team", waits: "gpu-b: " + full + "; gpu-a would fit, but the pod does not tolerate taint team"},
 		"tainted and cordoned": {a: func(n *v1.Node) { cordon(n); taint("team", v1.TaintEffectNoSchedule)(n) }, pod: none, full: true,
-			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "\n", waits: "gpu-b: " + full + "\n"},
+			explain: only1 + allowed + "; gpu-b comes closest: " + full + "\n", waits: "gpu-b: " + full + "\n"},
 		"cores are off": {pod: askCores, explain: "waits: " + off, waits: off,
 			verdicts: verdicts{"gpu-a": "would fit, but the node offers no gpumem.dev/gpu-core", "gpu-b": "would fit, but the node offers no gpumem.dev/gpu-core"}, first: "gpu-a"},
 		"cores are off, or not to be told": {a: withhold, b: withhold, pod: askCores, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
 			waits: "gpu-a: " + noKubelet, first: "gpu-a"},
-		"cores are on somewhere": {b: offerCores, pod: askCores, explain: "it fits on 1 of 2 nodes: ",
+		"cores are on somewhere": {b: offerCores, pod: askCores, explain: "its GPU memory fits on 1 of 2 nodes: ",
 			verdicts: verdicts{"gpu-a": "would fit, but the node offers no gpumem.dev/gpu-core", "gpu-b": "fits"}},
-		"nodeSelector": {pod: selectB, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would fit, but " + kept, "gpu-b": "fits"}},
-		"nodeSelector, and no room there": {pod: selectB, full: true, explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full,
+		"nodeSelector": {pod: selectB, explain: "its GPU memory fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would fit, but " + kept, "gpu-b": "fits"}},
+		"nodeSelector, and no room there": {pod: selectB, full: true, explain: only1 + allowed + "; gpu-b comes closest: " + full,
 			waits: "gpu-b: " + full, verdicts: verdicts{"gpu-a": "would fit, but " + kept, "gpu-b": "not enough free"}},
 		"nodeSelector of no node": {pod: selectNone, full: true, explain: "its nodeSelector, affinity and tolerations allow none of 2 nodes; gpu-a comes closest: " + kept,
 			waits: "gpu-a: " + kept, first: "gpu-a"},
 		"nodeSelector of a node with a taint": {b: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: selectB,
 			explain: "allow none of 2 nodes; gpu-b comes closest: the pod does not tolerate taint nvidia.com/gpu", waits: "gpu-b: the pod does not tolerate taint nvidia.com/gpu"},
-		"affinity":         {pod: affineToB, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would fit, but " + kept}},
-		"taint":            {a: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: none, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would fit, but the pod does not tolerate taint nvidia.com/gpu"}},
-		"not looked at":    {pod: func(p *v1.Pod) { p.Status.Conditions = nil }, explain: "it fits on 2 of 2 nodes: ", waits: `by GPU memory it fits on gpu-a; no scheduler has considered it yet: does its scheduler, "default-scheduler", run?`, first: "gpu-a"},
-		"gated":            {pod: func(p *v1.Pod) { p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "quota"}} }, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a; it has scheduling gates", first: "gpu-a"},
-		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
-		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
+		"affinity":         {pod: affineToB, explain: "its GPU memory fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would fit, but " + kept}},
+		"taint":            {a: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: none, explain: "its GPU memory fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would fit, but the pod does not tolerate taint nvidia.com/gpu"}},
+		"not looked at":    {pod: func(p *v1.Pod) { p.Status.Conditions = nil }, explain: "its GPU memory fits on 2 of 2 nodes: ", waits: `its GPU memory fits on gpu-a; no scheduler has considered it yet: does its scheduler, "default-scheduler", run?`, first: "gpu-a"},
+		"gated":            {pod: func(p *v1.Pod) { p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "quota"}} }, explain: "its GPU memory fits on 2 of 2 nodes: ", waits: "its GPU memory fits on gpu-a; it has scheduling gates", first: "gpu-a"},
+		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "its GPU memory fits on 2 of 2 nodes: ", waits: "its GPU memory fits on gpu-a", first: "gpu-a"},
+		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "its GPU memory fits on 2 of 2 nodes: ", waits: "its GPU memory fits on gpu-a", first: "gpu-a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), kubetest.Node(t, "gpu-b", kubetest.Inventory("gpu-b", 16))
@@ -155,7 +156,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			}
 			for _, args := range [][]string{{"-d"}, {"pods", "--waiting", "-o", "wide"}} {
 				stdout, _, err := clirun.Inspect(client, args...)
-				if want := "  " + orElse(tc.waits, "by GPU memory it fits on gpu-b"); err != nil || !strings.Contains(stdout, want) {
+				if want := "  " + orElse(tc.waits, "its GPU memory fits on gpu-b"); err != nil || !strings.Contains(stdout, want) {
 					t.Errorf("%v: error %v, want %q in:\n%s", args, err, want, stdout)
 				}
 			}

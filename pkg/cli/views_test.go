@@ -138,15 +138,15 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 		unread    bool // the user may not read the schedulers' configuration
 		want      string
 	}{
-		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events show the other reasons"},
+		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events show why it waits"},
 		"scheduler does not run":    {scheduler: "gpumem-scheduler", units: 3, want: `no scheduler has considered it yet: does its scheduler, "gpumem-scheduler", run?`},
 		"gated":                     {scheduler: "gpumem-scheduler", gated: true, seen: true, units: 3, want: "it has scheduling gates: no scheduler considers it before they are removed"},
 		"misspelt":                  {scheduler: "gpumem-schedular", units: 3, want: `its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`},
 		"misspelt, and no room":     {scheduler: "gpumem-schedular", units: 300, want: `; its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`},
 		"misspelt, not to be known": {scheduler: "gpumem-schedular", units: 3, unread: true, want: `its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`},
-		"none of that name":         {scheduler: "volcano", units: 3, want: `its schedulerName is "volcano", and no scheduler has considered it: does one of this name run? gpumem's is gpumem-scheduler`},
-		"another":                   {seen: true, units: 3, want: `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is gpumem-scheduler`},
-		"another, not to be known":  {seen: true, units: 3, unread: true, want: "its events show the other reasons"},
+		"none of that name":         {scheduler: "volcano", units: 3, want: `its schedulerName is "volcano", and no scheduler has considered it: does a scheduler of this name run? gpumem's scheduler is gpumem-scheduler`},
+		"another":                   {seen: true, units: 3, want: `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's scheduler is gpumem-scheduler`},
+		"another, not to be known":  {seen: true, units: 3, unread: true, want: "its events show why it waits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := kubetest.With(kubetest.Pod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
@@ -211,8 +211,8 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 	}{
 		"pods":                     {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               " + vain},
 		"explain":                  {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), []string{"explain", "ml/odd"}, "waits: it " + vain + "\nAsks for:  5 GiB on one GPU\n"},
-		"another offers it":        {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               by GPU memory it fits on gpu-a; "},
-		"nodes that are not known": {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "by GPU memory it fits on gpu-a; "},
+		"another offers it":        {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               its GPU memory fits on gpu-a; "},
+		"nodes that are not known": {fake.NewClientset(kubetest.Node(t, "gpu-a", kubetest.Inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "its GPU memory fits on gpu-a; "},
 	} {
 		if stdout, _, err := clirun.Inspect(tc.client, tc.args...); err != nil || !strings.Contains(stdout, tc.want) {
 			t.Errorf("%s: error %v, want %q in:\n%s", name, err, tc.want, stdout)
@@ -233,8 +233,8 @@ func TestCommandsSayForWhichPodOneWaits(t *testing.T) {
 	const waits = "waits until the kubelet has admitted pod ml/first, because the kubelet could confuse the two"
 	for _, tc := range []struct{ args, waits, admitted string }{
 		{"fit --mem 4 --policy spread", waits, "Fits 5 times in all."},
-		{"explain ml/second", "it fits on none of 1 node; gpu-a comes closest: " + waits, "by GPU memory it fits on 1 of 1 node"},
-		{"pods --waiting ml/second", "gpu-a: " + waits, "by GPU memory it fits on gpu-a"},
+		{"explain ml/second", "it does not fit on the only node; gpu-a comes closest: " + waits, "its GPU memory fits on 1 of 1 node"},
+		{"pods --waiting ml/second", "gpu-a: " + waits, "its GPU memory fits on gpu-a"},
 		{"defrag ml/second", "No pod has to be evicted as it is.\nFor now the pod " + waits + ".\n", "No pod has to be evicted as it is"},
 	} {
 		for want, started := range map[string]*metav1.Time{tc.waits: nil, tc.admitted: {Time: time.Unix(1700000000, 0)}} {

@@ -68,7 +68,7 @@ const (
 	NamespaceOfPod = "Namespace of the pod, unless it is named as NAMESPACE/POD; defaults to the kubeconfig's"
 	listOnly       = "List only the pods of this namespace; the sums still count the pods of all namespaces"
 	NamespaceOfAll = "Has no effect here: pods of all namespaces count"
-	NamespaceOfOne = "Namespace to read if you may not list all, and to check ResourceQuotas of; defaults to the kubeconfig's"
+	NamespaceOfOne = "Namespace whose ResourceQuotas are checked, and the only one read if you may not list all namespaces; defaults to the kubeconfig's"
 )
 
 // SetNamespaceHelp adds the flag --namespace with a help text for this command.
@@ -82,7 +82,7 @@ func (f *Factory) SetNamespaceHelp(cmd *cobra.Command, usage string) {
 // overrides --namespace.
 func (f *Factory) AddAllNamespaces(cmd *cobra.Command) {
 	f.SetNamespaceHelp(cmd, listOnly)
-	cmd.Flags().BoolVarP(&f.AllNamespaces, "all-namespaces", "A", f.AllNamespaces, "List the pods of all namespaces, which is the default")
+	cmd.Flags().BoolVarP(&f.AllNamespaces, "all-namespaces", "A", f.AllNamespaces, "List the pods of all namespaces (the default), even if --namespace is set")
 }
 
 // Namespace returns the value of --namespace; empty for all namespaces. It ignores the kubeconfig's

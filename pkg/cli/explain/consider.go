@@ -21,7 +21,7 @@ func (e *explanation) explainWaiting(pod inspect.WaitFacts, nodes []placement.No
 	switch {
 	case pod.Problem != "":
 		e.Summary = "waits, since its request cannot be read: " + pod.Problem
-		e.Advice = "correct the request, in the template of the pod's controller too: admission policies check annotations only when a pod is created, and the scheduler reads them again at each attempt"
+		e.Advice = "correct a wrong annotation on the pod (the scheduler reads it again at its next attempt), or recreate the pod to correct its limits; correct the template of its controller too"
 		return
 	case pod.InVain != "":
 		e.Summary = "waits: it " + pod.InVain
@@ -57,7 +57,19 @@ func (e *explanation) explainWaiting(pod inspect.WaitFacts, nodes []placement.No
 		case !c.Fits():
 			n.Reason, n.Message = c.Reason.String(), c.Explain()
 		}
-		e.Now = append(e.Now, n)
+		e.addNode(n, c.Node)
+	}
+}
+
+// addNode adds a node to print, and records its pods on unknown GPUs.
+func (e *explanation) addNode(described history.Node, n placement.Node) {
+	e.Now = append(e.Now, described)
+	var units gpu.Units
+	for _, h := range n.Unattributed {
+		units += h.Request.Units()
+	}
+	if units > 0 {
+		e.legend = append(e.legend, fmt.Sprintf("TAKEN of each GPU of %s includes %s of pods whose GPU is unknown", n.Name, reasons.Amount(units, n.UnitMiB)))
 	}
 }
 
@@ -101,9 +113,13 @@ func summary(pod inspect.WaitFacts, results []inspect.NodeResult, facts inspect.
 			allowedCount++
 		}
 	}
-	nodesText := countNodes(allowedCount)
+	nodesText, unfit := countNodes(allowedCount), "it fits on none of "+countNodes(allowedCount)
+	if allowedCount == 1 {
+		unfit = "it does not fit on the only node"
+	}
 	if allowedCount < len(results) {
-		nodesText += " that its nodeSelector, affinity and tolerations allow"
+		const allowed = " that its nodeSelector, affinity and tolerations allow"
+		nodesText, unfit = nodesText+allowed, unfit+allowed
 	}
 	unserved := pod.Unserved(facts.Schedulers)
 	var s string
@@ -111,13 +127,13 @@ func summary(pod inspect.WaitFacts, results []inspect.NodeResult, facts inspect.
 	case len(results) == 0:
 		s = "waits: no node offers GPU memory; kubectl inspect gpumem doctor shows the cause"
 	case fitCount > 0:
-		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fitCount, nodesText, cmp.Or(unserved, schedulerMessage(pod), inspect.AskEvents))
+		return fmt.Sprintf("waits, though its GPU memory fits on %d of %s: %s", fitCount, nodesText, cmp.Or(unserved, schedulerMessage(pod), inspect.AskEvents))
 	case pod.Request.Cores() > 0 && facts.CoresOff != "":
 		s = "waits: " + facts.CoresOff
 	case allowedCount == 0:
 		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", countNodes(len(results)), results[0].Node.Name, results[0].Explain())
 	default:
-		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", nodesText, results[0].Node.Name, results[0].Explain())
+		s = fmt.Sprintf("waits: %s; %s comes closest: %s", unfit, results[0].Node.Name, results[0].Explain())
 		if tainted := inspect.Tainted(results...); tainted != "" {
 			s += "; " + tainted
 		}

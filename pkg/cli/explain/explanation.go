@@ -50,7 +50,8 @@ type explanation struct {
 	cores          bool // some node offers cores
 	unitMiB        int64
 	granted        inspect.Memory
-	omittedNodes   int // number of nodes that the output omits
+	omittedNodes   int      // number of nodes that the output omits
+	legend         []string // lines under the table of nodes Now
 
 	fitsSomeNode bool // some node has the requested GPU memory, and accepts the pod
 	fragmented   bool // some node has enough free memory in all, but not on one GPU
@@ -159,7 +160,7 @@ func (o *Options) explainPlaced(ctx context.Context, e *explanation, pod *v1.Pod
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
 			e.setGPUs(a, n, pod, facts.Nodes[n.Name])
 			o.measure(ctx, e, pod, a, n)
-			e.Now = append(e.Now, describeNode(waiting.Request, n, a, facts.Nodes[n.Name]))
+			e.addNode(describeNode(waiting.Request, n, a, facts.Nodes[n.Name]), n)
 			e.Preferred = preferredModels(waiting, n, a, nodes, facts)
 		}
 	}

@@ -40,7 +40,12 @@ func (o *Options) printConsidered(nodes []history.Node, cores bool) error {
 				return float64(c.gpu.Capacity - c.gpu.Free), float64(c.gpu.Capacity)
 			},
 		},
-		{Header: "FREE", Cell: func(c considered) string { return reasons.Amount(c.gpu.Free, c.node.UnitMiB) }},
+		{Header: "FREE", Cell: func(c considered) string {
+			if c.gpu.Unhealthy != "" || !c.gpu.Status.TakesPods() {
+				return reasons.Amount(0, c.node.UnitMiB) // as in "kubectl inspect gpumem gpus"
+			}
+			return reasons.Amount(c.gpu.Free, c.node.UnitMiB)
+		}},
 		{Header: "FREE-CORE(%)", Hidden: !cores, Cell: freeCores},
 		{Header: "VERDICT", Cell: verdict, Colour: func(c considered) table.Colour {
 			if c.gpu.Reason == "" && c.node.Reason == "" {

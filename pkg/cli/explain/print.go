@@ -23,7 +23,7 @@ func countNodes(n int) string {
 // policy returns the policy for the pod's placement; empty if unknown.
 func (e explanation) policy() string {
 	if e.Policy == "" && e.Fallback != "" {
-		return e.Fallback + ", the cluster's: the pod names none"
+		return e.Fallback + " (the cluster's; the pod sets none)"
 	}
 	return e.Policy
 }
@@ -43,7 +43,7 @@ func (e explanation) usageLine() string {
 	}
 	s := fmt.Sprintf("%d of %d MiB", e.Usage.UsedMiB, e.granted.MiB)
 	if e.Usage.PeakMiB != nil {
-		s += fmt.Sprintf(", %d at most", *e.Usage.PeakMiB)
+		s += fmt.Sprintf(", peak %d", *e.Usage.PeakMiB)
 	}
 	if e.Usage.SM != nil {
 		s += fmt.Sprintf(", and %d%% of a GPU's time", *e.Usage.SM)
@@ -75,6 +75,9 @@ func (o *Options) print(e explanation) error {
 		}
 		if e.omittedNodes > 0 {
 			fmt.Fprintf(out, "and %d more nodes; --all shows them\n", e.omittedNodes)
+		}
+		for _, line := range e.legend {
+			fmt.Fprintln(out, table.Clean(line))
 		}
 	}
 	if e.recordMissing {
@@ -130,7 +133,7 @@ func outcome(d history.Decision) string {
 		for _, n := range d.Nodes[:min(3, len(d.Nodes))] {
 			best = append(best, fmt.Sprintf("%s %d", n.Name, *n.Score))
 		}
-		return fmt.Sprintf("best of %s, 10 is most: %s", countNodes(d.Asked), strings.Join(best, ", "))
+		return fmt.Sprintf("best of %s (scores up to 10): %s", countNodes(d.Asked), strings.Join(best, ", "))
 	default:
 		return strings.TrimSpace(d.Result + " " + d.Node)
 	}

@@ -32,11 +32,11 @@ func TestWhatWasDecided(t *testing.T) {
 		"one node": {unfit(small, 1, node("gpu-a", small)), []string{"unfit: fits on 0 of the 1 node that kube-scheduler asked about", "gpu-a: " + small}},
 		"nodes in order": {
 			history.Decision{Verb: history.Prioritize, Result: history.Fits, Asked: 5, Fit: 5, Node: "a10", Nodes: []history.Node{scored("a10", 10), scored("t4", 7), scored("b", 5), scored("c", 3)}},
-			[]string{"best of 5 nodes, 10 is most: a10 10, t4 7, b 5"},
+			[]string{"best of 5 nodes (scores up to 10): a10 10, t4 7, b 5"},
 		},
 		"nodes in an order that is not the policy's alone": {
 			history.Decision{Verb: history.Prioritize, Result: history.Fits, Asked: 2, Fit: 2, Node: "a10", Nodes: []history.Node{scored("a10", 10), scored("t4", 5)}, Why: "a10 ranks before t4: why"},
-			[]string{"best of 2 nodes, 10 is most: a10 10, t4 5", "a10 ranks before t4: why"},
+			[]string{"best of 2 nodes (scores up to 10): a10 10, t4 5", "a10 ranks before t4: why"},
 		},
 		"it fits everywhere": {history.Decision{Verb: history.Filter, Result: history.Fits, Asked: 2, Fit: 2}, []string{"fits on 2 of the 2 nodes that kube-scheduler asked about"}},
 	} {

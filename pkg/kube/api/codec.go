@@ -332,7 +332,7 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 	}
 	for _, left := range in.Leaving {
 		if left == "" || seen[left] {
-			return placement.Assignment{}, fmt.Errorf("GPU %q to leave is empty or named twice", left)
+			return placement.Assignment{}, fmt.Errorf("list leaving: GPU %q is empty or named twice", left)
 		}
 		seen[left] = true
 		a.Leaving = append(a.Leaving, left)

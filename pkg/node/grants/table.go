@@ -125,7 +125,7 @@ func (t *Table) withFormer(s state) (out state, found bool) {
 	}
 	var levels map[gpu.SlotID]Former
 	if err := json.Unmarshal(data, &levels); err != nil {
-		t.log.Warn("levels of version 0.2 cannot be read: the annotations of pods count", zap.String("file", t.former), zap.Error(err))
+		t.log.Warn("levels of version 0.2 cannot be read; using the levels in the pods' annotations", zap.String("file", t.former), zap.Error(err))
 		return s, false
 	}
 	granted := func(id gpu.SlotID) bool { _, later := levels[id]; return later }

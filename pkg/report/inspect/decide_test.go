@@ -55,7 +55,7 @@ func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 			report := inspect.New([]placement.Node{tc.node}, inspect.Facts{Policy: tc.policy, Waiting: []inspect.WaitFacts{waits}})
 			want := "n: " + tc.want
 			if tc.want == "" {
-				want = "by GPU memory it fits on n; " + inspect.AskEvents
+				want = "its GPU memory fits on n; " + inspect.AskEvents
 			}
 			if got := report.Waiting[0].Explain(); got != want {
 				t.Errorf("the report says %q, want %q", got, want)

@@ -209,12 +209,12 @@ func TestUnserved(t *testing.T) {
 		"not known whose":   {inspect.WaitFacts{Scheduler: "default-scheduler"}, nil, ""},
 		"gated":             {inspect.WaitFacts{Gated: true, NotConsidered: true, Scheduler: "other"}, []string{"gpumem"}, "it has scheduling gates: no scheduler considers it before they are removed"},
 		"ours, not running": {inspect.WaitFacts{Scheduler: "gpumem", NotConsidered: true}, []string{"gpumem"}, `no scheduler has considered it yet: does its scheduler, "gpumem", run?`},
-		"none of that name": {inspect.WaitFacts{Scheduler: "volcano", NotConsidered: true}, []string{"gpumem"}, `its schedulerName is "volcano", and no scheduler has considered it: does one of this name run? gpumem's is gpumem`},
+		"none of that name": {inspect.WaitFacts{Scheduler: "volcano", NotConsidered: true}, []string{"gpumem"}, `its schedulerName is "volcano", and no scheduler has considered it: does a scheduler of this name run? gpumem's scheduler is gpumem`},
 		"misspelt":          {inspect.WaitFacts{Scheduler: "gpumen", NotConsidered: true}, []string{"gpumem"}, `its schedulerName is "gpumen", and no scheduler has considered it: did you mean gpumem?`},
 		"misspelt, and not known whose": {
 			inspect.WaitFacts{Scheduler: "gpumem-schedular", NotConsidered: true}, nil, `its schedulerName is "gpumem-schedular", and no scheduler has considered it: did you mean gpumem-scheduler?`,
 		},
-		"the cluster's own": {inspect.WaitFacts{Scheduler: "default-scheduler"}, []string{"a", "b"}, `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is a or b`},
+		"the cluster's own": {inspect.WaitFacts{Scheduler: "default-scheduler"}, []string{"a", "b"}, `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's scheduler is a or b`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, tc.facts.Unserved(tc.schedulers)); diff != "" {
@@ -241,8 +241,8 @@ func TestWaiting(t *testing.T) {
 	}
 	all := []inspect.WaitFacts{wait("fits", ask(12)), wait("large", ask(20)), wait("cores", ask(1, cores(50))), broken}
 	if diff := cmp.Diff(map[string]string{
-		"fits": "by GPU memory it fits on b; " + inspect.AskEvents, "large": "b: needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less",
-		"cores": "by GPU memory it fits on a; " + inspect.AskEvents, "broken": "cannot be read",
+		"fits": "its GPU memory fits on b; " + inspect.AskEvents, "large": "b: needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less",
+		"cores": "its GPU memory fits on a; " + inspect.AskEvents, "broken": "cannot be read",
 	}, got(nodes, inspect.Facts{Waiting: all})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

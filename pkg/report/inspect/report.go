@@ -156,7 +156,7 @@ type WaitingPod struct {
 func (w WaitingPod) Explain() string {
 	switch {
 	case w.Fits:
-		return "by GPU memory it fits on " + w.Node + "; " + cmp.Or(w.Unserved, AskEvents)
+		return "its GPU memory fits on " + w.Node + "; " + cmp.Or(w.Unserved, AskEvents)
 	case w.Unserved != "":
 		return w.comesClosest() + "; " + w.Unserved
 	default:
@@ -165,7 +165,7 @@ func (w WaitingPod) Explain() string {
 }
 
 // AskEvents is the reason of a pod that fits and has no known obstacle.
-const AskEvents = "its events show the other reasons"
+const AskEvents = "its events show why it waits"
 
 func (w WaitingPod) comesClosest() string {
 	if w.Node == "" {
@@ -278,9 +278,9 @@ func (f WaitFacts) Unserved(schedulers []string) string {
 	case f.NotConsidered && isMisspelt:
 		return fmt.Sprintf("its schedulerName is %q, and no scheduler has considered it: did you mean %s?", f.Scheduler, similarName)
 	case otherScheduler && f.NotConsidered:
-		return fmt.Sprintf("its schedulerName is %q, and no scheduler has considered it: does one of this name run? gpumem's is %s", f.Scheduler, served)
+		return fmt.Sprintf("its schedulerName is %q, and no scheduler has considered it: does a scheduler of this name run? gpumem's scheduler is %s", f.Scheduler, served)
 	case otherScheduler:
-		return fmt.Sprintf("its schedulerName is %q, a scheduler that does not ask gpumem; gpumem's is %s", f.Scheduler, served)
+		return fmt.Sprintf("its schedulerName is %q, a scheduler that does not ask gpumem; gpumem's scheduler is %s", f.Scheduler, served)
 	case f.NotConsidered:
 		return fmt.Sprintf("no scheduler has considered it yet: does its scheduler, %q, run?", f.Scheduler)
 	default:

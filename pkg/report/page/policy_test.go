@@ -19,7 +19,7 @@ func TestThePageAsksByTheExtendersPolicy(t *testing.T) {
 	w.NominatePod("a", placement.PodRef{Namespace: "ml", Name: "comes", UID: "comes"}, pagetest.Asks(3), placement.Assignment{}, time.Time{})
 	w.Wait("ml/huge", 12)
 	for policy, want := range map[placement.Policy]string{
-		placement.Binpack: "by GPU memory it fits on a",
+		placement.Binpack: "its GPU memory fits on a",
 		placement.Spread:  "a: needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented)",
 	} {
 		got := NewFleet(Source{

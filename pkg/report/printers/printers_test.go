@@ -325,7 +325,7 @@ func TestAGPUThatIsUnhealthyAndCordonedBesidesHasBothMarks(t *testing.T) {
 	if err := Table(table.ListOptions{})(&out, report(inspect.Facts{}, node{"gpu-a", inv, nil})); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"0/14!~ ", "\nGPU0: allocated/total; ! unhealthy; ~ cordoned\n"} {
+	for _, want := range []string{"0/14!~ ", "\nIn GPU columns: allocated/total; ! unhealthy; ~ cordoned\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in:\n%s", want, out.String())
 		}
@@ -343,7 +343,7 @@ func TestACordonedGPUIsNotCalledUnhealthy(t *testing.T) {
 		print Printer
 		wants []string
 	}{
-		{Table(table.ListOptions{}), []string{"0/14~ ", "\nGPU0: allocated/total; ~ cordoned\n"}},
+		{Table(table.ListOptions{}), []string{"0/14~ ", "\nIn GPU columns: allocated/total; ~ cordoned\n"}},
 		{Details(table.ListOptions{}), []string{" Cordoned ", "* GPU0 is cordoned and takes no new pods until it is uncordoned"}},
 		{gpus, []string{" Cordoned\n"}},
 	} {

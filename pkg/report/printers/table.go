@@ -85,7 +85,7 @@ func gpuNotes() []table.Note[inspect.Node] {
 		return func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) }
 	}
 	return []table.Note[inspect.Node]{
-		{Text: "GPU0: allocated/total", About: func(n inspect.Node) bool { return len(n.GPUs) > 0 }},
+		{Text: "In GPU columns: allocated/total", About: func(n inspect.Node) bool { return len(n.GPUs) > 0 }},
 		{Text: sickMark + " unhealthy", About: onGPU(isUnhealthy)},
 		{Text: cordonedMark + " cordoned", About: onGPU(isCordoned)},
 		{Text: aloneMark + " exclusive to one pod", About: onGPU(isExclusive)},

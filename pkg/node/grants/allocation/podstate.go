@@ -115,11 +115,11 @@ func Actual(s State, p Pod) placement.Assignment {
 }
 
 func (b *podStates) allocatedAssignment(t *podState) (a placement.Assignment) {
-	knownPods := b.hasDevicesOf(t.slots())
-	a.Allocated = t.written.Allocated && knownPods
+	knownDevices := b.hasDevicesOf(t.slots())
+	a.Allocated = t.written.Allocated && knownDevices
 	a.Shares = b.shares(t.slots())
 	r := t.Request
-	if n := len(a.Shares); n > 0 && n != r.GPUs() && knownPods {
+	if n := len(a.Shares); n > 0 && n != r.GPUs() && knownDevices {
 		r.Count, a.Allocated = n, true
 	}
 	return a.WithShares(r)
