@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Only one of the scheduler's modes has an extender. So messages name the scheduler, which every mode has.
+// Not every mode of the scheduler has an extender. So messages name the scheduler, which every mode has.
 func TestMessagesNameTheScheduler(t *testing.T) {
 	extender := regexp.MustCompile(`(?i)\b(an|the|or|gpumem's) extenders?\b`)
 	for _, dir := range []string{".", "../report", "../kube"} {

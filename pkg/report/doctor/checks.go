@@ -3,9 +3,9 @@ package doctor
 // A Check is one condition of a working installation.
 type Check struct {
 	Name      string // the field "check" of its findings
-	Condition string // in a sentence
+	Condition string // the condition as a sentence
 	Remedy    string // for findings without their own remedy
-	Doc       string // the page of docs/ about it
+	Doc       string // the page of docs/ about the check
 
 	run func(*State, installation) findings
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 )
 
-// Versions of Kubernetes for claims. claimsNeed turns consumable capacity on by default. claimsWant fixes
-// kube-scheduler's allocator, which did not release the devices of a failed attempt.
+// Versions of Kubernetes for claims. Version claimsNeed turns the feature gate DRAConsumableCapacity on by default.
+// Version claimsWant fixes kube-scheduler's allocator, which did not release the devices of a failed scheduling
+// attempt.
 var (
 	claimsNeed = kubeversion.MustParseGeneric("1.36.0")
 	claimsWant = kubeversion.MustParseGeneric("1.36.3")

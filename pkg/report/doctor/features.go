@@ -25,7 +25,7 @@ type feature struct {
 	Stage   stage
 	Since   string // the version in which it appeared
 	Setting string // the setting that turns it on, in Markdown
-	Doc     string // the page of docs/ about it
+	Doc     string // the page of docs/ about the feature
 
 	isUsed func(*State, installation) bool // reports whether the cluster uses the feature; nil if no object shows the use
 }

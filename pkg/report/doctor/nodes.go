@@ -176,8 +176,8 @@ func (s *State) running(ds *appsv1.DaemonSet) map[string]string {
 	return names
 }
 
-// mayHaveGPU reports whether something indicates that a node has a GPU: the label gpuPresent, a condition
-// from an earlier GPU, or a nodeSelector or affinity of the DaemonSet.
+// mayHaveGPU reports whether something indicates that a node has a GPU: the label gpuPresent, the node condition
+// api.GPUsHealthy from the time of an earlier GPU, or a nodeSelector or affinity of the DaemonSet.
 func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
 	spec := ds.Spec.Template.Spec
 	chosen := spec.Affinity != nil

@@ -17,7 +17,7 @@ import (
 // endsSoon is the remaining validity below which checkCertificates reports a certificate.
 const endsSoon = 30 * 24 * time.Hour
 
-// holdAnnotations is the suffix of the policy that protects the annotations of pods.
+// holdAnnotations is the suffix of the name of the admission policy that protects the annotations of pods.
 const holdAnnotations = "-hold-annotations"
 
 func checkPolicies(s *State, inst installation) (result findings) {

@@ -249,7 +249,7 @@ type WaitFacts struct {
 	Nominated     string               // the node where kube-scheduler evicts pods for it
 	NominatedGPUs placement.Assignment // its GPUs on that node; none if unknown
 	Problem       string               // why the request could not be read
-	InVain        string               // sentence about a requested resource that no node offers; empty if there is no such resource
+	InVain        string               // "asks for RESOURCE, which no node offers: ..."; empty if the pod requests no such resource
 	Scheduler     string               // its schedulerName; empty if unknown
 	Gated         bool                 // it has scheduling gates
 	NotConsidered bool                 // no scheduler has reported anything about it
