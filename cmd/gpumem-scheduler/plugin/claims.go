@@ -34,7 +34,7 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 	}
 	allocated, err := p.handle.SharedDRAManager().ResourceClaims().GatherAllocatedState()
 	if err != nil {
-		return fwk.NewStatus(fwk.Skip) // allocations are changing, so only other scores count
+		return fwk.NewStatus(fwk.Skip) // allocations are changing, so only other scores decide
 	}
 	nodes := make([]*placement.Node, len(infos))
 	var unitMiB int64

@@ -14,7 +14,7 @@ type Question struct {
 	Request  placement.Request
 	Fallback placement.Policy
 
-	// Expecting counts the memory of expected pods as allocated: see Expect.
+	// Expecting treats the memory of expected pods as allocated: see Expect.
 	Expecting bool
 
 	key unique.Handle[questionKey]
@@ -77,7 +77,7 @@ type decisions struct {
 // decision is one decision. A nil refusal means that the pod fits.
 type decision struct {
 	key       unique.Handle[questionKey] // zero value: no decision
-	expecting bool                       // the decision counts expected pods
+	expecting bool                       // the decision treats the memory of expected pods as allocated
 	refusal   *decide.Refusal
 }
 

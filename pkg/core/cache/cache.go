@@ -45,8 +45,8 @@ func (c *Cache) RemoveNode(name string) {
 }
 
 // AddPod records a bound pod that the watch has shown. It replaces the record of an assumed pod. A pod
-// without an assignment counts on every GPU of its node. A pod without GPU memory counts with its CPU
-// only.
+// without an assignment is charged to every GPU of its node. Of a pod without GPU memory, only the CPU is
+// charged.
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,10 +162,10 @@ func (c *Cache) forget(uid string, isObsolete func(*Pod) bool) bool {
 	return true
 }
 
-// AssumePod picks GPUs for a pod on a node and reserves them, so that the next call counts them as
-// allocated. A pod that is already on that node gets the same GPUs again, unless it is only assumed and
-// no longer fits there, because another process has bound pods to these GPUs meanwhile. Each successful
-// call for an assumed pod counts as one more binding, which the caller must send.
+// AssumePod picks GPUs for a pod on a node and reserves them, so that they are allocated for the next
+// call. A pod that is already on that node gets the same GPUs again, unless it is only assumed and no longer
+// fits there, because another process has bound pods to these GPUs meanwhile. Each successful call for an
+// assumed pod records one more binding, which the caller must send.
 //
 // The error is a *decide.Refusal: the one from Decide, or Elsewhere if the pod is on another node, or is
 // bound to this node without known GPUs.

@@ -13,8 +13,8 @@ const ExpectationTTL = 3 * time.Second
 
 // Expect records that kube-scheduler is about to bind a pod to a node, with the GPUs that the pod would get
 // there now. It reserves nothing. Node.Expected lists the pod until the pod is bound or gone, ExpectationTTL
-// has passed, or Unexpect is called. A nomination of the pod remains, and on the same node it counts instead
-// of the expectation.
+// has passed, or Unexpect is called. A nomination of the pod remains, and on the same node it replaces the
+// expectation.
 func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

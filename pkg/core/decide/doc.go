@@ -15,8 +15,8 @@
 //   - Decide refuses a pod if and only if Bind would refuse it on a node in this state, provided that
 //     the pod is on no node yet.
 //   - For one pod and one node there is one refusal, with the same reason and message everywhere.
-//   - Memory reserved for a nominated pod counts only against pods of equal or lower priority. It counts
-//     neither against the pod itself nor against pods before it in the queue.
+//   - Memory reserved for a nominated pod is withheld only from pods of equal or lower priority, and neither
+//     from the pod itself nor from pods before it in the queue.
 //   - All functions are total and have no side effects. The policy is an argument, because the
 //     reservations of nominated pods depend on it.
 //

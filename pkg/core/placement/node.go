@@ -34,7 +34,7 @@ type Assignment struct {
 
 	// Leaving lists the pod's former devices after an exchange of devices with other pods. The pod's share
 	// is charged to each of them. The device plugin corrects the annotations of these pods one after the
-	// other. Until all are correct, each pod counts on its former and on its present devices, so that no
+	// other. Until all are correct, each pod is charged to its former and its present devices, so that no
 	// further pod gets memory that only seems free.
 	Leaving []gpu.UUID
 }
@@ -271,9 +271,9 @@ func (n Node) Unrequested() (units gpu.Units, cores int) {
 	return units, cores
 }
 
-// Excess returns the amount that pods hold beyond the advertised amount of the device. It is negative
-// if part of the device is free. A pod counts on the devices of its kubelet allocation, or of its
-// assignment if no such allocation is known, and not on the devices that it leaves.
+// Excess returns the amount that is allocated beyond the advertised amount of the device. It is negative
+// if part of the device is free. A pod is charged to the devices of its kubelet allocation, or of its
+// assignment if no such allocation is known, and not to the devices that it leaves.
 func (d Device) Excess() (units gpu.Units, cores int) {
 	for _, h := range d.Pods {
 		has := h.Allocated

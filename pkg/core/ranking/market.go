@@ -16,7 +16,7 @@ type Market struct {
 	last atomic.Pointer[priced]
 }
 
-// priced holds prices and the counts at the time of their computation.
+// priced is the result of a Reprice: the prices, and the numbers of changes, nodes and pods at that time.
 type priced struct {
 	*Prices
 	changes uint64 // changes of nodes

@@ -110,7 +110,7 @@ func (by criteria) candidate(r *ranked) Candidate {
 	return Candidate{r.node, placement.Choice{Devices: r.devices, Order: r.liked()}, by.prices.cost(r.node, by.req, r.devices)}
 }
 
-// ranked holds the keys for comparing nodes. An Index has one per node and request, so it is small.
+// ranked holds the keys for comparing nodes. An Index has one per node and request, so it must be small.
 type ranked struct {
 	node    *placement.Node
 	devices []int            // GPUs that the request would get

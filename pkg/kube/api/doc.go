@@ -32,8 +32,8 @@
 // other.
 //
 // A pod that was created with a node name may contain an assignment that its owner wrote. gpumem ignores
-// the assignment until the pod has the condition PodScheduled; until then it counts the pod on each GPU
-// of the node. A Binding sets this condition together with the node and the annotations. A pod created
+// the assignment until the pod has the condition PodScheduled; until then it charges the pod to each
+// GPU of the node. A Binding sets this condition together with the node and the annotations. A pod created
 // with a node name gets the condition when the kubelet admits it: no scheduler handles the pod, and
 // owners cannot write conditions. After admission the device plugin corrects the assignment. The status
 // of the condition is irrelevant, because a scheduler that missed a Binding reports that it found no
