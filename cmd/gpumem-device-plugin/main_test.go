@@ -157,8 +157,8 @@ func TestWithNothingAround(t *testing.T) {
 	}
 }
 
-// A process with a failed part ends at once, and so does a process whose devices the kubelet has never read.
-// Neither process withdraws the inventory, which would need a node here.
+// A process with a failed part ends at once, and so does a process whose devices the kubelet has never read. Neither
+// process withdraws the inventory: that would fail here, because the API server has no node.
 func TestWhatIsNotToldToEndDoesNotWithdraw(t *testing.T) {
 	o := defaultOptions()
 	if err := o.parse([]string{"--node-name=n1"}, io.Discard); err != nil {

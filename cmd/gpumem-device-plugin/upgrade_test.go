@@ -82,7 +82,7 @@ type upgrade struct {
 	mu      sync.Mutex // guards the rest
 	rng     *rand.Rand
 	events  []string
-	stopped bool // the label is not "true"
+	stopped bool // the Operator has changed the label of the DaemonSets to stop them
 	loaded  bool // the driver's module
 	plugin  *user
 	daemon  *user
@@ -140,7 +140,7 @@ func (u *upgrade) open() *user {
 	return &user{file: file}
 }
 
-// end closes a process's file.
+// end ends the process, which closes its file.
 func (p *user) end() {
 	if p.file != nil {
 		p.file.Close()

@@ -106,7 +106,8 @@ func testAnotherDriverIsDescribed(t *testing.T) {
 	}
 }
 
-// TestAGPUIsOfferedOnceItIsDescribed: a container with an undescribed device does not start.
+// TestAGPUIsOfferedOnceItIsDescribed verifies that a GPU is unhealthy until the CDI file describes it, because a
+// container with an undescribed device does not start.
 func TestAGPUIsOfferedOnceItIsDescribed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root, dir := t.TempDir(), filepath.Join(t.TempDir(), "cdi")
@@ -262,7 +263,7 @@ func TestNewsOfGPUsDoesNotWaitForNVML(t *testing.T) {
 }
 
 // TestAFileOfAnEarlierProcessDescribesItsGPUs covers a file that cannot be rewritten. A file of another driver
-// describes none.
+// describes no GPUs.
 func TestAFileOfAnEarlierProcessDescribesItsGPUs(t *testing.T) {
 	const file = `{"cdiVersion":"0.5.0","kind":"gpumem.dev/gpu",
 		"devices":[{"name":"GPU-a","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia0"}]}},{"name":"GPU-b","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia1"}]}}],

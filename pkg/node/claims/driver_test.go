@@ -221,7 +221,7 @@ func TestTheSumOnAGPUIsHeldTo(t *testing.T) {
 	if got := r.one(t, allocated("b", result(gpuA, 3, 40))); got.Err != nil {
 		t.Error(got.Err)
 	}
-	// The same claim with a new allocation counts once.
+	// A new allocation of a claim replaces the previous one.
 	if got := r.one(t, allocated("a", result(gpuA, 4, 60))); got.Err != nil {
 		t.Error(got.Err)
 	}

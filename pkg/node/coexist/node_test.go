@@ -159,10 +159,10 @@ func TestGPUsAreNotOfferedBeforeTheFirstAnswer(t *testing.T) {
 	const ours, unhealthy = "0;1 in use as nvidia.com/gpu by pod ml/train;", "0 " + notListedReason + ";1 " + notListedReason + ";"
 	for name, tc := range map[string]struct {
 		gpus    int
-		silent  time.Duration // until the kubelet's first answer
+		silent  time.Duration // time until the kubelet's first answer
 		looked  time.Duration // time when Looked is closed
 		first   string        // the GPUs at that time
-		settled string        // after the answer
+		settled string        // the GPUs after the kubelet's answer
 	}{
 		"it answers at once":        {2, 0, 0, ours, ours},
 		"it answers the second try": {2, 500 * time.Millisecond, time.Second, ours, ours},
@@ -445,8 +445,8 @@ func (d *disk) Write(data []byte) error {
 	return d.Store.Write(data)
 }
 
-// While the record is unreadable, no GPU is selected, because the record may select others than the current
-// indexes do. A record that cannot be decoded, or not be read for a long time, is set aside. A failed write is
+// While the record is unreadable, no GPU is selected, because the recorded indexes may select other GPUs than the
+// current indexes. A record that cannot be decoded, or not be read for a long time, is set aside. A failed write is
 // repeated.
 func TestARecordThatFails(t *testing.T) {
 	file := checkpoint.File(filepath.Join(t.TempDir(), "devices.json"))

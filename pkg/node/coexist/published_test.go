@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// GPUs belong to NVIDIA's driver while it publishes them, whole or in part. gpumem's own slices exclude no GPU,
-// and neither do devices other than GPUs.
+// GPUs belong to NVIDIA's driver while it publishes them, whole or in part. gpumem's own ResourceSlices exclude no
+// GPU, and neither do devices other than GPUs.
 func TestGPUsThatAnotherDriverPublishes(t *testing.T) {
 	slice := func(driver, attribute, value string) *resourceapi.ResourceSlice {
 		return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: resourceapi.ResourceSliceSpec{Driver: driver, Devices: []resourceapi.Device{{

@@ -92,7 +92,7 @@ func TestAKubeletThatDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestAContainerOfGPUShareStarts verifies that the container starts although its slots are unknown here. Its
+// TestAContainerOfGPUShareStarts verifies that the container starts although its slots are unknown to the plugin. Its
 // environment comes from gpushare's plugin.
 func TestAContainerOfGPUShareStarts(t *testing.T) {
 	n := newNode(t, nil, nil)

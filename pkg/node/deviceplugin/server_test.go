@@ -157,7 +157,7 @@ func TestAPodThatIsNotKnownYetIsWaitedFor(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatalf("answered before the pod was known: %v, %v", ids, err)
-	case <-time.After(20 * time.Millisecond): // too short to fail a correct plugin
+	case <-time.After(20 * time.Millisecond): // a correct plugin does not answer before the pod is known
 	}
 	n.Pods.Add(pod("late", 2, uuidB, app(3)))
 	if err := <-done; err != nil || ids[0] != "bbbbbbbb-0" {

@@ -63,9 +63,9 @@ func TestNoContainerOfAnUnknownPodStartsWithoutItsLimit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod    allocation.Pod
 		level  gpu.Enforcement
-		again  bool // the plugin has restarted since
+		again  bool // the plugin restarts between the allocation and the start
 		change func(*node)
-		start  int // units of the container
+		start  int // units of the container that starts
 		want   string
 	}{
 		"an init container":                      {pod("a", 1, uuidA, prepare, app(3)), gpu.EnforcementMPS, true, nil, 2, "the init container waits: the MPS daemon is dead"},

@@ -141,7 +141,7 @@ func TestSettleWithAGroupThatFails(t *testing.T) {
 	}
 }
 
-// TestTheScratchGroup covers a scratch group that the test of the driver can neither create nor remove.
+// TestTheScratchGroup covers a test of the driver that can neither create nor remove its control group (testGroup).
 func TestTheScratchGroup(t *testing.T) {
 	d := newDriver(t)
 	k := newKernel(d, Cgroups{Root: d.root})

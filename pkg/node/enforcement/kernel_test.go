@@ -240,7 +240,7 @@ func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 		synctest.Wait()
 		wantLimit(3 << 30)
 
-		// A lost soft limit counts too.
+		// The plugin also restores a lost soft limit.
 		h.driver.change(func() {
 			h.driver.limits["GPU-a "+dir] = [2]uint64{0, 3 << 30}
 			h.driver.stuck = dir

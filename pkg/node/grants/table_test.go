@@ -246,7 +246,7 @@ func TestATableHasTheCheckpointBeforeItIsLoaded(t *testing.T) {
 	}
 }
 
-// The levels of version 0.2 count until a slot is granted again, also for later processes.
+// The levels of version 0.2 stay valid until a slot is granted again, also for later processes.
 func TestLevelsOfVersion02(t *testing.T) {
 	dir := t.TempDir()
 	former, store := filepath.Join(dir, "levels.json"), checkpoint.File(filepath.Join(dir, "grants.json"))
@@ -384,7 +384,8 @@ func TestGrantsMoveToThePodThatHasTheirSlots(t *testing.T) {
 	}
 }
 
-// Version 0.2 recorded only levels, and a checkpoint can be lost. A listed container still has a grant.
+// A listed container has a grant even if version 0.2, which recorded only levels, allocated its slots, or if the
+// checkpoint is lost.
 func TestAListedContainerHasAGrant(t *testing.T) {
 	former := filepath.Join(t.TempDir(), "levels.json")
 	if err := os.WriteFile(former, []byte(`{"aaaaaaaa-0":{"level":"kernel","mps":3},"aaaaaaaa-1":{"level":"mps","mps":2}}`), 0o600); err != nil {

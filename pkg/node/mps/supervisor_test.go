@@ -173,7 +173,7 @@ func (n *node) told() []string {
 	})
 }
 
-// eventually waits until the client's view of the daemon satisfies holds.
+// eventually waits until the client's view of the daemon satisfies the function holds.
 func (n *node) eventually(what string, holds func(Status, error) bool) Status {
 	n.Helper()
 	deadline := time.After(patience)
@@ -373,7 +373,8 @@ func TestADaemonThatEndsWell(t *testing.T) {
 	}
 }
 
-// The device plugin counts memory of other processes as foreign, so a failed count must not lose MPS servers.
+// If the query of clients and servers fails, the status keeps the MPS servers: the device plugin would treat their
+// memory as foreign.
 func TestAFailedCountOfClients(t *testing.T) {
 	n := newNode(t)
 	s := New(n.cfg, n.modes, n.log)

@@ -274,7 +274,7 @@ func TestCallsAtOnce(t *testing.T) {
 	}
 }
 
-// The view signals a change if readers need it, and no other.
+// The view signals only changes that readers need.
 func TestWhatSignalsAChange(t *testing.T) {
 	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
 	version := 0

@@ -47,8 +47,8 @@ func given(uid string, device gpu.Device, units gpu.Units) gpu.PodAllocation {
 	return gpu.PodAllocation{UID: uid, Shares: []gpu.Share{{Device: device.UUID, Units: units}}}
 }
 
-// A new plugin keeps its predecessor's inventory until the accounts are known. An amount on a missing GPU does
-// not count.
+// A new plugin keeps its predecessor's inventory until the accounts are known. The inventory omits amounts on a
+// missing GPU.
 func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	inv := inventory(gpu0, gpu1)
 	before, err := api.EncodeInventory(api.WithAllocated(inventory(gpu0), []gpu.PodAllocation{given("u1", gpu0, 3)}))

@@ -43,9 +43,9 @@ func replace(t *testing.T, of any, function string, ret nvml.Return, delay time.
 	}))
 }
 
-// TestEachAnswerOfEachCall tries five answers for each call: success, not supported, unknown, lost and slow. A
-// failed call that the memory accounting needs makes only its GPU unhealthy. A failed optional call does so only if
-// the GPU is lost. The answer to a slow call counts at the next probe.
+// TestEachAnswerOfEachCall tries five answers for each call: success, not supported, unknown, lost and slow. A failed
+// call that the memory accounting needs makes only its GPU unhealthy. A failed optional call does so only if the GPU
+// is lost. The next probe uses the answer to a slow call.
 func TestEachAnswerOfEachCall(t *testing.T) {
 	const lost, slow = "the driver has lost it", "does not answer"
 	notSupported, unknown := failure(nvml.ERROR_NOT_SUPPORTED), failure(nvml.ERROR_UNKNOWN)
@@ -154,7 +154,8 @@ func TestEachAnswerOfTheLibrary(t *testing.T) {
 	}
 }
 
-// TestASlowCountOfGPUs verifies that the prober uses the previous count meanwhile, and that no GPU disappears.
+// TestASlowCountOfGPUs verifies that the prober uses the previous number of GPUs until the slow call returns, and that
+// no GPU disappears.
 func TestASlowCountOfGPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { pass(time.Minute) })
@@ -174,7 +175,8 @@ func TestASlowCountOfGPUs(t *testing.T) {
 	})
 }
 
-// TestASessionThatOpensLateIsUsed: NVML counts sessions, and lists other GPUs only after all sessions have ended.
+// TestASessionThatOpensLateIsUsed verifies that such a session becomes the next one, and is closed in the end: NVML
+// lists other GPUs only after all of its sessions have ended.
 func TestASessionThatOpensLateIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"), t4("GPU-b"))
@@ -298,7 +300,7 @@ func (h Host) reload(t *testing.T) {
 	}
 }
 
-// TestAGPUThatNeedsAResetStaysOut: NVML answers normally for such a GPU.
+// TestAGPUThatNeedsAResetStaysOut verifies that the GPU stays unhealthy although NVML answers normally for it.
 func TestAGPUThatNeedsAResetStaysOut(t *testing.T) {
 	for xid, resets := range map[uint64]bool{46: true, 62: true, 64: true, 79: true, 95: true, 109: true, 119: true, 120: true, 140: true, 48: false, 74: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -345,7 +347,7 @@ func TestAGPUThatNeedsAResetStaysOut(t *testing.T) {
 	}
 }
 
-// TestAResetIsKeptWhereTheLoadIsUnknown: the kernel may not show the driver's module to the process.
+// TestAResetIsKeptWhereTheLoadIsUnknown covers a process to which the kernel does not show the driver's module.
 func TestAResetIsKeptWhereTheLoadIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"))
@@ -414,7 +416,7 @@ func TestProgramsXIDsTakeNoGPUOut(t *testing.T) {
 	})
 }
 
-// TestTheDriverSaysWhatAGPUNeeds: NVML's other answers are good.
+// TestTheDriverSaysWhatAGPUNeeds covers recovery actions that the driver reports while NVML's other answers are good.
 func TestTheDriverSaysWhatAGPUNeeds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*card)
@@ -489,7 +491,8 @@ func TestAGPUThatIsGoneCostsLittle(t *testing.T) {
 	})
 }
 
-// TestAGPUThatMovedIsNotTakenForOneThatFails: the GPU that now has its former index does not answer.
+// TestAGPUThatMovedIsNotTakenForOneThatFails covers GPUs with new indexes: the GPU that now has the former index of a
+// healthy GPU does not answer.
 func TestAGPUThatMovedIsNotTakenForOneThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c := t4("GPU-a"), t4("GPU-b"), t4("GPU-c")
@@ -536,7 +539,7 @@ func TestReservedMemoryIsRoundedUp(t *testing.T) {
 	}
 }
 
-// TestProcessesThatCannotBeListed verifies that the previous list counts, so that no used memory is offered
+// TestProcessesThatCannotBeListed verifies that the prober keeps the previous list, so that no used memory is offered
 // after a failed call.
 func TestProcessesThatCannotBeListed(t *testing.T) {
 	for ret, want := range map[nvml.Return]int{nvml.ERROR_UNKNOWN: 1, nvml.ERROR_NOT_SUPPORTED: 0} {

@@ -55,7 +55,7 @@ func TestNoCallerWaitsForAHangingMachine(t *testing.T) {
 	})
 }
 
-// TestASlowMachineIsRead covers a machine on which every call takes longer than the bound: each answer counts once.
+// TestASlowMachineIsRead covers a machine on which every call takes longer than the bound: each answer is used once.
 func TestASlowMachineIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t4("GPU-a"))

@@ -65,7 +65,7 @@ func TestARestartedContainerHasTheGrantOfItsFirstStart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		was, is          func(*deviceplugin.Config)
 		wasGPUs, areGPUs func(*gpu.Inventory)
-		recordedAlone    bool // the environment does not contain all of the old settings
+		recordedAlone    bool // only the record contains all of the old settings
 	}{
 		"envvar, then cdi-cri":           {was: strategy(render.Envvar), is: strategy(render.CDICRI)},
 		"envvar, then volume-mounts":     {was: strategy(render.Envvar), is: strategy(render.VolumeMounts)},

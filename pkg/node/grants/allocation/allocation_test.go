@@ -332,7 +332,7 @@ func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
 	c.want("second", []gpu.Units{0, 8}, 1)
 }
 
-// An unlisted grant counts for its pod once the kubelet has admitted the pod, unless the kubelet lists the
+// An unlisted grant is an allocation of its pod once the kubelet has admitted the pod, unless the kubelet lists the
 // slots at another pod.
 func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
 	warm := initial("warm", 2)

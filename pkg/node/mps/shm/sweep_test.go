@@ -138,8 +138,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestUnknownTimesAreToldApart: Sweep reads the machine's boot time and a process's start time from different
-// files.
+// TestUnknownTimesAreToldApart verifies that the error distinguishes an unknown boot time of the machine from an
+// unknown start time of a process.
 func TestUnknownTimesAreToldApart(t *testing.T) {
 	dir := t.TempDir()
 	proc := procOf(t, dir, process{mounts: Dir, stat: "10 (a) S 1"})
@@ -199,7 +199,7 @@ func TestSweepWithoutFacts(t *testing.T) {
 	}
 }
 
-// TestOtherFileSystems verifies that only processes with this file system at /dev/shm count.
+// TestOtherFileSystems verifies that Sweep considers only processes with this file system at /dev/shm.
 func TestOtherFileSystems(t *testing.T) {
 	const device = 0x801 // 8:1
 	for line, want := range map[string]bool{
