@@ -135,7 +135,7 @@ func TestAPodOfAnotherNamespaceIsMissing(t *testing.T) {
 			t.Errorf("%s: error %v, stderr %q, want that there is no such pod", args, err, stderr)
 		}
 	}
-	if _, stderr, _ := clirun.Inspect(client, "pods", "train", "-n", "ml"); strings.Contains(stderr, "pod train: there is none") {
+	if _, stderr, _ := clirun.Inspect(client, "pods", "train", "-n", "ml"); strings.Contains(stderr, "no pod of this name") {
 		t.Errorf("stderr %q, of a pod that is there", stderr)
 	}
 }
