@@ -36,5 +36,5 @@ for _ in $(seq 60); do
   curl --silent --fail --output /dev/null http://localhost:8013/ && break
   sleep 1
 done
-"$browser" --headless --no-sandbox --hide-scrollbars --window-size=1100,360 --virtual-time-budget=20000 \
+"$browser" --headless --no-sandbox --hide-scrollbars --window-size=1100,400 --virtual-time-budget=20000 \
   --screenshot="$out/page.png" http://localhost:8013/ 2>/dev/null
