@@ -52,9 +52,9 @@ func (c config) canServe(next served, claimers []string) error {
 	return nil
 }
 
-// choose returns the API and the unit of the node, and a reason if they differ from the label and the flags.
-// The node keeps its former API and unit while pods or claims hold memory through them. Otherwise both APIs
-// could allocate the same memory, and the pods' limits and slots would not match the unit.
+// choose returns the API and the unit of the node, and a reason if they differ from the node's label and the flags.
+// The node keeps its former API and unit while pods or claims hold memory through them. Otherwise both APIs could
+// allocate the same memory, and the pods' limits and slots would not match the unit.
 func (c config) choose(snapshot nodeapi.Snapshot, prepared map[types.UID]claims.Claim) (next served, unchanged string) {
 	wanted := c.wants(snapshot.Labels[c.names.API()])
 	former, remaining := c.formerAPI(snapshot, prepared)

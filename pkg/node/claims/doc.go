@@ -57,9 +57,9 @@
 // with a claim cannot name another GPU or a larger limit, and gpumem needs no admission policy against that. With
 // the device plugin, in contrast, the pod's values take precedence.
 //
-// A claim has one request, and a container uses one claim. The variables of a second claim would replace those
-// from the first, and the container would hold a GPU that it cannot see. A request for several GPUs has a count.
-// The driver rejects a claim with several requests.
+// A claim has one request, and a container uses one claim. The variables of a second claim would replace those from
+// the first, and the container would hold a GPU that it cannot see. To get several GPUs, a request sets its field
+// count. The driver rejects a claim with several requests.
 //
 // Containers that share a claim share its GPU, and each can use all of the claim's memory: the limits of the
 // driver and of MPS apply per container or process. For separate limits, create one claim per container.

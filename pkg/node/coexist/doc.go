@@ -17,9 +17,9 @@
 // administrators see its user. gpumem's pods on the GPU continue, and their memory stays allocated. The GPU
 // becomes healthy when the other plugin's pod has ended.
 //
-// While another driver of dynamic resource allocation, such as NVIDIA's gpu.nvidia.com, publishes a GPU of the
-// node, the GPU is unhealthy here (SetPublished). Otherwise kube-scheduler could allocate it to a claim of that
-// driver while gpumem allocates it to a pod (TestAGPUThatTwoDriversPublishIsAllocatedTwice in test/scheduler).
+// While another driver of dynamic resource allocation, such as NVIDIA's gpu.nvidia.com, publishes a GPU of the node,
+// the GPU is unhealthy in gpumem's inventory (SetPublished). Otherwise kube-scheduler could allocate it to a claim of
+// that driver while gpumem allocates it to a pod (TestAGPUThatTwoDriversPublishIsAllocatedTwice in test/scheduler).
 //
 // A device ID of gpushare's plugin does not identify a GPU. All GPUs of a node are therefore unhealthy while a
 // pod has such an ID. The administrator drains the node: see docs/migrating-from-gpushare.md.

@@ -361,7 +361,7 @@ func (s socket) isRemoved() bool {
 	return err != nil || !s.isSameFile(now)
 }
 
-// isReplaced reports whether another socket exists at the path. A missing socket does not count, because the
+// isReplaced reports whether another socket exists at the path. It returns false for a missing socket, because the
 // kubelet will create a new one.
 func (s socket) isReplaced() bool {
 	now, err := statSocket(s.path)

@@ -30,9 +30,9 @@
 //
 // # Decisions
 //
-// If a node cannot provide its configured level (--enforcement=mps), its GPUs are unhealthy, with the reason.
-// No container starts there without the limit, and running containers continue. With "auto", the node offers
-// its strongest level, and pods that require more go to other nodes.
+// If a node cannot provide its configured level (--enforcement=mps), its GPUs are unhealthy, with the reason. On such
+// a node, no container starts without the limit, and running containers continue. With "auto", the node offers its
+// strongest level, and pods that require more go to other nodes.
 //
 // A preloaded library between the program and CUDA (LD_PRELOAD) would work with every driver. It is not a
 // level, because programs that are statically linked or started without the variable bypass it, and new CUDA

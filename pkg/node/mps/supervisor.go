@@ -187,8 +187,8 @@ func (s *Supervisor) answer(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Supervisor) control() control { return s.controlBy("pipe") }
 
-// asClient returns a control through the pipe directory of clients, which is read-only. Clients cannot use a
-// daemon that does not answer there.
+// asClient returns a control through the pipe directory of clients, which is read-only. Clients cannot use a daemon
+// that does not answer through this directory.
 func (s *Supervisor) asClient() control { return s.controlBy("clients") }
 
 func (s *Supervisor) controlBy(pipe string) control {

@@ -357,7 +357,7 @@ func (s *session) nvlinks(handle nvml.Device) nvlinks {
 	return out
 }
 
-// links returns the pairs of devices that NVLinks connect. A link counts if either end reports it.
+// links returns the pairs of devices that NVLinks connect. links includes a link if either end reports it.
 func links(devices []*tracked) []gpu.Link {
 	var out []gpu.Link
 	for i, b := range devices {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Tables map globs of model names to speeds. A model gets its speed from the first table with a matching glob,
-// and there from the longest matching glob.
+// Tables map globs of model names to speeds. A model gets its speed from the first table with a matching glob, and in
+// this table from the longest matching glob.
 type Tables []map[string]int
 
 // maxSpeed bounds a speed, so that comparisons cannot overflow.

@@ -104,8 +104,8 @@ func uid(s string) string {
 	return s
 }
 
-// containerOf returns the ID of the container whose control group has this name, or an empty string. An ID has
-// 64 hexadecimal digits. The name of CRI-O's monitor (crio-conmon-<ID>) does not count.
+// containerOf returns the ID of the container whose control group has this name, or an empty string. An ID has 64
+// hexadecimal digits. containerOf ignores CRI-O's monitor (crio-conmon-<ID>).
 func containerOf(element string) string {
 	name, _ := strings.CutSuffix(element, ".scope")
 	for _, prefix := range []string{"cri-containerd-", "crio-", "docker-"} {

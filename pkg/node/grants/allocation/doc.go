@@ -43,11 +43,11 @@
 // If Prefer returned too few IDs, the kubelet would add arbitrary IDs, from any GPU. Therefore Prefer returns
 // all IDs or an error.
 //
-// The kubelet can offer allocated slots as available ones. It does not hold its lock while it waits for
-// Allocate. If it recounts the allocated slots during this wait (because pods have ended and a client calls
-// PodResources), the count lacks the slots of the pending call. The kubelet offers these slots until its next
-// count (kubernetes/kubernetes#137534). PodResources lists them correctly, so Prefer skips listed slots, and
-// Admit rejects them.
+// The kubelet can offer allocated slots as available ones. It does not hold its lock while it waits for Allocate. If
+// it recounts the allocated slots during this wait (because pods have ended and a client calls PodResources), the
+// recount lacks the slots of the pending call. The kubelet offers these slots until its next recount
+// (kubernetes/kubernetes#137534). PodResources lists them correctly, so Prefer skips listed slots, and Admit rejects
+// them.
 //
 // For pods that no scheduler placed (a node name in the spec, another scheduler), Prefer chooses GPUs with the
 // scheduler's function, placement.Choose. It respects the plans of pods that the kubelet has not admitted yet.

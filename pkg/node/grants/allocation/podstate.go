@@ -136,8 +136,8 @@ func (s State) hasDevices(a placement.Assignment) bool {
 	return !slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { _, ok := s.Inventory.Device(id); return !ok })
 }
 
-// nodeWithout returns the node without pod t. It counts allocations, the plans of pods without allocations, and
-// the allocations of pods that the API server no longer lists.
+// nodeWithout returns the node without pod t. The node includes allocations, the plans of pods without allocations,
+// and the allocations of pods that the API server no longer lists.
 func (b *podStates) nodeWithout(t *podState) placement.Node {
 	var holdings []placement.Holding
 	for _, o := range b.pods {
