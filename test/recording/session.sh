@@ -1,6 +1,5 @@
 #!/bin/bash
 # Types the commands of the README's recording, and runs them. record.sh prepares the pods.
-stty cols 102 # two columns fewer than the picture, whose font can be wider than its columns
 prompt=$'\e[1;32m$\e[0m '
 
 # type_and_run shows a command letter by letter, runs it, and waits so that people can read.
