@@ -190,7 +190,7 @@ func (o *mpsOptions) cuda() string {
 func daemonsOf(whole mps.Config, gpus, instances []inventory.Part, list func() (gpus, instances []inventory.Part, lost int, err error)) (daemons []mps.Config) {
 	whole.GPUs = func() ([]inventory.Part, bool, error) {
 		gpus, _, lost, err := list()
-		if len(instances) > 0 { // a daemon that sees only some GPUs must get no closed ones
+		if len(instances) > 0 { // a daemon that sees only some GPUs must not get closed GPUs
 			return slices.DeleteFunc(gpus, func(p inventory.Part) bool { return p.Closed }), false, err
 		}
 		return gpus, lost == 0, err

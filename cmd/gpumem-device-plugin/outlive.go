@@ -29,7 +29,8 @@ func daemonRuns(dir string) func(context.Context) bool {
 
 // outlive returns when the plugin may end. If the driver of the node is about to be unloaded, the plugin must be
 // the last part of gpumem to end. The kubelet removes a pod with a claim only after the plugin has unprepared the
-// claim. And without the MPS daemon, only the plugin keeps restarting containers from running without a limit.
+// claim. If the MPS daemon does not run, nothing but the plugin prevents a container that restarts from running
+// without a limit.
 //
 // On other nodes, outlive returns at once, and the next plugin takes over. The function stopped reads from the
 // node's label whether the driver may be unloaded. If a read fails, the last answer stays valid; mayOutlive is

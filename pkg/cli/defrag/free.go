@@ -62,8 +62,8 @@ func (o *Options) poll(ctx context.Context, condition wait.ConditionWithContextF
 	}
 }
 
-// evict evicts the pods of a plan. It stops at the first pod that may not be evicted, and skips pods
-// that are gone.
+// evict evicts the pods of a plan. It stops at the first pod whose eviction fails, and skips pods that
+// are gone.
 func (o *Options) evict(ctx context.Context, plan defrag.Plan) error {
 	for i, m := range plan.Moves {
 		switch gone, err := evict.Pod(ctx, o.cluster.Client, m.Pod.Pod, nil); {

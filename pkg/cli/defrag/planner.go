@@ -98,7 +98,7 @@ func isOnPlanGPUs(plan defrag.Plan, h placement.Holding) bool {
 	return slices.ContainsFunc(h.Assignment.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
 }
 
-// Reasons why a pod may not be evicted.
+// Reasons why a pod must not be evicted.
 const (
 	staticPod         = "static"
 	uncontrolled      = "without a controller"
@@ -108,8 +108,8 @@ const (
 	excludedNamespace = "of excluded namespaces"
 )
 
-// unevictableReason returns the reason why a pod may not be evicted; empty if it may. An evicted pod without
-// a controller would be lost, and only its node can end a static pod.
+// unevictableReason returns the reason why a pod must not be evicted, or an empty string. An evicted pod
+// without a controller would be lost, and only its node can end a static pod.
 func (c *evictionPlanner) unevictableReason(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	switch {

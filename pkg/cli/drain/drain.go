@@ -174,7 +174,7 @@ func (o *Options) interrupted(ctx context.Context, pods []v1.Pod) error {
 	return fmt.Errorf("interrupted: not gone yet: %s", strings.Join(remaining, ", "))
 }
 
-// evictable returns the pods on a GPU that drain evicts. The error lists the pods that drain may not evict.
+// evictable returns the pods on a GPU that drain evicts. The error lists the pods that drain must not evict.
 func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) ([]v1.Pod, error) {
 	inv, pods, err := o.read(ctx, nodeName)
 	if err != nil {

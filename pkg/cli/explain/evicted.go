@@ -50,7 +50,7 @@ func (o *Options) evicted(ctx context.Context, pod *v1.Pod) string {
 	return said
 }
 
-// preemptions returns the Events with reason Preempted of all namespaces. If the user may not list them,
+// preemptions returns the Events with reason Preempted of all namespaces. If the user has no right to list them,
 // it returns the Events of one namespace, and hidden is true.
 func (o *Options) preemptions(ctx context.Context, namespace string) (events []v1.Event, hidden bool) {
 	of := func(namespace string) (*v1.EventList, error) {

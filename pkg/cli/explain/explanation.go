@@ -32,13 +32,13 @@ type explanation struct {
 	Node        string          `json:"node,omitempty"`
 	Nominated   string          `json:"nominated,omitempty"`
 	Indexes     string          `json:"gpus,omitempty"`
-	Preferred   []string        `json:"preferred,omitempty"` // current fit on each model that a placed pod prefers to its own, best first
-	Health      string          `json:"health,omitempty"`    // reasons why GPUs of a placed pod take no new pods; empty if all do
+	Preferred   []string        `json:"preferred,omitempty"` // for each model that a placed pod prefers to its own: whether the pod fits now; best model first
+	Health      string          `json:"health,omitempty"`    // reasons why GPUs of a placed pod take no new pods; empty if all GPUs take pods
 	Usage       *printers.Usage `json:"usage,omitempty"`     // of a placed pod; nil if unknown
 	State       string          `json:"state,omitempty"`     // reason why a container does not run; empty if all run
 	Summary     string          `json:"summary"`
 	Advice      string          `json:"advice,omitempty"`      // the remedy
-	Evicted     string          `json:"evicted,omitempty"`     // pods that preemption evicted for this pod, by the readable Events
+	Evicted     string          `json:"evicted,omitempty"`     // pods that preemption evicted for this pod, according to the Events that the user may read
 	Terminating string          `json:"terminating,omitempty"` // terminating pods, and the memory that a waiting pod gains from them
 	Replaced    string          `json:"replaced,omitempty"`    // pods of the previous revision that a waiting pod replaces
 	Now         []history.Node  `json:"now,omitempty"`         // the nodes' current state for the pod; for a placed pod, only its own node

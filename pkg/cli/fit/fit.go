@@ -26,7 +26,7 @@ type Options struct {
 	nodes []string // empty: all
 }
 
-// hypotheticalPod describes the counted pod by the values of the command's flags.
+// hypotheticalPod describes the pod that the command counts, with the values of the flags.
 type hypotheticalPod struct {
 	memory        string
 	shares        int
@@ -38,7 +38,7 @@ type hypotheticalPod struct {
 type capacity struct {
 	Node   string `json:"node"`
 	Times  int    `json:"times"`
-	Reason string `json:"reason,omitempty"` // why no pod fits; empty if one does
+	Reason string `json:"reason,omitempty"` // why no pod fits; empty if at least one pod fits
 }
 
 // NewCommand returns the command fit.

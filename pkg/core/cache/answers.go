@@ -81,9 +81,9 @@ type decision struct {
 	refusal   *decide.Refusal
 }
 
-// cachedRefusal returns the stored decision for a state, or makes one. If two goroutines make decisions at the same
-// time, one of them may not be stored. A stored decision is returned without reading the node's state, to
-// avoid cache misses of the processor.
+// cachedRefusal returns the stored decision for a state, or makes one. If two goroutines make decisions at the
+// same time, possibly only one of the decisions is stored. A stored decision is returned without reading the
+// node's state, to avoid cache misses of the processor.
 func (n *node) cachedRefusal(state *placement.Node, q Question) *decide.Refusal {
 	last := n.answers.Load()
 	if last == nil || last.state != state {

@@ -27,8 +27,8 @@ type Goal struct {
 	// Displace permits evictions of pods with lower priority that fit no other node.
 	Displace bool
 
-	// Empty is set if the GPUs are for no particular pod. Then no pod must pass kube-scheduler's check of
-	// the node's sum.
+	// Empty is set if the GPUs are for no particular pod. Then inSum skips kube-scheduler's check of the
+	// node's sum, because there is no pod to check.
 	Empty bool
 
 	MaxEvictions int // maximum number of evictions
@@ -88,9 +88,9 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	return Plan{}, false
 }
 
-// IsHopeless reports whether no number of evictions is enough. Either the request would not fit even
-// without all pods that may be evicted and fit another node, or these pods need more memory than is
-// free on other GPUs.
+// IsHopeless reports whether no number of evictions is enough. Call a pod movable if it may be evicted,
+// and fits other GPUs or may be displaced. The request is hopeless if it would not fit even without all
+// movable pods, or if the pods that must leave need more memory than is free on other GPUs.
 func (g Goal) IsHopeless(nodes []placement.Node) bool {
 	s := newSearch(g, nodes)
 	total := free(nodes...)
@@ -250,15 +250,15 @@ func sets(n placement.Node, size int) (out []placement.Node) {
 	return out
 }
 
-// clear returns the sets of victims with the given size. After the eviction of a set, the request fits
-// the devices of some and the sums of n. Parameter some is a copy of n with only as many devices as the
-// request needs. Every set contains the pods that must leave in any case.
+// clear returns the sets of victims with the given size. Parameter some is a copy of n with only as many
+// devices as the request needs. After the eviction of a set, the request fits the devices of this copy
+// and the sums of n. Every set contains the pods that must leave in any case.
 func (s *search) clear(n, some placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
 	overdrawn := s.overdrawn(n)
 	fits := func(gone []placement.Holding) bool {
 		return placement.Fit(s.Request, some.Without(gone)).Fits() && (!overdrawn || s.inSum(n.Without(gone)))
 	}
-	if !overdrawn { // no pod on another device must leave, because a request that fits the devices also fits the sum
+	if !overdrawn { // pods on other devices can stay, because a request that fits the devices also fits the sum
 		pods = slices.DeleteFunc(some.Holdings(), func(h placement.Holding) bool { return !placement.HasPod(pods, h) })
 	}
 	if len(pods) < size || !fits(pods) {

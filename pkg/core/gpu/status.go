@@ -18,7 +18,7 @@ func Unhealthy(reason string) Status { return Status{Unhealthy: true, Reason: re
 // Works reports whether the GPU is healthy and its device plugin runs.
 func (s Status) Works() bool { return !s.Unhealthy && !s.Stopped }
 
-// Open reports whether the GPU takes new pods, by the extended resource or by claims.
+// Open reports whether the GPU takes new pods that request the extended resource or claims.
 func (s Status) Open() bool { return s.Works() && !s.Cordoned }
 
 // TakesPods reports whether the GPU takes new pods by the extended resource.

@@ -23,10 +23,10 @@
 // The containers of a request are a linked list of interned nodes (package unique). Comparing two
 // lists compares two pointers and renders no text.
 //
-// A pod's requirement follows the kubelet. It is the sum over app containers and sidecars, or the
-// larger sum of an init container and the sidecars started before it (kubernetes.io, "Sidecar
-// containers: resource sharing within containers"). The kubelet passes the IDs of init containers to
-// later containers, so this peak is also the amount that the kubelet allocates.
+// A pod's requirement follows the kubelet. It is the sum over app containers and sidecars or, if larger,
+// the sum of an init container and the sidecars started before it (kubernetes.io, "Sidecar containers:
+// resource sharing within containers"). The kubelet passes the IDs of init containers to later
+// containers, so this peak is also the amount that the kubelet allocates.
 //
 // A pod may be bound to the node without a known GPU, because no scheduler of gpumem placed the pod or
 // because its annotation is malformed. The pod can be on any GPU, so FreeOn subtracts its request from
@@ -34,11 +34,11 @@
 // and never overestimated.
 //
 // A pod's owner can change its annotations, but not the node's inventory with the kubelet's allocations
-// (gpu.Inventory.Allocated). So NewNode charges the larger of both amounts to each GPU. An outdated entry
-// of the inventory can make the charge too large for a moment, but never too small. NewNode alone adds
-// the inventory's entries to their pods (Holding.Allocated), and ignores entries for pods that are not on
-// the node. In kube-scheduler's sum (Unrequested), a pod with both amounts counts once, with the
-// kubelet's allocation.
+// (gpu.Inventory.Allocated). So NewNode charges the larger of the annotation's amount and the kubelet's
+// amount to each GPU. An outdated entry of the inventory can make the charge too large for a moment, but
+// never too small. NewNode alone adds the inventory's entries to their pods (Holding.Allocated), and
+// ignores entries for pods that are not on the node. In kube-scheduler's sum (Unrequested), a pod with
+// both amounts counts once, with the kubelet's allocation.
 //
 // Preferences are compared in order and never added up: group, model, distance, policy. Weights would
 // need an explanation and tuning. Choice compares the first three between nodes too. The prices that

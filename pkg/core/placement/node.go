@@ -103,8 +103,8 @@ func (h Holding) ShareOn(id gpu.UUID) Share {
 	return Share{Device: id, Units: max(s.Units, given.Units), Cores: max(s.Cores, given.Cores)}
 }
 
-// Devices returns the devices of the pod by its assignment or by the kubelet's allocation, without the
-// devices that it leaves.
+// Devices returns the devices of the pod's assignment and of the kubelet's allocation. It omits the devices
+// that the pod is leaving.
 func (h Holding) Devices() []gpu.UUID {
 	out := h.Assignment.Devices()
 	for _, s := range h.Allocated {
@@ -208,7 +208,7 @@ func NewSharedNode(name string, inv gpu.Inventory, holdings []*Holding) Node {
 			given[g.UID] = g.Shares
 			continue
 		}
-		// No CPU and no request: another holding of the same pod contains both.
+		// This holding has no CPU and no request: another holding of the same pod contains them.
 		holdings = append(holdings, &Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
 	}
 	slices.SortFunc(holdings, func(a, b *Holding) int { return a.Pod.Compare(b.Pod) })

@@ -46,13 +46,14 @@ type Containers struct {
 	list    list
 	unnamed list // list without the containers' names
 
-	// The pod's peak, over all its GPUs: the sum over app containers and sidecars, or the larger sum of
-	// an init container and the sidecars started before it.
+	// The pod's peak, over all its GPUs: the sum over app containers and sidecars or, if larger, the sum
+	// of an init container and the sidecars started before it.
 	units     gpu.Units
 	cores     int
 	processes int // containers that use the GPUs at the same time
 
-	// The kubelet's first allocation: the first container, and the first that requests cores.
+	// The kubelet allocates these first: the units of the first container, and the cores of the first
+	// container that requests cores.
 	firstUnits gpu.Units
 	firstCores int
 }

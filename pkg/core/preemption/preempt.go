@@ -56,7 +56,7 @@ func Preempt(req placement.Request, node placement.Node, proposed []placement.Ho
 	gone := slices.Concat(kept, chosen)
 	if !node.Without(gone).InSum(req) && placement.Fit(req, node.Without(proposed)).Fits() {
 		// The eviction of gone frees enough on a GPU, but not in the node's sum, which an over-committed or
-		// failed GPU reduces. The eviction of the proposed pods frees enough in both.
+		// failed GPU reduces. The eviction of the proposed pods frees enough on a GPU and in the sum.
 		gone = proposed
 	}
 	return newVictims(gone, budgets), true

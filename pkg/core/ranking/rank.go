@@ -77,7 +77,7 @@ type criteria struct {
 	prices   *Prices
 }
 
-// pay returns the prices that apply to a request, or nil if none do.
+// pay returns the prices that apply to a request, or nil if no prices apply.
 func (p Policies) pay(req placement.Request, prices *Prices) *Prices {
 	if p.node(req).Priced() {
 		return prices

@@ -16,7 +16,7 @@
 // # Decisions
 //
 // The caller handles a refusal: drain retries until its timeout, the device plugin retries at its next
-// check, and defrag stops, because its plan only works as a whole.
+// check, and defrag stops, because its plan works only as a whole.
 //
 // The device plugin logs a warning if the pod is already gone. Otherwise its event and its log would
 // report an eviction that did not happen.

@@ -11,6 +11,7 @@
 // separate controller would write them late. The labels are off by default, because other objects'
 // selectors can match them.
 //
-// If the pod requests cores, its speed is in proportion to its cores and not to its memory: the limit of
-// cores is enforced, and memory does not determine computing time.
+// The label assigned-speed is the model's speed times the pod's part of the GPU. If the pod requests
+// cores, this is the part of the cores and not of the memory: the limit of cores is enforced, and memory
+// does not determine computing time.
 package podlabels

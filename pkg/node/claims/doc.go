@@ -51,7 +51,7 @@
 // A device is named after the GPU's UUID: allocations outlive a reboot, and a reboot may change the GPU's index.
 //
 // The checkpoint is in the kubelet's directory, next to the kubelet's checkpoint of the same claims, so that
-// both are lost together.
+// both checkpoints are lost together.
 //
 // Values from CDI replace the pod's values of the same variables before the runtime calls NRI plugins. So a pod
 // with a claim cannot name another GPU or a larger limit, and gpumem needs no admission policy against that. With

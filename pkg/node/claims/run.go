@@ -79,7 +79,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		for i := range inv.Devices {
 			inv.Devices[i].Status.Cordoned = all || inv.Devices[i].Status.Cordoned
 		}
-		r.fail(nil) // the new devices may not cause the previous errors
+		r.fail(nil) // the previous errors concern the previous devices
 		if err := helper.PublishResources(ctx, Resources(inv, r.cfg.Domain, r.cfg.Node, r.cfg.Cores)); err != nil {
 			return fmt.Errorf("publish the devices: %w", err)
 		}

@@ -56,7 +56,7 @@ func (s Selector) Selects(d gpu.Device) bool {
 	return !slices.ContainsFunc(s.excluded, matches) && (len(s.included) == 0 || slices.ContainsFunc(s.included, matches))
 }
 
-// Selected returns the GPUs that a selector selects, by the indexes in the device plugin's record.
+// Selected returns the GPUs that a selector selects. It looks up indexes in the device plugin's record.
 func (s Selector) Selected(record checkpoint.Store, devices []gpu.Device) map[gpu.UUID]bool {
 	selected, _ := s.selectGPUs(devices, checkpoint.Peek[recorded](record, recordVersion).indexesFor(s))
 	return selected

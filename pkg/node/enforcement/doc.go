@@ -19,7 +19,7 @@
 //
 //   - A level is reported only while all its requirements are verified. A requirement that cannot be checked
 //     counts as missing, with the reason.
-//   - The level of a node holds on all GPUs that accept pods. If it fails on some GPUs only, these GPUs are unhealthy.
+//   - The level of a node holds on all GPUs that accept pods. If it holds only on some, the other GPUs are unhealthy.
 //   - A limit is confirmed once the plugin has read it back. The plugin tests the driver with a control group next to
 //     the pods' groups.
 //   - An interrupted call of the driver proves nothing, and changes no level. If the call sets a limit late, the

@@ -37,7 +37,7 @@
 //	ATTRIBUTED   slots, GPUs and response are certain, pod and container are a guess
 //	   │ PodResources lists the slots at this pod; or
 //	   │ PodResources lists the slots at another pod: Adopt moves the grant there; or
-//	   │ a plain init container starts, and the runtime passes its response (NRI): Attribute moves the grant; or
+//	   │ a plain init container starts, and NRI shows the response that it got: Attribute moves the grant; or
 //	   │ a later container of the pod reuses the slots of a plain init container
 //	   ▼
 //	CONFIRMED ◀──Adopt── listed, without a grant (from version 0.2, or after the loss of the checkpoint)
@@ -65,9 +65,9 @@
 // start of the container. A new process reads the checkpoint (Load) once no other process serves GPU memory to the
 // kubelet, because the serving process writes the checkpoint. A table writes nothing before Load, and nothing after
 // GiveWay. It reads the checkpoint a first time when the process starts, for callers that need grants before Load. If
-// the checkpoint stays unreadable for about 30 seconds, Load sets it aside. A file of former levels next to the
-// checkpoint shows that version 0.2 has run since the last write (a rollback) and has allocated the slots in that
-// file. The table then drops the checkpoint's grants of these slots.
+// the checkpoint stays unreadable for about 30 seconds, Load sets it aside. If a file of former levels lies next to
+// the checkpoint, version 0.2 has run since the last write of the checkpoint (a rollback). Version 0.2 has then
+// allocated the slots in that file. The table then drops the checkpoint's grants of these slots.
 //
 // If the kubelet does not answer, Snapshot retries for up to Config.KubeletWait, and then combines the kubelet's last
 // list with later grants. SnapshotOnce tries once, and returns the error. Adopt creates grants for listed containers

@@ -16,7 +16,7 @@ import (
 // Grant is one answer to Allocate: the memory or the cores that a container gets.
 type Grant struct {
 	// The container for which the kubelet most likely called. All fields are empty for an unknown pod. UID is
-	// empty if PodResources lists a pod that may not be admitted yet. Container is empty if PodResources lists
+	// empty if PodResources lists a pod whose admission is uncertain. Container is empty if PodResources lists
 	// the slots at another pod than the plugin had assumed, in a container with different slots of the
 	// resource.
 	Namespace string `json:"namespace,omitempty"`

@@ -9,8 +9,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
-// Grants returns a container's recorded grant of memory and of cores, by the container's slots. A grant is nil
-// if it is not recorded.
+// Grants returns the grant of memory and the grant of cores that are recorded for a container's slots. A grant
+// is nil if it is not recorded.
 func (n *State) Grants(h allocation.Allocated) (memory, cores *Grant) {
 	newest := func(r gpu.Resource) *Grant {
 		one := h

@@ -333,7 +333,7 @@ func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool)
 	return e.pod.Pod, e.containers[id], ok
 }
 
-// HoldsMemory reports whether a pod holds GPU memory, by its UID or by the kubelet's UID of its static pod.
+// HoldsMemory reports whether the pod with this UID holds GPU memory. For a static pod, uid may be the kubelet's UID.
 func (p *Pods) HoldsMemory(uid string) bool {
 	_, ok := p.findEntry(func(e entry) bool { return e.pod.Pod.UID == uid || e.static != "" && e.static == uid })
 	return ok

@@ -22,9 +22,9 @@
 //   - The UUID identifies a GPU. When indexes change, devices keep their slots (the IDs of their units).
 //   - No caller waits for the library longer than Config.Timeout. The prober abandons a hanging call, and repeats the
 //     call only after the hanging one has returned. Late answers are used: a session that opens late becomes the next
-//     session, and a slow GPU has the answers of the previous probe. Type Machine, for the MPS supervisor, abandons
-//     calls in the same way (Bounded), and sets a compute mode only after the late call for the previous mode has
-//     returned.
+//     session, and if a GPU does not answer a probe in time, the probe uses the GPU's late answer to the previous
+//     one. Type Machine, for the MPS supervisor, abandons calls in the same way (Bounded), and sets a compute mode
+//     only after the late call for the previous mode has returned.
 //   - The prober calls a function only if the library has its symbol. Calling a missing symbol ends the
 //     process.
 //   - A missing library, driver or GPU is a state with a reason, not an error.

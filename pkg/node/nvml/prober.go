@@ -394,7 +394,7 @@ func (p *Prober) measure(readings []reading) {
 }
 
 // devicesAt returns the device that last had the reading's index, and the MIG instances of that GPU. It omits
-// devices that this probe has read at any index, by the UUIDs in seen.
+// the devices in seen, which this probe has read at any index.
 func (p *Prober) devicesAt(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	for uuid, d := range p.devices {
 		inside := r.instance == nil && d.instance != nil && d.instance.of == r.index

@@ -54,7 +54,7 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 	)
 }
 
-// servedBy reports whether a container is a client of an MPS daemon, by the pipe directory in its environment.
+// servedBy reports whether a container with this pipe directory in its environment is a client of an MPS daemon.
 func (cfg Config) servedBy(pipe string) bool {
 	return pipe == mps.Pipe(cfg.MPSDir) || strings.HasPrefix(pipe, filepath.Join(cfg.MPSDir, "MIG-"))
 }

@@ -22,7 +22,7 @@ const (
 	idleTimeout   = 2 * time.Minute
 
 	// maxConnections exceeds the number of concurrent bindings of kube-scheduler, and limits the memory for
-	// connections to some ten MiB.
+	// connections to tens of MiB.
 	maxConnections = 1024
 	maxHeaderBytes = 16 << 10
 

@@ -1,4 +1,4 @@
-// Package doctor checks an installation of gpumem by the objects of its cluster, and names a remedy for
+// Package doctor checks an installation of gpumem from the objects of its cluster, and names a remedy for
 // each fault.
 //
 // # Invariants

@@ -226,7 +226,7 @@ func checkGPUs(s *State, _ installation) findings {
 func (s *State) holdings(node string) (holdings []placement.Holding) {
 	for i := range s.Pods {
 		if pod := &s.Pods[i]; pod.Spec.NodeName == node && !api.Terminal(pod) && s.Names.Asks(pod) {
-			h, _ := s.Names.Holding(pod) // a pod with a malformed assignment counts only by the kubelet's allocation; explain reports the error
+			h, _ := s.Names.Holding(pod) // a pod with a malformed assignment counts only with the kubelet's allocation; explain reports the error
 			h.Assignment.Leaving = nil   // count the pod only on its new GPUs
 			holdings = append(holdings, h)
 		}

@@ -11,7 +11,7 @@
 // # Decisions
 //
 // kube-scheduler repeats its requests for each of thousands of waiting pods. The last decision of each
-// verb explains the pod's state, so the log only counts earlier attempts.
+// verb explains the pod's state, so of earlier attempts the log has only the number.
 //
 // The scheduler keeps the log in memory and writes no Events. An Event for each decision would cost thousands of API
 // requests, and kube-scheduler's own Event already has the reasons.

@@ -16,7 +16,7 @@ import (
 // NodeResult is the result of one node for a waiting pod.
 type NodeResult struct {
 	placement.Verdict
-	Refusal    *decide.Refusal // why the pod may not run on the node, however much memory is free; nil if it may
+	Refusal    *decide.Refusal // why the node refuses the pod, however much memory is free; nil if it does not
 	IsExcluded bool            // the pod's own spec excludes the node
 
 	// OutOfUse are the GPUs that the pod would fit if they were healthy and not cordoned. OutOfUse is empty

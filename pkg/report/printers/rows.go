@@ -373,8 +373,8 @@ func TopColumns() []table.Column[PodRow] {
 // headroom is the ratio of an advised request to the peak usage.
 const headroom = 1.2
 
-// Advised returns the number of units that a pod should request, by its peak usage. It returns 0 if the
-// peak is unknown or the present request is right.
+// Advised returns the number of units that a pod should request, according to its peak usage. It returns
+// 0 if the peak is unknown or the present request is right.
 func Advised(granted inspect.Memory, u *Usage) int64 {
 	if u == nil || u.PeakMiB == nil || granted.Units == 0 || granted.MiB == 0 {
 		return 0

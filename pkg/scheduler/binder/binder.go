@@ -65,9 +65,9 @@ type Binder struct {
 	Policies ranking.Policies // for pods that name none
 	Now      func() time.Time
 
-	// Leads returns the time since which this process leads, and whether a binding that is sent now lands, or
-	// fails, before another process can lead. Leads is nil if this process takes no part in the election:
-	// then the kube-scheduler that leads sends it requests.
+	// Leads returns the time since which this process leads, and whether a binding that it sends at this moment is
+	// sure to land or fail before another process can lead. Leads is nil if this process takes no part in the
+	// election: then the kube-scheduler that leads sends it requests.
 	Leads func() (since time.Time, alone bool)
 
 	// Missing returns the data that the cache still lacks; empty: the cache is complete.
@@ -348,7 +348,7 @@ type shutdown struct {
 	lands time.Time      // until then, a binding of unknown outcome may land
 }
 
-// recordUnknown records a binding whose outcome the binder will not learn.
+// recordUnknown records a binding whose outcome Bind has not learned.
 func (s *shutdown) recordUnknown(sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,9 +36,10 @@
 // package lease). So these reads show all bindings of previous leaders.
 //
 // An extender beside each kube-scheduler does not know which kube-scheduler sends a request. At the first
-// Bind after IdleThreshold without requests, it reads the Lease of kube-scheduler, which takes a millisecond
-// or two. If the leader is the same as before and has led for Handover, no other process has bound pods. One
-// gap remains: if a kube-scheduler loses the lead during a Bind, its extender's binding may land after the
-// reads of the next leader. If both leaders have allocated the same memory, the device plugin, which
-// allocates no device ID twice, gives one of the pods another GPU, or rejects it.
+// Bind after IdleThreshold without requests, it reads the Lease of kube-scheduler, which takes a
+// millisecond or two. If the leader is the same as before and has led for Handover, no other process has
+// bound pods. One gap remains: if a kube-scheduler loses the lead during a Bind, its extender's binding
+// may land after the reads of the next leader. If the old and the new leader have allocated the same
+// memory, the device plugin, which allocates no device ID twice, gives one of the pods another GPU, or
+// rejects it.
 package binder

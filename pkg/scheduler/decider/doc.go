@@ -30,10 +30,10 @@
 // A pod leaves each of these states when it ends or is deleted.
 //
 // Unfit only records a waiting pod. Preemption and defrag nominate a pod through the API server. Wake
-// nominates a pod after two seconds of temporary refusals: these end by themselves, usually within a second,
-// without an eviction (decide.Refusal). A nominated pod has no GPUs yet, but gpumem reserves its requested
-// memory on the node against pods of lower precedence. When a reservation is released, the pod is nominated
-// again if its nomination has not ended, and waits otherwise.
+// nominates a pod after two seconds of temporary refusals: these end by themselves, usually within a
+// second, without an eviction (decide.Refusal). A nominated pod has no GPUs yet, but gpumem reserves its
+// requested memory on the node against pods of lower precedence. When a reservation is released, the pod
+// is nominated again if its nomination has not ended, and waits if it has.
 //
 // A reserved pod has GPUs of a node, from Reserve or Bind until the watch shows its binding. If the outcome
 // of its binding is unknown, the pod keeps its GPUs until the binder reads the pod from the API server

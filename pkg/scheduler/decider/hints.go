@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// DeletionHelps reports whether a waiting pod may fit now that another pod has left its node: that pod was
+// DeletionHelps reports whether a waiting pod may fit after another pod has left its node: that pod was
 // deleted, its reservation was released, or its nomination has ended. DeletionHelps removes a deleted pod from
 // the cache first. So a pod that needs the memory of two deleted pods is requeued after the second deletion.
 func (d *Decider) DeletionHelps(waiting, deleted *v1.Pod) bool {
@@ -65,8 +65,8 @@ func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 	return d.fits(waiting, func(q cache.Question) bool { return q.Evaluate(state) == nil })
 }
 
-// withoutInventoryPods returns the pods of a node. It omits pods with claims and the kubelet's allocations:
-// both come from the node's inventory, and the next inventory may lack them.
+// withoutInventoryPods returns the pods of a node, without the kubelet's allocations. It omits pods with claims.
+// Allocations and pods with claims come from the node's inventory, and the next inventory may lack them.
 func withoutInventoryPods(cached *placement.Node) []placement.Holding {
 	holdings := slices.DeleteFunc(cached.Holdings(), func(h placement.Holding) bool { return h.Request.Empty() })
 	for i := range holdings {

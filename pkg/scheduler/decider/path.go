@@ -37,8 +37,8 @@ type Decider struct {
 type Node struct {
 	Name       string
 	Generation int64 // changes with the node's pods; 0 means unknown
-	// Pods yields the node's bound, reserved and nominated pods, in preemption without the victims. If it is
-	// nil, the cached pods are used.
+	// Pods yields the node's bound, reserved and nominated pods. During preemption, it leaves out the victims.
+	// If Pods is nil, the cached pods are used.
 	Pods iter.Seq[*v1.Pod]
 }
 
@@ -152,8 +152,8 @@ func (d *Decider) template(object *v1.Node) (*placement.Node, error) {
 }
 
 // Message returns the message of a refusal. kube-scheduler writes each distinct message once into a condition of
-// the pod. So in a request about many nodes, all nodes with the same reason share one short message. Unfit
-// describes a few nodes in full.
+// the pod. So in a request about many nodes, all nodes with the same reason share one short message. The method
+// Unfit describes a few nodes in full.
 func (c *Cycle) Message(refusal *decide.Refusal) string {
 	if !c.many() || refusal.Verdict == nil {
 		return reasons.Counted(refusal, reasons.Refusal(refusal))
@@ -165,7 +165,7 @@ func (c *Cycle) Message(refusal *decide.Refusal) string {
 	return text.(string)
 }
 
-// many reports whether the request has more nodes than Unfit describes.
+// many reports whether the request has more nodes than the method Unfit describes.
 func (c *Cycle) many() bool { return c.asked > history.MaxNodes }
 
 // Rank ranks the feasible nodes, and returns at most limit of them, the best first. Memory that expected pods

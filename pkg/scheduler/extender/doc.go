@@ -45,7 +45,7 @@
 // the time of a filter request for 5,000 nodes was spent in encoding/json.
 //
 // kube-scheduler selects the nodes for Preempt by sums of resources and omits nodes whose sum suffices.
-// Preempt cannot add nodes. Some of the proposed victims are only needed for the node's sum of GPU memory.
+// Preempt cannot add nodes. Some of the proposed victims are needed only for the node's sum of GPU memory.
 // Preempt replaces these by pods of one GPU, even if they also occupy CPU that the pod needs: kube-scheduler
 // proposes them again at the next attempt. Preempt keeps the other proposed victims.
 package extender

@@ -20,8 +20,8 @@ type Extender struct {
 	Alone bool
 
 	// NodesToFind returns the number of feasible nodes at which kube-scheduler ends its search and sends a
-	// request. Its argument is the number of nodes in the cluster. If it is nil, kube-scheduler's default
-	// applies.
+	// request. Its argument is the number of nodes in the cluster. If NodesToFind is nil, kube-scheduler's
+	// default applies.
 	NodesToFind func(all int) int
 
 	Neighbours Neighbours // the pods that may be evicted

@@ -1,7 +1,7 @@
-// Package lease wraps the lock of a leader election. It reports whether this process leads, and whether the
-// bindings that it sends now land before another process can lead. A binding lands when the API server writes
-// it. Both kube-scheduler with the plugin and the extender of a cluster's own kube-scheduler use it, because
-// they run in several replicas.
+// Package lease wraps the lock of a leader election. It reports whether this process leads, and whether a
+// binding that it sends at this moment is sure to land or fail before another process can lead. A binding
+// lands when the API server writes it. Both kube-scheduler with the plugin and the extender of a cluster's
+// own kube-scheduler use this package, because they run in several replicas.
 //
 // # Invariants
 //
@@ -19,10 +19,10 @@
 // process leads. Then the device plugin, which allocates no device ID twice, gives one of two pods another
 // GPU, or rejects it.
 //
-// During a freeze of the leader, another process may also acquire and release the Lease. The next
-// renewal of the frozen process then acquires the Lease again. client-go reports no loss, so kube-scheduler,
-// which otherwise exits when it loses the Lease, runs on. But the Lease counts its transitions, so Lock
-// detects that a new lead has begun.
+// During a freeze of the leader, another process may also acquire and release the Lease. The next renewal of
+// the frozen process then acquires the Lease again. client-go reports no loss, so kube-scheduler runs on: it
+// exits only when client-go reports a loss. But the Lease counts its transitions, so Lock detects that a new
+// lead has begun.
 //
 // If somebody deletes the Lease, another process may create it. The previous holder notices at its next
 // renewal, within seconds. The new holder has seen the previous Lease, so it sends nothing until the previous

@@ -103,8 +103,8 @@ func (l *Lock) set(renewed time.Time, turns int, begins bool) {
 	l.renewed, l.turns = renewed, turns
 }
 
-// Leads returns the time since which this process leads, and whether bindings that it sends now land, or
-// fail, before another process can lead.
+// Leads returns the time since which this process leads, and whether a binding that it sends at this moment
+// is sure to land or fail before another process can lead.
 func (l *Lock) Leads() (since time.Time, alone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

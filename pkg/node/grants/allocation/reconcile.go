@@ -31,11 +31,11 @@ func (c Correction) Whole() bool { return c.HasRequestedCount() || c.Actual.Allo
 // If several pods move, they count on their old GPUs too (Assignment.Leaving) until all corrections are
 // written. A later call of Reconcile then removes the old GPUs.
 //
-// Reconcile uses only the allocations of admitted pods. The kubelet names pods without UID, so an entry for a pod that
-// may not be admitted yet can belong to a force-deleted pod of the same name. For the same reason, State.Pods must
-// have been read before State.Allocated. Pods that are interchangeable with a listed pod whose admission is uncertain
-// keep their annotated GPUs, because that pod may have the GPU that seems free. Reconcile cannot correct a waiting pod
-// if the node lacks its GPUs. The pod counts on each GPU until it has slots.
+// Reconcile uses only the allocations of admitted pods. The kubelet names pods without UID. While a pod's admission is
+// uncertain, its entry can belong to a force-deleted pod of the same name. For the same reason, State.Pods must have
+// been read before State.Allocated. Pods that are interchangeable with a listed pod whose admission is uncertain keep
+// their annotated GPUs, because that pod may have the GPU that seems free. Reconcile cannot correct a waiting pod if
+// the node lacks its GPUs. The pod counts on each GPU until it has slots.
 func Reconcile(s State) []Correction {
 	b := byPod(s)
 	doubtful := filter(b.pods, func(t *podState) bool { return !t.Admitted && t.isServed() })

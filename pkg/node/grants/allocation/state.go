@@ -65,7 +65,7 @@ type State struct {
 	Attributed []Attributed
 
 	// NeverListed reports that the kubelet has not yet listed its allocations to this process, so any pod may
-	// already have some.
+	// already have slots.
 	NeverListed bool
 
 	Policy          placement.Policy // for pods without a policy

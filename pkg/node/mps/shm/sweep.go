@@ -131,7 +131,7 @@ func (u users) note(process string, device uint64) {
 	}
 }
 
-// hasShm reports whether a process has the file system at /dev/shm, by its mountinfo (proc(5)).
+// hasShm reports whether the process with this mountinfo (proc(5)) has the file system at /dev/shm.
 func hasShm(mountinfo string, device uint64) bool {
 	name := fmt.Sprintf("%d:%d", major(device), minor(device))
 	for line := range strings.Lines(mountinfo) { // ID parent major:minor root mount-point …
