@@ -25,8 +25,8 @@ func TestWhatTheCoreImports(t *testing.T) {
 		"placement":  core("gpu"),
 		"ranking":    core("gpu", "placement"),
 		"preemption": core("gpu", "placement"),
-		"closest":    core("gpu", "placement"),
-		"decide":     core("gpu", "placement", "preemption", "closest"),
+		"nearmiss":   core("gpu", "placement"),
+		"decide":     core("gpu", "placement", "preemption", "nearmiss"),
 		"cache":      core("gpu", "placement", "ranking", "decide"),
 		"defrag":     core("gpu", "placement", "ranking", "preemption"),
 		// The node's rules are outside pkg/core and obey the same limits.
