@@ -9,8 +9,9 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
 
-// Check rejects a profile that lacks an extension point of GPUMemory, or in which another plugin binds or
-// evicts first. Such a profile would bind pods without a GPU.
+// Check rejects a profile that lacks an extension point of GPUMemory, or in which DefaultBinder or
+// DefaultPreemption comes before GPUMemory. Such a profile could bind pods without a GPU, or evict
+// more pods than necessary. Check does not look for other plugins that bind or evict.
 func Check(profile string, plugins *config.Plugins) error {
 	points := []struct {
 		name  string

@@ -2,12 +2,29 @@
 // GPU memory within kube-scheduler's own process. Package decider makes the decisions at each extension
 // point, as it does for the extender.
 //
+// # Extension points
+//
+// In the order of a pod's path:
+//
+//   - PreEnqueue keeps the pod out of the queue while its victims are being evicted.
+//   - PreFilter reads the pod's request.
+//   - The node hint (hintingFramework) names the best node. If it passes, kube-scheduler filters no other node.
+//   - Filter rejects a node that the pod does not fit.
+//   - PostFilter records the reasons if the pod fits no node, and evicts other pods.
+//   - PreScore ranks the nodes, and Score returns a node's score.
+//   - Reserve picks the pod's GPUs and reserves them.
+//   - Bind sends the binding with the assignment.
+//   - Unreserve releases the GPUs after a failure, unless the binding may still succeed.
+//
+// EventsToRegister lists the events that requeue a refused pod. SignPod distinguishes pods with different
+// requests for kube-scheduler's batching.
+//
 // # Invariants
 //
 //   - One State serves the plugins of all profiles.
-//   - Check rejects a configuration in which another plugin binds or evicts before GPUMemory, or in
-//     which GPUMemory lacks an extension point.
-//   - The process binds nothing after Drain has returned, because it releases the Lease then.
+//   - Check rejects a configuration in which DefaultBinder or DefaultPreemption comes before GPUMemory, or
+//     in which GPUMemory lacks an extension point.
+//   - The process binds nothing after Drain has returned, because package lease releases the Lease then.
 //   - The process sends no binding that could land when another process leads: see package lease.
 //
 // # Decisions

@@ -46,8 +46,9 @@ func (h *hintingFramework) RunPreFilterPlugins(ctx context.Context, state fwk.Cy
 }
 
 // bestNode returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes.
-// Three kinds of pods get no hint: a nominated pod, because it goes to its nominated node; a pod that prefers
-// some nodes, because kube-scheduler must score all nodes; and a pod of a group.
+// Four kinds of pods get no hint: a pod that PreFilter restricts to some nodes (RunPreFilterPlugins); a
+// nominated pod, because it goes to its nominated node; a pod that prefers some nodes, because kube-scheduler
+// must score all nodes; and a pod of a group.
 func (h *hintingFramework) bestNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod) string {
 	c := cycleOf(state)
 	if c.few || pod.Status.NominatedNodeName != "" || grouped(pod) || len(api.Preferences(pod)) > 0 {

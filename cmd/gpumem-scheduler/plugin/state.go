@@ -72,7 +72,7 @@ func (s *State) Start(leads func() (since time.Time, alone bool)) error {
 	if s.Watch == nil {
 		return fmt.Errorf("no profile of the configuration has the plugin %s", Name)
 	}
-	hand := controller.NewClient(s.Watch, s.client, types.NamespacedName{}) // no Lease: the process itself knows when it leads
+	hand := controller.NewClient(s.Watch, s.client, types.NamespacedName{}) // no Lease to read: the process itself takes part in the election
 	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, hand)
 	b := s.service.Binder(s.log.Named("scheduler"), hand, s.Watch.Missing)
 	b.Leads = leads

@@ -20,7 +20,7 @@ const (
 	Refused OnPod = iota
 	Placed
 	Restored
-	Swapped
+	Swapped // the kubelet allocated another GPU to the pod, or allocated the planned GPU of a waiting pod to another pod
 	Mixed
 	OverUse
 	WithinGrant

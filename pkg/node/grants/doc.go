@@ -1,8 +1,9 @@
 // Package grants records the GPU memory and GPU cores of each container on a node. A Table contains the grants. Each
 // Grant records one answer of the device plugin to the kubelet's Allocate call. A container's GPUs, limit, enforcement
 // level, environment and account follow from its grant, and its usage is compared with it. A State joins the table
-// with the watched pods and the kubelet's PodResources list. A Reconciler is the only writer of pod annotations on the
-// node. Package allocation contains the rules, as pure functions of a State.
+// with the watched pods and the kubelet's PodResources list. On the node, only a Reconciler writes the annotations of
+// pods' assignments (package usage writes gpu-memory-used). Package allocation contains the rules, as pure functions of
+// a State.
 //
 // # Terms
 //
@@ -12,7 +13,10 @@
 //   - attributed: a grant is attributed to the container for which the kubelet most likely called. The slots
 //     are certain. The container is a guess until the kubelet lists the slots.
 //   - plan: the assignment that a pod should have. Until the kubelet admits the pod, this is its annotation.
-//     Afterwards, it is the annotation at the admission, or the node's last correction since then.
+//     Afterwards, it is the annotation at the admission, or the node's last correction since then. Plans are in
+//     memory only: for a pod that was admitted before the process started, the plan is the annotation that the
+//     process reads first, although the owner may have edited it.
+//   - swap: the kubelet allocates the planned GPU of a waiting pod to an interchangeable pod.
 //   - account: the memory and the cores that the kubelet has allocated to a pod, by GPU. The node publishes a
 //     pod's account if the pod's annotations have ever shown less than the account.
 //   - former level: the enforcement level and the MPS protocol that version 0.2 recorded for a slot, in its own file.
@@ -25,7 +29,8 @@
 //
 // # Lifecycle of a grant
 //
-// Capitals mark the states of a grant. In the states in lower case, there is no grant yet.
+// Capitals mark the states of a grant. They follow from the table, the kubelet's list and the annotations, and are not
+// stored. In the states in lower case, there is no grant yet.
 //
 //	(none) ──the scheduler's Binding writes the annotation──▶ planned
 //	   │                                                         │ GetPreferredAllocation: allocation.Prefer
@@ -48,26 +53,30 @@
 //
 // A grant ends (ENDED) when
 //
-//   - Put records its slots for another container. An init container's slots are an exception: a later container
+//   - Put records a new grant with any of its slots. An init container's slots are an exception: a later container
 //     of the same pod may get them too, and the grant stays.
 //   - Put records a new grant of the same container and resource, and the old grant is earlier and not listed.
 //   - a complete list of pods, read after the grant was recorded, lacks the pod, and the kubelet does not list
-//     the grant's slots (Prune).
+//     the grant's first slot (Prune). A grant without a UID ends even if the list has its pod, but not before two
+//     successful calls of SnapshotOnce have followed it.
+//   - Load drops it: see Protocol.
 //
 // The kubelet never lists plain init containers. A grant of such a container stays ATTRIBUTED if the node has no NRI
-// and no later container of the pod reuses its slots. A container that restarts gets the recorded response, even if
-// settings have changed. A grant becomes WRITTEN in PreStartContainer or in the Reconciler's loop, which compare the
-// annotations with the grants.
+// and no later container of the pod reuses its slots. A grant outlives its container: a container that restarts gets
+// the recorded response, even if settings have changed. A grant becomes WRITTEN in PreStartContainer or in the
+// Reconciler's loop, which compare the annotations with the grants.
 //
 // # Protocol
 //
 // The device plugin records a grant (Put) before it answers the kubelet, and the kubelet uses the same answer at each
-// start of the container. A new process reads the checkpoint (Load) once no other process serves GPU memory to the
-// kubelet, because the serving process writes the checkpoint. A table writes nothing before Load, and nothing after
-// GiveWay. It reads the checkpoint a first time when the process starts, for callers that need grants before Load. If
-// the checkpoint stays unreadable for about 30 seconds, Load sets it aside. If a file of former levels lies next to
-// the checkpoint, version 0.2 has run since the last write of the checkpoint (a rollback). Version 0.2 has then
-// allocated the slots in that file. The table then drops the checkpoint's grants of these slots.
+// start of the container. Put also writes the checkpoint, the file gpumem-grants.json. If this write fails, the device
+// plugin answers nevertheless, and Prune repeats the write. A new process reads the checkpoint (Load) once no other
+// process serves GPU memory to the kubelet, because the serving process writes the checkpoint. A table writes nothing
+// before Load, and nothing after GiveWay. It reads the checkpoint a first time when the process starts, for callers
+// that need grants before Load. If the checkpoint stays unreadable for about 30 seconds, Load sets it aside. If a file
+// of former levels lies next to the checkpoint, version 0.2 has run since the last write of the checkpoint (a
+// rollback). Version 0.2 has then allocated the slots in that file. The table then drops the checkpoint's grants of
+// these slots.
 //
 // If the kubelet does not answer, Snapshot retries for up to Config.KubeletWait, and then combines the kubelet's last
 // list with later grants. SnapshotOnce tries once, and returns the error. Adopt creates grants for listed containers
@@ -76,9 +85,9 @@
 // adopts their containers again.
 //
 // Reconciler computes the annotations of a pod (desiredAssignment) and writes them (write): enforcement level,
-// GPU indexes, and GPUs. If the kubelet has allocated the GPUs of a waiting pod to another pod, the waiting pod
-// inherits the other pod's plan (allocation.Reconcile), and Reconciler writes this plan. Reconciler runs before
-// a container starts, after each allocation, when pods change, and every minute. If an annotation shows less
+// GPU indexes, and GPUs. After a swap, the waiting pod inherits the other pod's plan (allocation.Reconcile), and
+// Reconciler writes this plan. Reconciler runs before a container starts, after each allocation, when pods or the
+// inventory change, every minute, and one second to one minute after a failure. If an annotation shows less
 // than the pod's account, the node also publishes the account in its inventory (Allocations), which the pod's
 // owner cannot change. The entry stays as long as the pod, because the owner could change the annotation again.
 // A new process reads the entries from the node's annotation.
@@ -87,7 +96,7 @@
 //
 //   - A slot belongs to its last grant. Only init containers share slots with later containers of their pod,
 //     because the kubelet reuses the slots for the later containers.
-//   - A listed grant ends only when another container gets its slots.
+//   - While the kubelet lists all slots of a grant, Put and Prune end it only when a new grant gets one of the slots.
 //   - The kubelet's call names no pod. So Find compares slots. It compares containers' names only to choose
 //     between grants of the same slots.
 //   - State reads the pods before the kubelet's list (for the reason, see allocation.Reconcile).

@@ -61,7 +61,7 @@ type State struct {
 	everListed        bool                            // the kubelet has answered at least once
 	countAtPoll       int                             // number of grants at the last successful call of SnapshotOnce
 	countAtPollBefore int                             // number of grants at the successful call of SnapshotOnce before that
-	plans             map[string]placement.Assignment // by UID: the annotation at the pod's admission, or the node's last correction since then
+	plans             map[string]placement.Assignment // by UID: see "plan" in the package documentation
 }
 
 // New returns a state with the grants of a table.
@@ -197,7 +197,8 @@ func (n *State) unlisted(pods []allocation.Pod) (out []allocation.Attributed) {
 }
 
 // planned returns the pods with their plans. Until the admission, the plan is the pod's annotation. Afterwards,
-// planned uses the recorded plan, because the owner may have changed the annotation. The caller must hold mu.
+// planned uses the recorded plan, because the owner may have changed the annotation. If none is recorded, because
+// the pod was admitted before the process started, planned records the current annotation. The caller must hold mu.
 func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
 	pods = slices.Clone(pods)
 	for i, pod := range pods {

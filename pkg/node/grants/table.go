@@ -373,7 +373,8 @@ func admitted(s allocation.State, h allocation.Allocated) string {
 
 // Prune drops the grants with numbers up to `count` for which `inUse` returns false. Newer grants stay, because their
 // pods may be newer than the list of pods that `inUse` reads. The argument `listed` of `inUse` reports whether the
-// kubelet lists the grant.
+// kubelet lists the grant's first slot. It can be false for an init container's grant although the kubelet lists other
+// slots of the grant (see holder).
 func (t *Table) Prune(count int, inUse func(g Grant, listed bool) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

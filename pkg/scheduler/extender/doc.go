@@ -1,7 +1,7 @@
 // Package extender serves package decider over HTTP for a kube-scheduler that cannot be replaced. It has the
-// verbs filter, prioritize, preempt and bind. Package decider makes the decisions. This package reads
-// requests and writes responses, waits for late watch events, scales scores, detects requests about a sample
-// of the nodes, and identifies victims by their UIDs.
+// verbs filter, prioritize, preempt and bind. Package decider makes the decisions: start with the table in
+// its documentation. This package reads requests and writes responses, waits for late watch events, scales
+// scores, detects requests about a sample of the nodes, and identifies victims by their UIDs.
 //
 // # Protocol
 //
@@ -19,17 +19,18 @@
 //     pod, later requests expect the pod there, but a pod is never refused on all nodes because of expected
 //     pods. Without expectations, one Bind in eight was refused in a burst of 2,000 pods, because
 //     kube-scheduler sends requests for the next pod while a Bind is in progress.
-//   - Filter and Bind report each failure as HTTP 200 with the field Error, because kube-scheduler discards
-//     the body of any other status. The responses of Prioritize and Preempt have no such field: on failure,
-//     all nodes have the score 0, and no pod is evicted. Only a malformed request gets a 4xx status. A pod
-//     with an unreadable request fails on every node as unresolvable, so the reason appears in the pod's
-//     events.
+//   - Filter and Bind report their errors as HTTP 200 with the field Error, because kube-scheduler discards
+//     the body of any other status. An example is a filter request without a pod or without nodes. The
+//     responses of Prioritize and Preempt have no such field: on failure, no node has a score above 0, and no
+//     pod is evicted. A body that is too large or cannot be decoded gets a 4xx status, and a panic gets 500.
+//     A pod with an unreadable request for GPU memory fails on every node as unresolvable, so the reason
+//     appears in the pod's events.
 //
 // # Decisions
 //
 // If Extender.Alone is set, Filter returns one node, and kube-scheduler scores nothing. So the pod's node is
 // certain, and kube-scheduler sends one request less. If the pod itself prefers some nodes, Filter returns
-// all feasible nodes nevertheless.
+// all feasible nodes nevertheless. In both cases, it returns reasons only if no node is feasible.
 //
 // To requeue a pod (Decider.Wake), gpumem-extender changes an annotation of the pod, and kube-scheduler then
 // tries the pod again. An alternative without this write is that Filter returns an error instead of a
@@ -38,8 +39,8 @@
 //
 // kube-scheduler's watch may show the deletion of a pod a moment before the extender's watch does. A pod that
 // is refused in that moment would wait for the next event. So Filter waits up to recheckTimeout for a change
-// before it refuses a pod on all nodes. These waits take at most a tenth of the time, because all other pods
-// wait meanwhile.
+// before it refuses a pod on all nodes, unless all refusals are unresolvable. These waits take at most a
+// tenth of the time, because all other pods wait meanwhile.
 //
 // The package uses github.com/go-json-experiment/json, the module form of Go 1.27's encoding/json/v2. Half of
 // the time of a filter request for 5,000 nodes was spent in encoding/json.

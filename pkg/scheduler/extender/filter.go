@@ -18,8 +18,9 @@ import (
 )
 
 // Filter returns the feasible nodes, and the reason for each other node. If Alone is set, it returns only the
-// best feasible node. If all nodes refuse the pod, Filter first waits up to recheckTimeout for a change of the
-// cache, as long as recheckBudget allows such waits.
+// best feasible node, or all of them if the pod prefers some nodes, and reasons only if no node is feasible. If
+// all nodes refuse the pod, and not all as unresolvable, Filter first waits up to recheckTimeout for a change of
+// the cache, as long as recheckBudget allows such waits.
 func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
 	changed := e.Cache.Changed()
 	result := e.filter(args)

@@ -28,11 +28,11 @@
 // # Invariants
 //
 //   - A container's slots are on all of its pod's GPUs, with equal parts of memory and of cores.
-//   - A wrong guess swaps interchangeable pods. The scheduler does not let pods that are confusable
-//     (placement.Request.Confusable) but not interchangeable wait on one node together (for an exception, see Limits).
-//     One pod gets the other pod's GPU, and the other pod inherits the first pod's plan. So no GPU ever has more
-//     allocations than planned, and Reconcile corrects the annotations. Until all of them are corrected, each of these
-//     pods counts on both GPUs: its amount is free on neither, so that no other pod gets memory that only seems free.
+//   - A wrong guess swaps interchangeable pods: one pod gets the other pod's GPU, and the other pod inherits the first
+//     pod's plan. The scheduler does not let pods that are confusable (placement.Request.Confusable) but not
+//     interchangeable wait on one node together (for an exception, see Limits). So no GPU ever has more allocations
+//     than planned, and Reconcile corrects the annotations. Until all of them are corrected, each of these pods counts
+//     on both GPUs: its amount is free on neither, so that no other pod gets memory that only seems free.
 //   - A pod keeps the GPUs of its first allocation.
 //   - Allocations do not depend on annotations. Once the node's inventory contains the result of Accounts,
 //     schedulers count at least the allocations to admitted pods on each GPU, whatever annotations the pods'
