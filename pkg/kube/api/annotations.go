@@ -224,7 +224,7 @@ func policyEffect() string {
 		gpu, _ := p.Doc()
 		prefers = append(prefers, gpu)
 	}
-	return strings.Join(prefers, ", or ") + ". Default: the chart's `policy`. A preference, [no promise](choosing-gpus.md#policies)"
+	return strings.Join(prefers, ", or ") + ". Default: the chart's `policy`. `exclusive` waits for such a GPU; the others are [preferences](choosing-gpus.md#policies)"
 }
 
 func unless(nothing bool, format string, value any) string {
