@@ -31,6 +31,19 @@ func (p *pending) returned() bool {
 	}
 }
 
+// wait waits for the answer until the timeout or until the context is done, and reports whether the call has
+// returned.
+func (p *pending) wait(ctx context.Context, timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return p.returned()
+}
+
 // anyHanging reports whether one of the named calls hangs, or any call if no name is given.
 func (c calls) anyHanging(names ...string) bool {
 	for name, p := range c.pending {
@@ -83,14 +96,7 @@ func renew[T any](ctx context.Context, c calls, name string, f func() T) (answer
 
 // call makes a call, or continues to wait for a pending one, until the timeout or until the context is done.
 func call[T any](ctx context.Context, c calls, name string, f func() T) (answer T, ok bool) {
-	p := startCall(c, name, f)
-	timer := time.NewTimer(c.timeout)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	startCall(c, name, f).wait(ctx, c.timeout)
 	return takeAnswer[T](c, name)
 }
 
@@ -146,14 +152,7 @@ func Do(ctx context.Context, b *Bounded, name string, f func() error) error {
 
 // await waits for call p, and removes it from the pending calls once it has returned.
 func await[T any](ctx context.Context, b *Bounded, name string, p *pending) (answer T, ok bool) {
-	timer := time.NewTimer(b.calls.timeout)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	if !p.returned() {
+	if !p.wait(ctx, b.calls.timeout) {
 		return answer, false
 	}
 	b.mu.Lock()
