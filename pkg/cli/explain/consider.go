@@ -64,11 +64,7 @@ func (e *explanation) explainWaiting(pod inspect.WaitFacts, nodes []placement.No
 // addNode adds a node to print, and records its pods on unknown GPUs.
 func (e *explanation) addNode(described history.Node, n placement.Node) {
 	e.Now = append(e.Now, described)
-	var units gpu.Units
-	for _, h := range n.Unattributed {
-		units += h.Request.Units()
-	}
-	if units > 0 {
+	if units := n.UnattributedAmount().Units; units > 0 {
 		e.legend = append(e.legend, fmt.Sprintf("TAKEN of each GPU of %s includes %s of pods whose GPU is unknown", n.Name, reasons.Amount(units, n.UnitMiB)))
 	}
 }

@@ -265,10 +265,17 @@ func (n Node) Unrequested() (units gpu.Units, cores int) {
 		over, coresOver := d.Excess()
 		units, cores = units-over, cores-coresOver
 	}
+	unattributed := n.UnattributedAmount()
+	return units - unattributed.Units, cores - unattributed.Cores
+}
+
+// UnattributedAmount returns the sum of the requests of pods whose devices are unknown.
+func (n Node) UnattributedAmount() (sum Amount) {
 	for _, h := range n.Unattributed {
-		units, cores = units-h.Request.Units(), cores-h.Request.Cores()
+		sum.Units += h.Request.Units()
+		sum.Cores += h.Request.Cores()
 	}
-	return units, cores
+	return sum
 }
 
 // Excess returns the amount that is allocated beyond the advertised amount of the device. It is negative

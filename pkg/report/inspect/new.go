@@ -72,11 +72,7 @@ func (r reporter) deviceMemory(d placement.Device, u gpu.Units) Memory {
 
 // requested returns the memory allocated on the node, including the requests of pods on unknown GPUs.
 func (r reporter) requested() Memory {
-	unattributed := gpu.Units(0)
-	for _, h := range r.Unattributed {
-		unattributed += h.Request.Units()
-	}
-	sum := r.memory(unattributed)
+	sum := r.memory(r.UnattributedAmount().Units)
 	for _, d := range r.Devices {
 		m := r.deviceMemory(d, d.Requested)
 		sum.Units, sum.MiB = sum.Units+m.Units, sum.MiB+m.MiB
@@ -118,13 +114,11 @@ func (r reporter) node(f NodeFacts) Node {
 	for i, d := range r.Devices {
 		out.GPUs = append(out.GPUs, r.gpu(d, promised.Devices[i].Pods, f))
 	}
-	var unattributed gpu.Units
 	for _, h := range r.Unattributed {
-		unattributed += h.Request.Units()
 		out.Unattributed = append(out.Unattributed, r.pod(h, r.memory(h.Request.Units()), h.Request.Cores()))
 	}
 	if len(r.Unattributed) > 0 {
-		m := r.memory(unattributed)
+		m := r.memory(r.UnattributedAmount().Units)
 		out.UnattributedMemory = &m
 	}
 	return out
