@@ -22,46 +22,48 @@ type Feeder struct {
 
 // PodHandler returns a handler that enters pods. It must receive every pod that is not terminal.
 func (b *Feeder) PodHandler() toolscache.ResourceEventHandler {
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { b.learn(obj); b.setPod(obj) },
-		UpdateFunc: func(before, after any) {
-			old, wasPod := before.(*v1.Pod)
-			if pod, isPod := after.(*v1.Pod); wasPod && isPod && old.UID != pod.UID {
-				b.removePod(old)
-				b.learn(pod)
-			}
-			b.setPod(after)
-		},
-		DeleteFunc: func(obj any) { b.removePod(last(obj)) },
-	}
+	return handle(func(before, pod *v1.Pod) {
+		if before != nil && before.UID != pod.UID {
+			b.removePod(before)
+			before = nil
+		}
+		if before == nil {
+			b.learn(pod)
+		}
+		b.setPod(pod)
+	}, b.removePod)
 }
 
 // NodeHandler returns a handler that enters nodes.
 func (b *Feeder) NodeHandler() toolscache.ResourceEventHandler {
+	return handle(func(_, node *v1.Node) { b.setNode(node) }, func(node *v1.Node) { b.Cache.RemoveNode(node.Name) })
+}
+
+// handle returns a handler that calls set with the former state of an object, or nil, and with its present
+// state. For a deleted object, it calls remove with the last known state.
+func handle[T any](set func(before, after *T), remove func(*T)) toolscache.ResourceEventHandler {
+	update := func(before, after any) {
+		old, _ := before.(*T)
+		if object, ok := after.(*T); ok {
+			set(old, object)
+		}
+	}
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    b.setNode,
-		UpdateFunc: func(_, after any) { b.setNode(after) },
-		DeleteFunc: func(obj any) {
-			if node, ok := last(obj).(*v1.Node); ok {
-				b.Cache.RemoveNode(node.Name)
+		AddFunc:    func(added any) { update(nil, added) },
+		UpdateFunc: update,
+		DeleteFunc: func(deleted any) {
+			if missed, ok := deleted.(toolscache.DeletedFinalStateUnknown); ok {
+				deleted = missed.Obj
+			}
+			if object, ok := deleted.(*T); ok {
+				remove(object)
 			}
 		},
 	}
 }
 
-// last returns the deleted object. If the watch missed the deletion, this is the last known state.
-func last(obj any) any {
-	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		return gone.Obj
-	}
-	return obj
-}
-
-func (b *Feeder) setPod(obj any) {
-	pod, ok := obj.(*v1.Pod)
+func (b *Feeder) setPod(pod *v1.Pod) {
 	switch {
-	case !ok:
-		return
 	case api.Terminal(pod):
 		b.removePod(pod)
 		return
@@ -83,6 +85,8 @@ func (b *Feeder) setPod(obj any) {
 	}
 }
 
+func (b *Feeder) removePod(pod *v1.Pod) { b.Cache.RemovePod(string(pod.UID)) }
+
 // setOther enters a pod without GPU memory, because its CPU is part of the node's requested CPU.
 func (b *Feeder) setOther(pod *v1.Pod) {
 	if cpu := api.CPU(pod); pod.Spec.NodeName != "" && cpu > 0 {
@@ -92,9 +96,8 @@ func (b *Feeder) setOther(pod *v1.Pod) {
 
 // learn enters the request of a new pod into the statistics of requests (ranking.Mix). After a restart, all
 // pods are new.
-func (b *Feeder) learn(obj any) {
-	pod, ok := obj.(*v1.Pod)
-	if !ok || !b.Names.Holds(pod) || api.Terminal(pod) {
+func (b *Feeder) learn(pod *v1.Pod) {
+	if !b.Names.Holds(pod) || api.Terminal(pod) {
 		return
 	}
 	if req, err := b.Names.Request(pod); err == nil {
@@ -112,17 +115,7 @@ func (b *Feeder) nominate(pod *v1.Pod) {
 	b.Cache.NominatePod(node, api.Ref(pod), req, at, until)
 }
 
-func (b *Feeder) removePod(obj any) {
-	if pod, ok := obj.(*v1.Pod); ok {
-		b.Cache.RemovePod(string(pod.UID))
-	}
-}
-
-func (b *Feeder) setNode(obj any) {
-	node, ok := obj.(*v1.Node)
-	if !ok {
-		return
-	}
+func (b *Feeder) setNode(node *v1.Node) {
 	inv, err := b.Names.InventoryOf(node)
 	if err != nil {
 		b.Log.Warn("node cannot be read; it counts as having no GPUs", zap.String("node", node.Name), zap.Error(err))
