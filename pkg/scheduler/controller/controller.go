@@ -66,7 +66,7 @@ func follow(log *zap.Logger, pods, others informers.SharedInformerFactory, names
 	ctl.budgets, ctl.budgetsDone = budgetInformer.Lister(), budgetInformer.Informer().HasSynced
 	feeder := &Feeder{Log: log, Names: names, Cache: c}
 	var err error
-	ctl.progress.listed = podInformer.Informer().LastSyncResourceVersion
+	ctl.progress.received = podInformer.Informer().LastSyncResourceVersion
 	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(ctl.progress.wrapHandler(feeder.PodHandler())); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}

@@ -10,18 +10,18 @@ import (
 
 // progress tracks the resource version up to which the handler has processed the pod watch.
 //
-// Events of a watch arrive in order: an event with a later version than v proves that all changes up to v
-// were handled. The objects of a list, which starts or resumes a watch, arrive in any order. So hasPassed has
-// two steps. First, it waits until a handled object has at least version v. The fence is the version that the
-// watch has received by then. Second, it waits until a handled object has a later version than the fence.
-// This object was not in the list, so the whole list has been handled.
+// The handler receives all events in the order in which the informer has received them. But the objects of a
+// list, which starts or resumes a watch, arrive in any order. So hasPassed has two steps. First, it waits until
+// the informer has received all changes up to the version. The version that the informer has reached by then is
+// the fence. Second, it waits until the handler has processed an object with a later version than the fence:
+// the informer has received this object after these changes.
 type progress struct {
-	listed func() string // the version that the watch has received, handled or not
+	received func() string // the version that the informer has reached
 
 	mu      sync.Mutex
 	handled string // latest version of a handled pod
 	target  string // argument of the last call of hasPassed
-	fence   string // the version that handled must exceed; empty: handled has not reached target yet
+	fence   string // the version that handled must exceed; empty: the informer has not reached target yet
 }
 
 // wrapHandler returns a handler that calls h and then records the object's version.
@@ -52,17 +52,8 @@ func (p *progress) hasPassed(version string) bool {
 	if p.target != version {
 		p.target, p.fence = version, ""
 	}
-	switch {
-	case p.handled == "" || isNewer(version, p.handled):
-		return false
-	case p.fence == "" && isNewer(p.handled, p.listed()):
-		return false // a list is being handled, and the watch does not report its version yet
-	case p.fence == "":
-		p.fence = p.handled
-		if listed := p.listed(); isNewer(listed, p.fence) {
-			p.fence = listed
-		}
-		return false
+	if received := p.received(); p.fence == "" && !isNewer(version, received) {
+		p.fence = received
 	}
 	return isNewer(p.handled, p.fence)
 }

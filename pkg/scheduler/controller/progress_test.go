@@ -29,7 +29,7 @@ func TestProgress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			listed := ""
-			p := &progress{listed: func() string { return listed }}
+			p := &progress{received: func() string { return listed }}
 			var heard []string
 			follow := p.wrapHandler(toolscache.ResourceEventHandlerFuncs{
 				AddFunc:    func(any) { heard = append(heard, "add") },
@@ -69,7 +69,7 @@ func TestProgress(t *testing.T) {
 
 // TestProgressDuringEvents reads the progress while events arrive. The race detector checks the lock.
 func TestProgressDuringEvents(t *testing.T) {
-	p := &progress{listed: func() string { return "1" }}
+	p := &progress{received: func() string { return "1" }}
 	follow := p.wrapHandler(toolscache.ResourceEventHandlerFuncs{})
 	var readers sync.WaitGroup
 	for range 4 {
