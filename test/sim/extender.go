@@ -108,7 +108,7 @@ func (w *World) newExtender(r *replica) *extenderProc {
 	e.stored.pods.bookmark()
 	e.scheduleReview()
 	e.scheduleWake()
-	e.scheduleCheck(&controller.Comparer{Log: zap.NewNop(), Names: w.names, Cache: e.books, Source: watched{e}, Drift: watched{e}})
+	e.scheduleCheck(&controller.Comparer{Log: zap.NewNop(), Names: w.names, Cache: e.books, Stored: watched{e}.Stored, Compared: watched{e}.Compared})
 	return e
 }
 

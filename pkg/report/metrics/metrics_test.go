@@ -26,13 +26,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-var (
-	_ controller.Drift = (*Extender)(nil)
-	_ grants.Metrics   = (*DevicePlugin)(nil)
-)
+var _ grants.Metrics = (*DevicePlugin)(nil)
 
 // newRegistry returns a registry that also checks Prometheus' rules: names, help texts, and no duplicate
 // values.

@@ -10,28 +10,19 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Source has the objects that the cache must reflect.
-type Source interface {
-	// Stored returns the objects that the watches have shown, and whether these are complete. Callers must
-	// not change the objects.
-	Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool)
-}
-
-// Drift counts the results of comparisons.
-type Drift interface {
-	// Compared records the number of cached objects that were wrong and have been corrected, by kind ("pod"
-	// or "node").
-	Compared(wrong map[string]int)
-}
-
 // Comparer compares a cache with the objects of the watches, and corrects the cache. It is not safe for
 // concurrent use.
 type Comparer struct {
-	Log    *zap.Logger
-	Names  api.Names
-	Cache  *cache.Cache
-	Source Source
-	Drift  Drift
+	Log   *zap.Logger
+	Names api.Names
+	Cache *cache.Cache
+
+	// Stored returns the objects that the watches have shown, and whether these are complete. The Comparer does
+	// not change the objects.
+	Stored func() (pods []*v1.Pod, nodes []*v1.Node, complete bool)
+	// Compared receives the number of cached objects that were wrong and have been corrected, by kind ("pod" or
+	// "node").
+	Compared func(wrong map[string]int)
 
 	suspects map[cache.Difference]bool // differences that the last comparison found
 }
@@ -41,7 +32,7 @@ type Comparer struct {
 func (c *Comparer) Compare() {
 	read := c.Cache.BeginRead()
 	defer read.End()
-	pods, nodes, complete := c.Source.Stored()
+	pods, nodes, complete := c.Stored()
 	if !complete {
 		return
 	}
@@ -66,7 +57,7 @@ func (c *Comparer) Compare() {
 		log.Warn("the cache was wrong, and has been put right", zap.Stringer("cached", was), zap.Stringer("real", is))
 	}
 	c.suspects = suspects
-	c.Drift.Compared(wrong)
+	c.Compared(wrong)
 }
 
 // rebuild returns a cache of the stored objects. It adds the pods first, so that the cache computes the state

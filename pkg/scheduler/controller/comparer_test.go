@@ -79,7 +79,7 @@ func newComparison(t *testing.T, handled ...*v1.Pod) *comparison {
 		source: &source{stored: newObjects(handled...)}, drift: &drift{}, logs: logs,
 		books: &Feeder{Log: zap.New(core), Names: names(t), Cache: cache.New()},
 	}
-	c.Comparer = &Comparer{Log: c.books.Log, Names: c.books.Names, Cache: c.books.Cache, Source: c.source, Drift: c.drift}
+	c.Comparer = &Comparer{Log: c.books.Log, Names: c.books.Names, Cache: c.books.Cache, Stored: c.source.Stored, Compared: c.drift.Compared}
 	c.books.NodeHandler().OnAdd(node(inventory), true)
 	for _, pod := range handled {
 		c.books.PodHandler().OnAdd(pod, true)
@@ -292,7 +292,7 @@ func TestComparerOfAController(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := &drift{}
-		comparer := &Comparer{Log: zap.NewNop(), Names: names(t), Cache: books, Source: ctl, Drift: d}
+		comparer := &Comparer{Log: zap.NewNop(), Names: names(t), Cache: books, Stored: ctl.Stored, Compared: d.Compared}
 		comparer.Compare()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -62,7 +62,7 @@ func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache,
 	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: client.Controller, decided: history.NewLog(conf.Decisions)}
 	registry := metrics.NewRegistry(version)
 	s.Measured = metrics.NewExtender(registry)
-	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Source: client.Controller, Drift: s.Measured}
+	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Stored: client.Stored, Compared: s.Measured.Compared}
 	checks = append([]serve.Check{{Name: "cache", Missing: s.Watch.Missing}}, checks...)
 	s.probes = serve.Probes(version, metrics.Handler(registry, s.fleet().Series), s.checkLocks, checks...)
 	s.reads = page.Handler(s.source(client), map[string]http.Handler{history.Path: s.decided}, time.Now)
