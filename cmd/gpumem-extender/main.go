@@ -80,9 +80,9 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 		missing = func() string { return cmp.Or(watch.Missing(), leads.Missing()) }
 		checks = append(checks, serve.Check{Name: "leader", Missing: leads.Missing})
 	}
-	hand := controller.NewClient(watch, client, conf.lease)
-	parts := service.New("gpumem-extender", version, log, conf.service, state, hand, checks...)
-	ext.Binder, ext.Answered = parts.Binder(log.Named("extender"), hand, missing), parts.Measured.Answered
+	watch.Lease = conf.lease
+	parts := service.New("gpumem-extender", version, log, conf.service, state, watch, checks...)
+	ext.Binder, ext.Answered = parts.Binder(log.Named("extender"), watch, missing), parts.Measured.Answered
 	if leads != nil {
 		ext.Leads = leads.Leads
 	}
@@ -96,7 +96,7 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { watch.Run(ctx); return nil })
 	group.Go(func() error {
-		return parts.Run(ctx, ext.Binder, func(ctx context.Context) { ext.Wake(ctx, hand) })
+		return parts.Run(ctx, ext.Binder, func(ctx context.Context) { ext.Wake(ctx, watch) })
 	})
 	// The replica keeps the Lease until it has responded to the last Bind.
 	leading, resign := context.WithCancel(context.WithoutCancel(ctx))

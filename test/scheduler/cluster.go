@@ -23,7 +23,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
@@ -214,10 +213,9 @@ func (c *cluster) startExtender(ctx context.Context, t testing.TB, running *sync
 	if c.watch, err = controller.New(log, client, names(t), c.cache); err != nil {
 		t.Fatal(err)
 	}
-	hand := controller.NewClient(c.watch, client, types.NamespacedName{})
 	e := &extender.Extender{Neighbours: c.watch, Alone: true, Decider: decider.Decider{Binder: &binder.Binder{
 		Self: "gpumem-extender", Reads: new(singleflight.Group),
-		Log: log, Names: names(t), Cache: c.cache, Cluster: hand,
+		Log: log, Names: names(t), Cache: c.cache, Cluster: c.watch,
 		Policies: ranking.Policies{GPU: placement.Binpack}, Now: time.Now, Missing: c.watch.Missing,
 	}}}
 	running.Go(func() { c.watch.Run(ctx) })
@@ -228,7 +226,7 @@ func (c *cluster) startExtender(ctx context.Context, t testing.TB, running *sync
 		wait.UntilWithContext(ctx, func(ctx context.Context) { e.ReviewAssumed(ctx, assumeLimit) }, reviewInterval)
 	})
 	running.Go(func() {
-		wait.UntilWithContext(ctx, func(ctx context.Context) { e.Wake(ctx, hand) }, wakeInterval)
+		wait.UntilWithContext(ctx, func(ctx context.Context) { e.Wake(ctx, c.watch) }, wakeInterval)
 	})
 	server := httptest.NewServer(c.counted(e.Routes("test")))
 	t.Cleanup(server.Close)

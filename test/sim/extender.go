@@ -361,7 +361,7 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 	})
 }
 
-// cluster is the extender's hand at the API server: what controller.Client is.
+// cluster is the extender's hand at the API server: what controller.Controller is.
 type cluster struct{ e *extenderProc }
 
 func (c cluster) Pod(_, name string) *v1.Pod {
@@ -511,7 +511,7 @@ func (e *extenderProc) decided(b *v1.Binding) {
 }
 
 func (c cluster) Refused(err error) bool {
-	return (*controller.Client)(nil).Refused(fmt.Errorf("wrapped: %w", err))
+	return (*controller.Controller)(nil).Refused(fmt.Errorf("wrapped: %w", err))
 }
 
 // Leader reads who holds kube-scheduler's Lease.

@@ -9,8 +9,6 @@ import (
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -33,7 +31,6 @@ type State struct {
 	Cache *cache.Cache           // GPU memory by pod
 	Watch *controller.Controller // feeds Cache; nil: no profile has the plugin
 
-	client  kubernetes.Interface
 	handle  fwk.Handle // of the first profile: all profiles share one queue
 	decider *decider.Decider
 	service *service.Service
@@ -57,11 +54,11 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 				return nil, fmt.Errorf("watch nodes: %w", err)
 			}
 		}
-		watch, err := controller.Follow(s.log.Named("controller"), factory, s.conf.Names, s.Cache)
+		watch, err := controller.Follow(s.log.Named("controller"), handle.ClientSet(), factory, s.conf.Names, s.Cache)
 		if err != nil {
 			return nil, err
 		}
-		s.Watch, s.client, s.handle = watch, handle.ClientSet(), handle
+		s.Watch, s.handle = watch, handle
 	}
 	return newPlugin(ctx, s.conf.Names, s.decider, handle)
 }
@@ -72,9 +69,8 @@ func (s *State) Start(leads func() (since time.Time, alone bool)) error {
 	if s.Watch == nil {
 		return fmt.Errorf("no profile of the configuration has the plugin %s", Name)
 	}
-	hand := controller.NewClient(s.Watch, s.client, types.NamespacedName{}) // no Lease to read: the process itself takes part in the election
-	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, hand)
-	b := s.service.Binder(s.log.Named("scheduler"), hand, s.Watch.Missing)
+	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, s.Watch)
+	b := s.service.Binder(s.log.Named("scheduler"), s.Watch, s.Watch.Missing)
 	b.Leads = leads
 	s.decider.Binder = b
 	return nil

@@ -15,9 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
@@ -27,25 +25,10 @@ import (
 // a binding of unknown outcome.
 const BindDeadline = 5 * time.Second
 
-// Client reads pods and sends bindings for the extender or the plugin. Its Controller provides the watched
-// objects.
-type Client struct {
-	*Controller
-	core   corev1.CoreV1Interface
-	leases coordinationv1.CoordinationV1Interface
-	lease  types.NamespacedName
-}
-
-// NewClient returns a client. Parameter lease names the Lease of the kube-schedulers that send requests to
-// the extender. The plugin passes no name, because its own process takes part in the election.
-func NewClient(c *Controller, client kubernetes.Interface, lease types.NamespacedName) *Client {
-	return &Client{Controller: c, core: client.CoreV1(), leases: client.CoordinationV1(), lease: lease}
-}
-
 // PodsBy lists the pods of a namespace by a label selector. The pods are complete, unlike the trimmed pods of
 // the watches.
-func (c *Client) PodsBy(ctx context.Context, namespace, selector string) ([]v1.Pod, error) {
-	list, err := c.core.Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
+func (c *Controller) PodsBy(ctx context.Context, namespace, selector string) ([]v1.Pod, error) {
+	list, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
 	if err != nil {
 		return nil, err
 	}
@@ -54,29 +37,27 @@ func (c *Client) PodsBy(ctx context.Context, namespace, selector string) ([]v1.P
 
 // Leader reads the holder of the Lease and its number of transitions. The number distinguishes two leads of
 // one process: after a freeze, a process may lead again after another process has led. Leader returns an
-// empty name if there is no Lease or the process may not read it. This read of one object goes to etcd, and
-// takes a millisecond or two.
-func (c *Client) Leader(ctx context.Context) (string, error) {
-	lease, err := c.leases.Leases(c.lease.Namespace).Get(ctx, c.lease.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+// empty name if nobody holds the Lease or the process may not read it. This read of one object goes to etcd,
+// and takes a millisecond or two.
+func (c *Controller) Leader(ctx context.Context) (string, error) {
+	lease, err := c.client.CoordinationV1().Leases(c.Lease.Namespace).Get(ctx, c.Lease.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return "", nil
-	case err != nil:
+	}
+	if err != nil {
 		return "", err
-	case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "":
+	}
+	record := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
+	if record.HolderIdentity == "" {
 		return "", nil
 	}
-	turns := int32(0)
-	if lease.Spec.LeaseTransitions != nil {
-		turns = *lease.Spec.LeaseTransitions
-	}
-	return fmt.Sprintf("%s %d", *lease.Spec.HolderIdentity, turns), nil
+	return fmt.Sprintf("%s %d", record.HolderIdentity, record.LeaderTransitions), nil
 }
 
 // Revision reads the current resource version of the API server. The API server may wait up to 0.1 s for
 // etcd.
-func (c *Client) Revision(ctx context.Context) (string, error) {
-	list, err := c.core.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
+func (c *Controller) Revision(ctx context.Context) (string, error) {
+	list, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return "", err
 	}
@@ -85,7 +66,7 @@ func (c *Client) Revision(ctx context.Context) (string, error) {
 
 // Wake makes kube-scheduler try a waiting pod again, by changing an annotation of the pod. It patches the
 // status subresource, which can also change annotations and requires no permission to change the pod itself.
-func (c *Client) Wake(ctx context.Context, pod placement.PodRef) error {
+func (c *Controller) Wake(ctx context.Context, pod placement.PodRef) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid":         pod.UID,
 		"annotations": map[string]string{c.names.RoomMadeAt(): time.Now().UTC().Format(time.RFC3339Nano)},
@@ -93,13 +74,13 @@ func (c *Client) Wake(ctx context.Context, pod placement.PodRef) error {
 	if err != nil {
 		return fmt.Errorf("encode a patch: %w", err)
 	}
-	_, err = c.core.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	return err
 }
 
 // ReadPod reads a pod from the API server. It returns nil if there is no such pod.
-func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
-	pod, err := c.core.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+func (c *Controller) ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -108,9 +89,9 @@ func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, 
 
 // ReadPodsOn reads the pods of a node that have not ended. The request has no resource version, so the API
 // server returns the current state of etcd.
-func (c *Client) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
+func (c *Controller) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 	selector := fields.AndSelectors(notTerminal(), fields.OneTermEqualSelector("spec.nodeName", node))
-	list, err := c.core.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
+	list, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +106,7 @@ func (c *Client) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
 // binding past its deadline, and the API server limits bindings itself. client-go must not retry, because the
 // last error would not show whether an earlier attempt was written. A binding that the API server rejects
 // because it is busy was not written, and kube-scheduler tries the pod again.
-func (c *Client) Bind(ctx context.Context, binding *v1.Binding) error {
+func (c *Controller) Bind(ctx context.Context, binding *v1.Binding) error {
 	ctx, cancel := context.WithTimeout(ctx, BindDeadline)
 	defer cancel()
 	var asked, got atomic.Bool
@@ -133,7 +114,7 @@ func (c *Client) Bind(ctx context.Context, binding *v1.Binding) error {
 		GetConn: func(string) { asked.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { got.Store(true) },
 	})
-	err := c.core.RESTClient().Post().
+	err := c.client.CoreV1().RESTClient().Post().
 		Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
 		Throttle(nil).MaxRetries(0).Timeout(BindDeadline).
 		Body(binding).Do(ctx).Error()
@@ -150,7 +131,7 @@ func (e notSentError) Unwrap() error { return e.error }
 
 // Refused reports whether an error of Bind means that the binding was not written: the API server rejected
 // it, or there was no connection.
-func (c *Client) Refused(err error) bool {
+func (c *Controller) Refused(err error) bool {
 	if errors.As(err, new(notSentError)) {
 		return true
 	}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
@@ -20,9 +21,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Controller feeds a cache from watches.
+// Controller feeds a cache from watches. It also reads pods and sends bindings for the extender or the plugin.
 type Controller struct {
+	// Lease names the Lease of the kube-schedulers that send requests to the extender. The plugin leaves it
+	// empty, because its own process takes part in the election.
+	Lease types.NamespacedName
+
 	names      api.Names
+	client     kubernetes.Interface
 	progress   progress
 	pods       informers.SharedInformerFactory
 	others     informers.SharedInformerFactory // nodes and PodDisruptionBudgets
@@ -30,10 +36,13 @@ type Controller struct {
 	podIndex   toolscache.Indexer
 	nodeLister listers.NodeLister
 	budgets    policylisters.PodDisruptionBudgetLister
-	podsDone   toolscache.ResourceEventHandlerRegistration
-	nodesDone  toolscache.ResourceEventHandlerRegistration
-	// budgetsDone reports whether the first list of budgets has arrived. Budgets have no event handler.
-	budgetsDone toolscache.InformerSynced
+	lists      []firstList
+}
+
+// firstList is the first list of one kind of objects.
+type firstList struct {
+	missing string // message until the list is done
+	isDone  toolscache.InformerSynced
 }
 
 // byNode is the name of the index of pods by node.
@@ -44,36 +53,40 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 	tweak := informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = notTerminal().String() })
 	pods := informers.NewSharedInformerFactoryWithOptions(client, 0, tweak, informers.WithTransform(Trim(names)))
 	others := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names)))
-	return follow(log, pods, others, names, c)
+	return follow(&Feeder{Log: log, Names: names, Cache: c}, client, pods, others)
 }
 
 // Follow returns a controller that uses the informers of kube-scheduler, whose pod informer omits terminal
 // pods. Call it before the informers start, and do not call Run.
-func Follow(log *zap.Logger, factory informers.SharedInformerFactory, names api.Names, c *cache.Cache) (*Controller, error) {
-	return follow(log, factory, factory, names, c)
+func Follow(log *zap.Logger, client kubernetes.Interface, factory informers.SharedInformerFactory, names api.Names, c *cache.Cache) (*Controller, error) {
+	return follow(&Feeder{Log: log, Names: names, Cache: c}, client, factory, factory)
 }
 
-func follow(log *zap.Logger, pods, others informers.SharedInformerFactory, names api.Names, c *cache.Cache) (*Controller, error) {
-	ctl := &Controller{names: names, pods: pods, others: others}
-	podInformer := ctl.pods.Core().V1().Pods()
-	nodeInformer := ctl.others.Core().V1().Nodes()
-	ctl.podLister, ctl.nodeLister = podInformer.Lister(), nodeInformer.Lister()
-	ctl.podIndex = podInformer.Informer().GetIndexer()
-	if err := podInformer.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf(names)}); err != nil {
+func follow(feeder *Feeder, client kubernetes.Interface, pods, others informers.SharedInformerFactory) (*Controller, error) {
+	podInformer, nodeInformer, budgetInformer := pods.Core().V1().Pods(), others.Core().V1().Nodes(), others.Policy().V1().PodDisruptionBudgets()
+	c := &Controller{
+		names: feeder.Names, client: client, pods: pods, others: others,
+		podLister: podInformer.Lister(), podIndex: podInformer.Informer().GetIndexer(),
+		nodeLister: nodeInformer.Lister(), budgets: budgetInformer.Lister(),
+	}
+	if err := podInformer.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf(feeder.Names)}); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	budgetInformer := ctl.others.Policy().V1().PodDisruptionBudgets()
-	ctl.budgets, ctl.budgetsDone = budgetInformer.Lister(), budgetInformer.Informer().HasSynced
-	feeder := &Feeder{Log: log, Names: names, Cache: c}
-	var err error
-	ctl.progress.received = podInformer.Informer().LastSyncResourceVersion
-	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(ctl.progress.wrapHandler(feeder.PodHandler())); err != nil {
+	c.progress.received = podInformer.Informer().LastSyncResourceVersion
+	podsDone, err := podInformer.Informer().AddEventHandler(c.progress.wrapHandler(feeder.PodHandler()))
+	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	if ctl.nodesDone, err = nodeInformer.Informer().AddEventHandler(feeder.NodeHandler()); err != nil {
+	nodesDone, err := nodeInformer.Informer().AddEventHandler(feeder.NodeHandler())
+	if err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
-	return ctl, nil
+	c.lists = []firstList{
+		{"the first list of nodes has not been worked off", nodesDone.HasSynced},
+		{"the first list of pods has not been worked off", podsDone.HasSynced},
+		{"the first list of PodDisruptionBudgets has not arrived", budgetInformer.Informer().HasSynced},
+	}
+	return c, nil
 }
 
 // notTerminal is a field selector for pods that have not ended.
@@ -95,13 +108,10 @@ func (c *Controller) Run(ctx context.Context) {
 
 // Missing returns the first list that is not in the cache yet; empty: all are.
 func (c *Controller) Missing() string {
-	switch {
-	case !c.nodesDone.HasSynced():
-		return "the first list of nodes has not been worked off"
-	case !c.podsDone.HasSynced():
-		return "the first list of pods has not been worked off"
-	case !c.budgetsDone():
-		return "the first list of PodDisruptionBudgets has not arrived"
+	for _, list := range c.lists {
+		if !list.isDone() {
+			return list.missing
+		}
 	}
 	return ""
 }
@@ -111,19 +121,13 @@ func (c *Controller) Shown(revision string) bool { return c.progress.hasPassed(r
 
 // Pod returns a pod as the watch last showed it, or nil. The pod is trimmed.
 func (c *Controller) Pod(namespace, name string) *v1.Pod {
-	pod, err := c.podLister.Pods(namespace).Get(name)
-	if err != nil {
-		return nil // a lister returns no error but NotFound
-	}
+	pod, _ := c.podLister.Pods(namespace).Get(name) // the only error is NotFound
 	return pod
 }
 
 // Node returns a node as the watch last showed it, or nil. The node is trimmed. Callers must not change it.
 func (c *Controller) Node(name string) *v1.Node {
-	node, err := c.nodeLister.Get(name)
-	if err != nil {
-		return nil // a lister returns no error but NotFound
-	}
+	node, _ := c.nodeLister.Get(name) // the only error is NotFound
 	return node
 }
 
@@ -148,10 +152,7 @@ func nodeOf(names api.Names) toolscache.IndexFunc {
 
 // PodsOn returns the pods that are bound to a node and not terminal. The pods are trimmed.
 func (c *Controller) PodsOn(node string) []*v1.Pod {
-	objects, err := c.podIndex.ByIndex(byNode, node)
-	if err != nil {
-		return nil // the only error is an unknown index
-	}
+	objects, _ := c.podIndex.ByIndex(byNode, node) // the only error is an unknown index
 	pods := make([]*v1.Pod, 0, len(objects))
 	for _, obj := range objects {
 		if pod, ok := obj.(*v1.Pod); ok {
@@ -166,9 +167,6 @@ func (c *Controller) Waiting() []*v1.Pod { return c.PodsOn("") }
 
 // Budgets returns the PodDisruptionBudgets of a namespace. They are trimmed.
 func (c *Controller) Budgets(namespace string) []*policyv1.PodDisruptionBudget {
-	budgets, err := c.budgets.PodDisruptionBudgets(namespace).List(labels.Everything())
-	if err != nil {
-		return nil // a lister of an informer returns no error
-	}
+	budgets, _ := c.budgets.PodDisruptionBudgets(namespace).List(labels.Everything()) // the lister of an informer returns no error
 	return budgets
 }

@@ -458,7 +458,7 @@ func TestClientTellsRefusalFromUnknownOutcome(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := NewClient(nil, client, types.NamespacedName{})
+			c := &Controller{client: client}
 			err = c.Bind(t.Context(), &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}})
 			if (err != nil) != tc.wantErr {
 				t.Errorf("error %v, want one: %t", err, tc.wantErr)
@@ -488,7 +488,7 @@ func TestThePodsOfANodeAreReadAsTheyAreNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pods, err := NewClient(nil, client, types.NamespacedName{}).ReadPodsOn(t.Context(), "node")
+	pods, err := (&Controller{client: client}).ReadPodsOn(t.Context(), "node")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -522,7 +522,7 @@ func bindTo(t *testing.T, answers ...http.HandlerFunc) (sent int, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := NewClient(nil, client, types.NamespacedName{})
+	c := &Controller{client: client}
 	if _, err := c.ReadPod(t.Context(), "team", "web"); err != nil { // uses up the rate limit
 		t.Fatal(err)
 	}
@@ -561,7 +561,7 @@ func TestABindingIsSentOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sent, err := bindTo(t, tc.answers...)
-			refused := err != nil && (*Client)(nil).Refused(err)
+			refused := err != nil && (*Controller)(nil).Refused(err)
 			if sent != tc.sent || (err == nil) != tc.bound || refused != tc.refused {
 				t.Errorf("sent %d times, error %v, refused %t; want %d, bound %t, refused %t", sent, err, refused, tc.sent, tc.bound, tc.refused)
 			}
@@ -596,7 +596,7 @@ func TestWhoLeads(t *testing.T) {
 				client = fake.NewClientset(tc.lease)
 			}
 			client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { return tc.refused != nil, nil, tc.refused })
-			got, err := NewClient(nil, client, types.NamespacedName{Namespace: "system", Name: "scheduler"}).Leader(t.Context())
+			got, err := (&Controller{client: client, Lease: types.NamespacedName{Namespace: "system", Name: "scheduler"}}).Leader(t.Context())
 			if got != tc.want || (err != nil) != tc.wantErr {
 				t.Errorf("Leader: %q, %v; want %q", got, err, tc.want)
 			}
@@ -616,7 +616,7 @@ func TestWake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := NewClient(ctl, client, types.NamespacedName{}).Wake(t.Context(), placement.PodRef{Namespace: "team", Name: "web", UID: "uid-1"}); err != nil || len(patches) != 1 {
+	if err := ctl.Wake(t.Context(), placement.PodRef{Namespace: "team", Name: "web", UID: "uid-1"}); err != nil || len(patches) != 1 {
 		t.Fatalf("%v, patches %v", err, patches)
 	}
 	var patch v1.Pod
@@ -655,7 +655,7 @@ func TestABindingThatWasNeverSentIsRefused(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), tc.within)
 			defer cancel()
-			c := NewClient(nil, client, types.NamespacedName{})
+			c := &Controller{client: client}
 			if err := c.Bind(ctx, &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}); err == nil || !c.Refused(fmt.Errorf("bind: %w", err)) {
 				t.Errorf("not refused: %v", err)
 			}

@@ -56,16 +56,16 @@ type Service struct {
 	listeners struct{ probes, reads net.Listener }
 }
 
-// New returns a service that uses the client. It is ready when the cache is complete and no check reports
+// New returns a service that uses the controller. It is ready when the cache is complete and no check reports
 // anything missing.
-func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache, client *controller.Client, checks ...serve.Check) *Service {
-	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: client.Controller, decided: history.NewLog(conf.Decisions)}
+func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache, watch *controller.Controller, checks ...serve.Check) *Service {
+	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: watch, decided: history.NewLog(conf.Decisions)}
 	registry := metrics.NewRegistry(version)
 	s.Measured = metrics.NewExtender(registry)
-	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Stored: client.Stored, Compared: s.Measured.Compared}
-	checks = append([]serve.Check{{Name: "cache", Missing: s.Watch.Missing}}, checks...)
+	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Stored: watch.Stored, Compared: s.Measured.Compared}
+	checks = append([]serve.Check{{Name: "cache", Missing: watch.Missing}}, checks...)
 	s.probes = serve.Probes(version, metrics.Handler(registry, s.fleet().Series), s.checkLocks, checks...)
-	s.reads = page.Handler(s.source(client), map[string]http.Handler{history.Path: s.decided}, time.Now)
+	s.reads = page.Handler(s.source(), map[string]http.Handler{history.Path: s.decided}, time.Now)
 	return s
 }
 
@@ -111,13 +111,13 @@ func (s *Service) fleet() metrics.Fleet {
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // source returns the data of the page; nil if the page is disabled.
-func (s *Service) source(client *controller.Client) *page.Source {
+func (s *Service) source() *page.Source {
 	if !s.Page {
 		return nil
 	}
 	used := func() map[gpu.UUID]int64 { return nil }
 	if namespace, err := os.ReadFile(namespaceFile); err == nil { // outside a pod, the device plugins are unreachable
-		used = (&usageclient.Reader{Log: s.Log.Named("measured"), Pods: client, Namespace: string(namespace), Now: time.Now}).Used
+		used = (&usageclient.Reader{Log: s.Log.Named("measured"), Pods: s.Watch, Namespace: string(namespace), Now: time.Now}).Used
 	}
 	return &page.Source{
 		Version: s.Version, Cluster: s.Cluster,

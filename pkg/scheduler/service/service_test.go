@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap/zaptest"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
@@ -61,7 +60,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := New("gpumem-extender", "test", zaptest.NewLogger(t), conf, books, controller.NewClient(watch, client, types.NamespacedName{}))
+		s := New("gpumem-extender", "test", zaptest.NewLogger(t), conf, books, watch)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); s.Watch.Run(ctx) }()
@@ -80,7 +79,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 				}
 			}
 		}
-		source := s.source(nil)
+		source := s.source()
 		fleet = page.NewFleet(*source)
 		if got := source.Facts(source.Nodes()).Policy; got != placement.Spread {
 			t.Errorf("the page has policy %q, and the flags spread", got)
@@ -119,7 +118,7 @@ func TestRunWakesPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New("gpumem-extender", "test", zap.NewNop(), conf, books, controller.NewClient(watch, client, types.NamespacedName{}))
+	s := New("gpumem-extender", "test", zap.NewNop(), conf, books, watch)
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
 	}
