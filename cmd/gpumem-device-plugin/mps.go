@@ -81,17 +81,10 @@ Usage: gpumem-device-plugin mps [flags]`, args, stdout); err != nil {
 }
 
 func (o *mpsOptions) validate() error {
-	var errs []error
-	if !filepath.IsAbs(o.dir) {
-		errs = append(errs, fmt.Errorf("--mps-dir: %q, want an absolute path: containers see it too", o.dir))
-	}
-	if o.reserveMiB < 0 || o.drain < 0 {
-		errs = append(errs, errors.New("--reserve-mib and --drain: want 0 or more"))
-	}
-	var err error
-	if o.ours, err = coexist.ParseSelector(o.devices); err != nil {
-		errs = append(errs, fmt.Errorf("--devices: %w", err))
-	}
+	var errs daemon.FlagErrors
+	errs.Require(filepath.IsAbs(o.dir), "mps-dir", "%q, want an absolute path: containers see it too", o.dir)
+	errs.Require(o.reserveMiB >= 0 && o.drain >= 0, "reserve-mib and --drain", "want 0 or more")
+	o.ours = daemon.ParseFlag(&errs, "devices", coexist.ParseSelector, o.devices)
 	return errors.Join(errs...)
 }
 

@@ -86,7 +86,10 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 	if leads != nil {
 		ext.Leads = leads.Leads
 	}
-	verbs, err := listenForVerbs(log, conf)
+	verbs, err := net.Listen("tcp", conf.listen)
+	if err == nil && conf.tls.CertFile != "" {
+		verbs, err = conf.tls.Listener(verbs, log.Named("tls"))
+	}
 	if err != nil {
 		return fmt.Errorf("listen for kube-scheduler: %w", err)
 	}
@@ -108,13 +111,4 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 		group.Go(func() error { return leads.Run(leading) })
 	}
 	return group.Wait()
-}
-
-// listenForVerbs opens the port for kube-scheduler. It uses mutual TLS if the flags name certificate files.
-func listenForVerbs(log *zap.Logger, conf config) (net.Listener, error) {
-	listener, err := net.Listen("tcp", conf.listen)
-	if err != nil || !conf.withTLS() {
-		return listener, err
-	}
-	return conf.tls.Listener(listener, log.Named("tls"))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 	"github.com/gpumem/gpumem/pkg/process/serve"
+	"github.com/gpumem/gpumem/pkg/report/page"
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
@@ -86,27 +86,17 @@ type config struct {
 func (o *options) complete() (config, error) {
 	c := config{options: *o}
 	c.lease.Namespace, c.lease.Name, _ = strings.Cut(o.schedulerLease, "/")
-	var errs []error
-	mistake := func(wrong bool, format string, args ...any) {
-		if wrong {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	host, _, err := net.SplitHostPort(o.listen)
-	mistake(err != nil, "--listen: %w", err)
-	ip := net.ParseIP(host)
-	mistake(err == nil && !o.withTLS() && host != "localhost" && (ip == nil || !ip.IsLoopback()),
-		"--listen: %q is not a loopback address, and anyone who reaches it can bind pods; give the --tls-… files, or listen on 127.0.0.1", o.listen)
-	mistake(o.withTLS() && (o.tls.CertFile == "" || o.tls.KeyFile == "" || o.tls.ClientCAFile == "" || o.tls.ClientName == ""),
-		"--tls-cert-file, --tls-private-key-file, --tls-client-ca-file and --tls-client-name: want all of them or no file")
-	mistake(o.leaderElect && (o.leaseName == "" || o.leaseNamespace == "" || o.identity == ""),
-		"--leader-elect: want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too")
-	mistake(!o.leaderElect && (c.lease.Namespace == "" || c.lease.Name == ""), "--scheduler-lease: %q, want namespace/name", o.schedulerLease)
+	var errs daemon.FlagErrors
+	_, _, err := net.SplitHostPort(o.listen)
+	errs.Add("listen", err)
+	withTLS := o.tls.CertFile != "" || o.tls.KeyFile != "" || o.tls.ClientCAFile != ""
+	errs.Require(err != nil || withTLS || page.IsLoopback(o.listen), "listen",
+		"%q is not a loopback address, and anyone who reaches it can bind pods; give the --tls-… files, or listen on 127.0.0.1", o.listen)
+	errs.Require(!withTLS || o.tls.CertFile != "" && o.tls.KeyFile != "" && o.tls.ClientCAFile != "" && o.tls.ClientName != "",
+		"tls-cert-file, --tls-private-key-file, --tls-client-ca-file and --tls-client-name", "want all of them or no file")
+	errs.Require(!o.leaderElect || o.leaseName != "" && o.leaseNamespace != "" && o.identity != "",
+		"leader-elect", "want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too")
+	errs.Require(o.leaderElect || c.lease.Namespace != "" && c.lease.Name != "", "scheduler-lease", "%q, want namespace/name", o.schedulerLease)
 	c.service, err = o.Complete()
 	return c, errors.Join(append(errs, err, o.kube.Validate(), o.log.Validate())...)
-}
-
-// withTLS reports whether the flags name certificate files. Clients must present a certificate then.
-func (o *options) withTLS() bool {
-	return o.tls.CertFile != "" || o.tls.KeyFile != "" || o.tls.ClientCAFile != ""
 }

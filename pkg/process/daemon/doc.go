@@ -1,5 +1,5 @@
-// Package daemon has the common parts of the programs that run in a cluster: start and end, and the flags
-// for logs and for access to the API server.
+// Package daemon has the common parts of the programs that run in a cluster: start and end, the flags for logs
+// and for access to the API server, and the errors of flags.
 //
 // # Invariants
 //

@@ -45,3 +45,27 @@ func Effective(f *pflag.FlagSet) map[string]string {
 	f.VisitAll(func(f *pflag.Flag) { out[f.Name] = f.Value.String() })
 	return out
 }
+
+// FlagErrors collects the errors in the values of flags.
+type FlagErrors []error
+
+// Add adds an error in the value of a flag; nil: no error.
+func (e *FlagErrors) Add(flag string, err error) {
+	if err != nil {
+		*e = append(*e, fmt.Errorf("--%s: %w", flag, err))
+	}
+}
+
+// Require adds an error with this message unless ok.
+func (e *FlagErrors) Require(ok bool, flag, format string, args ...any) {
+	if !ok {
+		e.Add(flag, fmt.Errorf(format, args...))
+	}
+}
+
+// ParseFlag parses the value of a flag, and adds an error to e.
+func ParseFlag[T any](e *FlagErrors, flag string, parse func(string) (T, error), value string) T {
+	out, err := parse(value)
+	e.Add(flag, err)
+	return out
+}

@@ -70,7 +70,7 @@ func Handler(source *Source, readHandlers map[string]http.Handler, now func() ti
 		mux.Handle("GET /fleet", &fleet{source: *source, now: now})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !loopback(r.Host) {
+		if !IsLoopback(r.Host) {
 			http.Error(w, "this page is served to localhost only: forward its port, and open http://localhost:PORT/", http.StatusForbidden)
 			return
 		}
@@ -88,8 +88,8 @@ func file(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, name) })
 }
 
-// loopback reports whether a Host header is a name or an address of the loopback.
-func loopback(host string) bool {
+// IsLoopback reports whether a Host header or a listen address is a name or an address of the loopback.
+func IsLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}

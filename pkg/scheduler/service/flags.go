@@ -2,7 +2,6 @@ package service
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"time"
 
@@ -11,6 +10,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/process/daemon"
+	"github.com/gpumem/gpumem/pkg/report/page"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
@@ -73,66 +74,21 @@ type Config struct {
 // Complete parses the flags, and returns all errors at once.
 func (c *Flags) Complete() (Config, error) {
 	conf := Config{Flags: *c}
-	var domain, policies error
-	if conf.Names, domain = api.NewNames(c.Domain); domain != nil {
-		domain = fmt.Errorf("--resource-domain: %w", domain)
-	}
+	var errs daemon.FlagErrors
+	_, _, err := net.SplitHostPort(c.ProbeListen)
+	errs.Add("probe-listen", err)
+	_, _, err = net.SplitHostPort(c.ReadListen)
+	errs.Require(err == nil && page.IsLoopback(c.ReadListen), "read-listen", "%q must be a loopback address: this endpoint is unauthenticated", c.ReadListen)
+	conf.Names = daemon.ParseFlag(&errs, "resource-domain", api.NewNames, c.Domain)
 	conf.Names.LabelPods, conf.Names.UnitMiB = c.LabelPods, c.UnitMiB
-	conf.Policies, policies = c.policies()
-	return conf, errors.Join(c.validateAddresses(), domain, policies, c.validateTimes())
-}
-
-// validateAddresses checks the addresses of the probes and of the page.
-func (c *Flags) validateAddresses() error {
-	var errs []error
-	if _, _, err := net.SplitHostPort(c.ProbeListen); err != nil {
-		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
+	conf.Policies.GPU = daemon.ParseFlag(&errs, "policy", api.ParseFallback, c.Policy)
+	if c.NodePolicy != "" {
+		conf.Policies.Node = daemon.ParseFlag(&errs, "node-policy", api.ParseFallback, c.NodePolicy)
 	}
-	if !isLoopback(c.ReadListen) {
-		errs = append(errs, fmt.Errorf("--read-listen: %q must be a loopback address: this endpoint is unauthenticated", c.ReadListen))
-	}
-	return errors.Join(errs...)
-}
-
-// validateTimes checks durations and numbers.
-func (c *Flags) validateTimes() error {
-	var errs []error
-	if least := 2 * controller.BindDeadline; c.AssumeLimit < least {
-		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", c.AssumeLimit, least))
-	}
-	if c.SelfCheck != 0 && c.SelfCheck < time.Second {
-		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", c.SelfCheck))
-	}
-	if c.UnitMiB < 1 {
-		errs = append(errs, fmt.Errorf("--unit-mib: %d, want 1 or more", c.UnitMiB))
-	}
-	if c.Decisions < 0 {
-		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", c.Decisions))
-	}
-	return errors.Join(errs...)
-}
-
-// policies returns the policies for pods that name none.
-func (c *Flags) policies() (ranking.Policies, error) {
-	gpus, err := readPolicy("policy", c.Policy)
-	if c.NodePolicy == "" {
-		return ranking.Policies{GPU: gpus}, err
-	}
-	nodes, nodeErr := readPolicy("node-policy", c.NodePolicy)
-	return ranking.Policies{GPU: gpus, Node: nodes}, errors.Join(err, nodeErr)
-}
-
-func readPolicy(flag, value string) (placement.Policy, error) {
-	policy, err := api.ParseFallback(value)
-	if err != nil {
-		return "", fmt.Errorf("--%s: %w", flag, err)
-	}
-	return policy, nil
-}
-
-// isLoopback reports whether a listen address is a loopback address.
-func isLoopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+	const shortest = 2 * controller.BindDeadline
+	errs.Require(c.AssumeLimit >= shortest, "assume-limit", "%s is less than %s, within which a binding may still land", c.AssumeLimit, shortest)
+	errs.Require(c.SelfCheck == 0 || c.SelfCheck >= time.Second, "self-check-interval", "%s: want 1s or more, or 0 for none", c.SelfCheck)
+	errs.Require(c.UnitMiB >= 1, "unit-mib", "%d, want 1 or more", c.UnitMiB)
+	errs.Require(c.Decisions >= 0, "decisions", "%d, want 0 or more", c.Decisions)
+	return conf, errors.Join(errs...)
 }
