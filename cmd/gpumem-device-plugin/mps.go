@@ -68,7 +68,6 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f.BoolVar(&o.olderOnly, "older-drivers-only", false, "run no daemon where the driver limits memory by itself (615 and newer)")
 	f.BoolVar(&o.exclusive, "exclusive", false, "put the GPUs into EXCLUSIVE_PROCESS mode meanwhile: no program can use them past the daemon")
 	f.DurationVar(&o.drain, "drain", time.Minute, "`time` for clients to end before the daemon does")
-	o.log = daemon.DefaultLog()
 	o.log.AddFlags(f)
 	f.BoolVar(&o.check, "check", false, "print the daemon's health and exit")
 	f.BoolVar(&o.probing, "probe", false, "check that the daemon limits a client with the environment of this process to 1 GiB, and end")

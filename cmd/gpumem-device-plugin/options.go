@@ -94,7 +94,6 @@ func defaultOptions() options {
 		cdiDir:        "/var/run/cdi",
 		cdiNodeRoot:   "/",
 		kube:          daemon.Kube{QPS: 20, Burst: 40},
-		log:           daemon.DefaultLog(),
 	}
 }
 

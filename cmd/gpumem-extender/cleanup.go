@@ -22,45 +22,24 @@ import (
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
-// runCleanup implements "gpumem-extender cleanup", which removes gpumem's annotations, conditions and Leases
-// after gpumem was uninstalled.
-func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	opts := defaultOptions()
-	var leases []string
-	f := pflag.NewFlagSet("gpumem-extender cleanup", pflag.ContinueOnError)
-	f.StringVar(&opts.Domain, "resource-domain", opts.Domain, "`domain` of the extended resources and annotations")
-	f.StringSliceVar(&leases, "lease", nil, "`namespace/name` of a Lease to delete")
-	opts.kube.AddFlags(f)
-	opts.log.AddFlags(f)
-	switch err := daemon.Parse(f, `gpumem-extender cleanup takes the inventory annotation and the condition `+string(api.GPUsHealthy)+` from all nodes, and Leases away.
+// parseCleanup parses the arguments of "gpumem-extender cleanup".
+func (o *options) parseCleanup(args []string, stdout io.Writer) error {
+	o.addFlags(new(pflag.FlagSet)) // sets the default values
+	o.flags = pflag.NewFlagSet("gpumem-extender cleanup", pflag.ContinueOnError)
+	o.flags.StringVar(&o.Domain, "resource-domain", o.Domain, "`domain` of the extended resources and annotations")
+	o.flags.StringSliceVar(&o.leases, "lease", nil, "`namespace/name` of a Lease to delete")
+	o.kube.AddFlags(o.flags)
+	o.log.AddFlags(o.flags)
+	return daemon.Parse(o.flags, `gpumem-extender cleanup takes the inventory annotation and the condition `+string(api.GPUsHealthy)+` from all nodes, and Leases away.
 
-Usage: gpumem-extender cleanup [flags]`, args, stdout); {
-	case errors.Is(err, pflag.ErrHelp):
-		return nil
-	case err != nil:
-		return err
-	}
-	names, err := api.NewNames(opts.Domain)
-	if err != nil {
-		return fmt.Errorf("--resource-domain: %w", err)
-	}
-	if err := opts.kube.Validate(); err != nil {
-		return err
-	}
-	log, err := opts.log.New(stderr)
-	if err != nil {
-		return err
-	}
-	client, err := opts.kube.Client("gpumem-extender", version)
-	if err != nil {
-		return err
-	}
-	return cleanup(ctx, log, client, names, leases)
+Usage: gpumem-extender cleanup [flags]`, args, stdout)
 }
 
-// cleanup removes as much as possible, and then returns an error that names the objects that it could not
-// change. Pods keep their assignments, because running pods still use the memory.
-func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, names api.Names, leases []string) error {
+// cleanup removes gpumem's annotations, conditions and Leases after gpumem was uninstalled. It removes as much as
+// possible, and then returns an error that names the objects that it could not change. Pods keep their
+// assignments, because running pods still use the memory.
+func cleanup(ctx context.Context, log *zap.Logger, conf config, client kubernetes.Interface) error {
+	inventory := conf.service.Names.Inventory()
 	var errs []error
 	record := func(object string, err error) {
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -80,8 +59,8 @@ func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, 
 		if !ok {
 			return nil
 		}
-		if _, has := node.Annotations[names.Inventory()]; has {
-			patch(node, "the inventory", types.MergePatchType, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, names.Inventory()))
+		if _, has := node.Annotations[inventory]; has {
+			patch(node, "the inventory", types.MergePatchType, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, inventory))
 		}
 		if slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == api.GPUsHealthy }) {
 			patch(node, "the condition", types.StrategicMergePatchType, fmt.Sprintf(`{"status":{"conditions":[{"$patch":"delete","type":%q}]}}`, api.GPUsHealthy), "status")
@@ -91,7 +70,7 @@ func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, 
 	if err != nil {
 		errs = append(errs, fmt.Errorf("list nodes: %w", err))
 	}
-	for _, lease := range leases {
+	for _, lease := range conf.leases {
 		namespace, name, _ := strings.Cut(lease, "/")
 		record("Lease "+lease, client.CoordinationV1().Leases(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 	}

@@ -71,7 +71,7 @@ func TestAProcessTakesPartInTheElection(t *testing.T) {
 		return ofNode, &v1.PodList{}, nil // the fake client ignores the selector
 	})
 
-	o := defaultOptions()
+	var o options
 	args := []string{
 		"--listen=127.0.0.1:0", "--probe-listen=127.0.0.1:0", "--read-listen=127.0.0.1:0",
 		"--leader-elect", "--leader-elect-lease-namespace=" + namespace, "--leader-elect-identity=self",

@@ -31,11 +31,12 @@ func main() { os.Exit(daemon.Main("gpumem-extender", run)) }
 
 // run is main with its environment as parameters.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var opts options
+	parse, do := opts.parse, start
 	if len(args) > 0 && args[0] == "cleanup" {
-		return runCleanup(ctx, args[1:], stdout, stderr)
+		parse, do, args = opts.parseCleanup, cleanup, args[1:]
 	}
-	opts := defaultOptions()
-	switch err := opts.parse(args, stdout); {
+	switch err := parse(args, stdout); {
 	case errors.Is(err, pflag.ErrHelp):
 		return nil
 	case err != nil:
@@ -56,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(opts.flags)))
 	client, err := conf.kube.Client("gpumem-extender", version)
 	if err == nil {
-		err = start(ctx, log, conf, client)
+		err = do(ctx, log, conf, client)
 	}
 	log.Info("stopped", zap.Error(err))
 	return err

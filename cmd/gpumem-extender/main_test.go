@@ -23,7 +23,7 @@ import (
 )
 
 func TestOptionsReportAllMistakes(t *testing.T) {
-	o := defaultOptions()
+	var o options
 	args := []string{
 		"--listen=8010", "--probe-listen=8011", "--read-listen=:8013", "--decisions=-1", "--resource-domain=Not A Domain", "--policy=best", "--node-policy=exclusive",
 		"--tls-cert-file=tls.crt", "--leader-elect", "--assume-limit=1s", "--self-check-interval=-1s", "--kube-api-qps=0", "--log-level=loud",
@@ -56,7 +56,7 @@ func TestPolicies(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			o := defaultOptions()
+			var o options
 			if err := o.parse(tc.args, io.Discard); err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestPolicies(t *testing.T) {
 
 func TestOptionsThatAreFine(t *testing.T) {
 	for _, args := range [][]string{nil, {"--self-check-interval=0"}, {"--listen=localhost:1"}, {"--listen=[::1]:1"}} {
-		o := defaultOptions()
+		var o options
 		if err := o.parse(args, io.Discard); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func FuzzOptions(f *testing.F) {
 	f.Add("--listen=:1 --tls-cert-file=a --tls-private-key-file=b --tls-client-ca-file=c --tls-client-name=")
 	f.Add("--listen=[::ffff:127.0.0.1]:1 --kube-api-burst=-9223372036854775808")
 	f.Fuzz(func(t *testing.T, line string) {
-		o := defaultOptions()
+		var o options
 		if o.parse(strings.Fields(line), io.Discard) != nil {
 			return
 		}
@@ -203,7 +203,7 @@ func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
 		"127.0.0.1:8010": true, "127.0.0.2:8010": true, "localhost:8010": true, "[::1]:8010": true,
 		":8010": false, "0.0.0.0:8010": false, "[::]:8010": false, "10.0.0.1:8010": false, "example.com:8010": false, "8010": false,
 	} {
-		o := defaultOptions()
+		var o options
 		if err := o.parse([]string{"--listen=" + address}, io.Discard); err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,11 @@ func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
 			t.Errorf("--listen=%s, by mutual TLS: %v", address, err)
 		}
 	}
-	if host, _, err := net.SplitHostPort(defaultOptions().listen); err != nil || !net.ParseIP(host).IsLoopback() {
+	var byDefault options
+	if err := byDefault.parse(nil, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if host, _, err := net.SplitHostPort(byDefault.listen); err != nil || !net.ParseIP(host).IsLoopback() {
 		t.Errorf("by default they are served on %q", host)
 	}
 }

@@ -30,6 +30,8 @@ type options struct {
 	schedulerLease string
 	chooseNode     bool
 
+	leases []string // for cleanup to delete
+
 	kube        daemon.Kube
 	log         daemon.Log
 	showVersion bool
@@ -37,42 +39,32 @@ type options struct {
 	flags *pflag.FlagSet
 }
 
-func defaultOptions() options {
-	return options{
-		Flags:          service.DefaultFlags(),
-		listen:         "127.0.0.1:8010",
-		tls:            serve.MutualTLS{ClientName: "gpumem-kube-scheduler"},
-		leaseName:      "gpumem-extender",
-		leaseNamespace: os.Getenv("POD_NAMESPACE"),
-		identity:       os.Getenv("POD_NAME"),
-		schedulerLease: "kube-system/kube-scheduler",
-		kube:           daemon.Kube{QPS: 500, Burst: 1000},
-		log:            daemon.DefaultLog(),
-	}
-}
-
 func (o *options) parse(args []string, stdout io.Writer) error {
-	f := pflag.NewFlagSet("gpumem-extender", pflag.ContinueOnError)
-	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize, preempt and bind; loopback only, unless clients must show a certificate")
-	f.StringVar(&o.tls.CertFile, "tls-cert-file", o.tls.CertFile, "`file` with the certificate to serve with, PEM; read again for each connection")
-	f.StringVar(&o.tls.KeyFile, "tls-private-key-file", o.tls.KeyFile, "`file` with its key, PEM")
-	f.StringVar(&o.tls.ClientCAFile, "tls-client-ca-file", o.tls.ClientCAFile, "`file` with the authorities that sign kube-scheduler's certificate, PEM")
-	f.StringVar(&o.tls.ClientName, "tls-client-name", o.tls.ClientName, "common `name` that kube-scheduler's certificate must have")
-	f.BoolVar(&o.leaderElect, "leader-elect", o.leaderElect, "answer only while this replica leads: where several serve one kube-scheduler")
-	f.StringVar(&o.leaseName, "leader-elect-lease-name", o.leaseName, "`name` of the Lease for the election of the leader")
-	f.StringVar(&o.leaseNamespace, "leader-elect-lease-namespace", o.leaseNamespace, "`namespace` of the Lease; default: the environment variable POD_NAMESPACE")
-	f.StringVar(&o.identity, "leader-elect-identity", o.identity, "`name` of this replica in the Lease, which adds an underscore and a UUID of the process; default: the environment variable POD_NAME")
-	f.StringVar(&o.schedulerLease, "scheduler-lease", o.schedulerLease, "`namespace/name` of the Lease of the kube-schedulers that each have an extender like this one; not used with --leader-elect")
-	f.BoolVar(&o.chooseNode, "choose-node", o.chooseNode, "answer filter with the best node alone, unless the pod itself prefers some nodes: so scores of kube-scheduler do not count otherwise. Without this flag, its scores and this extender's add up")
-	o.Flags.AddFlags(f)
-	o.kube.AddFlags(f)
-	o.log.AddFlags(f)
-	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
-	o.flags = f
-	return daemon.Parse(f, `gpumem-extender places pods that ask for GPU memory, as an extender of kube-scheduler.
+	o.flags = pflag.NewFlagSet("gpumem-extender", pflag.ContinueOnError)
+	o.addFlags(o.flags)
+	return daemon.Parse(o.flags, `gpumem-extender places pods that ask for GPU memory, as an extender of kube-scheduler.
 
 Usage: gpumem-extender [flags]
        gpumem-extender cleanup [flags]   take away what it has written, after it was uninstalled`, args, stdout)
+}
+
+func (o *options) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8010", "`address` on which kube-scheduler calls filter, prioritize, preempt and bind; loopback only, unless clients must show a certificate")
+	f.StringVar(&o.tls.CertFile, "tls-cert-file", "", "`file` with the certificate to serve with, PEM; read again for each connection")
+	f.StringVar(&o.tls.KeyFile, "tls-private-key-file", "", "`file` with its key, PEM")
+	f.StringVar(&o.tls.ClientCAFile, "tls-client-ca-file", "", "`file` with the authorities that sign kube-scheduler's certificate, PEM")
+	f.StringVar(&o.tls.ClientName, "tls-client-name", "gpumem-kube-scheduler", "common `name` that kube-scheduler's certificate must have")
+	f.BoolVar(&o.leaderElect, "leader-elect", false, "answer only while this replica leads: where several serve one kube-scheduler")
+	f.StringVar(&o.leaseName, "leader-elect-lease-name", "gpumem-extender", "`name` of the Lease for the election of the leader")
+	f.StringVar(&o.leaseNamespace, "leader-elect-lease-namespace", os.Getenv("POD_NAMESPACE"), "`namespace` of the Lease; default: the environment variable POD_NAMESPACE")
+	f.StringVar(&o.identity, "leader-elect-identity", os.Getenv("POD_NAME"), "`name` of this replica in the Lease, which adds an underscore and a UUID of the process; default: the environment variable POD_NAME")
+	f.StringVar(&o.schedulerLease, "scheduler-lease", "kube-system/kube-scheduler", "`namespace/name` of the Lease of the kube-schedulers that each have an extender like this one; not used with --leader-elect")
+	f.BoolVar(&o.chooseNode, "choose-node", false, "answer filter with the best node alone, unless the pod itself prefers some nodes: so scores of kube-scheduler do not count otherwise. Without this flag, its scores and this extender's add up")
+	o.Flags.AddFlags(f)
+	o.kube = daemon.Kube{QPS: 500, Burst: 1000}
+	o.kube.AddFlags(f)
+	o.log.AddFlags(f)
+	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
 }
 
 // config is the parsed form of the flags.

@@ -34,7 +34,7 @@ type command struct {
 }
 
 func newCommand() *cobra.Command {
-	c := &command{kube: options.NewOptions(), flags: service.DefaultFlags(), log: daemon.DefaultLog()}
+	c := &command{kube: options.NewOptions()}
 	cmd := &cobra.Command{
 		Use: plugin.Self,
 		Long: `gpumem-scheduler is kube-scheduler with the plugin GPUMemory in it, which places pods that ask
@@ -59,11 +59,8 @@ plugin at all its points, before DefaultBinder and DefaultPreemption.`,
 func (c *command) run(cmd *cobra.Command) error {
 	verflag.PrintAndExitIfRequested()
 	conf, err := c.flags.Complete()
-	if err := errors.Join(err, c.log.Validate()); err != nil {
-		return err
-	}
-	log, err := c.log.New(cmd.ErrOrStderr())
-	if err != nil {
+	log, logErr := c.log.New(cmd.ErrOrStderr())
+	if err := errors.Join(err, logErr); err != nil {
 		return err
 	}
 	if err := logsapi.ValidateAndApply(c.kube.Logs, utilfeature.DefaultFeatureGate); err != nil {

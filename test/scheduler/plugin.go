@@ -20,6 +20,9 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
@@ -38,13 +41,15 @@ const weight = 50
 
 // inProcess has the plugin decide in place of the extender.
 func inProcess(c *cluster) {
-	flags := service.DefaultFlags()
-	flags.ProbeListen, flags.ReadListen = "127.0.0.1:0", "127.0.0.1:0"
-	conf, err := flags.Complete()
+	names, err := api.NewNames(api.DefaultDomain)
 	if err != nil {
-		panic(err) // the defaults are right
+		panic(err) // the default is right
 	}
-	c.state = plugin.NewState(zap.NewNop(), "test", conf)
+	names.UnitMiB = 1024
+	c.state = plugin.NewState(zap.NewNop(), "test", service.Config{
+		Flags: service.Flags{ProbeListen: "127.0.0.1:0", ReadListen: "127.0.0.1:0", AssumeLimit: 30 * time.Second, SelfCheck: time.Minute},
+		Names: names, Policies: ranking.Policies{GPU: placement.Binpack},
+	})
 	c.cache = c.state.Cache
 	c.cfg.Extenders = nil
 	c.toExtender = c.toScheduler // there is one watch

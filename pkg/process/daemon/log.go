@@ -17,13 +17,10 @@ type Log struct {
 	Format string // json or console
 }
 
-// DefaultLog returns the default configuration.
-func DefaultLog() Log { return Log{Level: "info", Format: "json"} }
-
 // AddFlags adds the flags for the configuration.
 func (l *Log) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&l.Level, "log-level", l.Level, "lowest `level` to log: debug (each question), info (each decision), warn or error")
-	f.StringVar(&l.Format, "log-format", l.Format, "`format` of the log: json or console")
+	f.StringVar(&l.Level, "log-level", "info", "lowest `level` to log: debug (each question), info (each decision), warn or error")
+	f.StringVar(&l.Format, "log-format", "json", "`format` of the log: json or console")
 }
 
 // Validate rejects an unknown level or format.

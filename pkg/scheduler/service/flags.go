@@ -33,35 +33,21 @@ type Flags struct {
 	LabelPods   bool
 }
 
-// DefaultFlags returns the default values of the flags.
-func DefaultFlags() Flags {
-	return Flags{
-		ProbeListen: ":8011",
-		ReadListen:  "127.0.0.1:8013",
-		Domain:      api.DefaultDomain,
-		UnitMiB:     1024,
-		Policy:      string(placement.Binpack),
-		AssumeLimit: 30 * time.Second,
-		SelfCheck:   time.Minute,
-		Decisions:   1000,
-	}
-}
-
-// AddFlags adds the flags to a flag set.
+// AddFlags adds the flags to a flag set, with their default values.
 func (c *Flags) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.ProbeListen, "probe-listen", c.ProbeListen, "`address` of /healthz, /readyz, /metrics and /version")
-	f.StringVar(&c.ReadListen, "read-listen", c.ReadListen, "loopback `address` for the last decisions and the page; people reach it by kubectl port-forward")
-	f.BoolVar(&c.Page, "page", c.Page, "serve a page that shows the fleet at --read-listen")
-	f.StringVar(&c.Cluster, "cluster-name", c.Cluster, "`name` of the cluster in the title of the page")
-	f.BoolVar(&c.PodMetrics, "pod-metrics", c.PodMetrics, "have the metric gpumem_extender_pod_allocated_bytes: one series for each pod that has GPU memory")
-	f.StringVar(&c.Domain, "resource-domain", c.Domain, "`domain` of the extended resources and annotations")
-	f.Int64Var(&c.UnitMiB, "unit-mib", c.UnitMiB, "`MiB` of one unit of GPU memory, as the device plugins have it; nodes with another unit are not ready")
-	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` that chooses GPUs for pods that name none: "+placement.JoinPolicies(placement.ClusterPolicies()))
-	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` that chooses nodes for these pods: "+placement.JoinPolicies(placement.ClusterPolicies())+"; empty: the value of --policy")
-	f.DurationVar(&c.AssumeLimit, "assume-limit", c.AssumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
-	f.DurationVar(&c.SelfCheck, "self-check-interval", c.SelfCheck, "time between two comparisons of the cache with the watched objects; a difference in both is logged, counted and corrected; 0: none")
-	f.BoolVar(&c.LabelPods, "label-pods", c.LabelPods, "write the model of a pod's GPUs, the part of them that it has, and their speed into labels of the pod when it is bound; from Kubernetes 1.35")
-	f.IntVar(&c.Decisions, "decisions", c.Decisions, "`number` of pods whose last decisions, with the nodes considered, are kept for kubectl inspect gpumem explain; 0: none")
+	f.StringVar(&c.ProbeListen, "probe-listen", ":8011", "`address` of /healthz, /readyz, /metrics and /version")
+	f.StringVar(&c.ReadListen, "read-listen", "127.0.0.1:8013", "loopback `address` for the last decisions and the page; people reach it by kubectl port-forward")
+	f.BoolVar(&c.Page, "page", false, "serve a page that shows the fleet at --read-listen")
+	f.StringVar(&c.Cluster, "cluster-name", "", "`name` of the cluster in the title of the page")
+	f.BoolVar(&c.PodMetrics, "pod-metrics", false, "have the metric gpumem_extender_pod_allocated_bytes: one series for each pod that has GPU memory")
+	f.StringVar(&c.Domain, "resource-domain", api.DefaultDomain, "`domain` of the extended resources and annotations")
+	f.Int64Var(&c.UnitMiB, "unit-mib", 1024, "`MiB` of one unit of GPU memory, as the device plugins have it; nodes with another unit are not ready")
+	f.StringVar(&c.Policy, "policy", string(placement.Binpack), "`policy` that chooses GPUs for pods that name none: "+placement.JoinPolicies(placement.ClusterPolicies()))
+	f.StringVar(&c.NodePolicy, "node-policy", "", "`policy` that chooses nodes for these pods: "+placement.JoinPolicies(placement.ClusterPolicies())+"; empty: the value of --policy")
+	f.DurationVar(&c.AssumeLimit, "assume-limit", 30*time.Second, "how long a placement whose outcome is unknown is kept before the API server is asked")
+	f.DurationVar(&c.SelfCheck, "self-check-interval", time.Minute, "time between two comparisons of the cache with the watched objects; a difference in both is logged, counted and corrected; 0: none")
+	f.BoolVar(&c.LabelPods, "label-pods", false, "write the model of a pod's GPUs, the part of them that it has, and their speed into labels of the pod when it is bound; from Kubernetes 1.35")
+	f.IntVar(&c.Decisions, "decisions", 1000, "`number` of pods whose last decisions, with the nodes considered, are kept for kubectl inspect gpumem explain; 0: none")
 }
 
 // Config is the parsed form of the flags.

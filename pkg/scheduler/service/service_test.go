@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	v1 "k8s.io/api/core/v1"
@@ -49,7 +50,8 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	got := make(map[string]float64) // GiB by node
 	var fleet page.Fleet
 	synctest.Test(t, func(t *testing.T) {
-		flags := DefaultFlags()
+		var flags Flags
+		flags.AddFlags(new(pflag.FlagSet))
 		flags.Page, flags.PodMetrics, flags.Policy = true, true, "spread"
 		conf, err := flags.Complete()
 		if err != nil {
@@ -107,7 +109,8 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 
 // TestRunWakesPods verifies that a service checks at an interval which waiting pods fit now.
 func TestRunWakesPods(t *testing.T) {
-	flags := DefaultFlags()
+	var flags Flags
+	flags.AddFlags(new(pflag.FlagSet))
 	flags.ProbeListen, flags.ReadListen = "127.0.0.1:0", "127.0.0.1:0"
 	conf, err := flags.Complete()
 	if err != nil {
