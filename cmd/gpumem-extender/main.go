@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
@@ -70,23 +69,10 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 	if err != nil {
 		return err
 	}
-	ext := &extender.Extender{Neighbours: watch, Alone: conf.chooseNode}
-	var leads *election // nil: all replicas serve kube-scheduler
-	missing := watch.Missing
-	var checks []serve.Check
-	if conf.leaderElect {
-		if leads, err = newElection(client, conf.options, log.Named("leader"), func() { ext.Drain() }); err != nil {
-			return fmt.Errorf("take part in the election: %w", err)
-		}
-		missing = func() string { return cmp.Or(watch.Missing(), leads.Missing()) }
-		checks = append(checks, serve.Check{Name: "leader", Missing: leads.Missing})
-	}
 	watch.Lease = conf.lease
-	parts := service.New("gpumem-extender", version, log, conf.service, state, watch, checks...)
-	ext.Binder, ext.Answered = parts.Binder(log.Named("extender"), watch, missing), parts.Measured.Answered
-	if leads != nil {
-		ext.Leads = leads.Leads
-	}
+	parts := service.New("gpumem-extender", version, log, conf.service, state, watch)
+	ext := &extender.Extender{Neighbours: watch, Alone: conf.chooseNode, Answered: parts.Measured.Answered}
+	ext.Binder = parts.Binder
 	verbs, err := net.Listen("tcp", conf.listen)
 	if err == nil && conf.tls.CertFile != "" {
 		verbs, err = conf.tls.Listener(verbs, log.Named("tls"))
@@ -94,22 +80,20 @@ func start(ctx context.Context, log *zap.Logger, conf config, client kubernetes.
 	if err != nil {
 		return fmt.Errorf("listen for kube-scheduler: %w", err)
 	}
-	if err := parts.Listen(zap.Stringer("verbs", verbs.Addr())); err != nil {
-		return err
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { watch.Run(ctx); return nil })
-	group.Go(func() error {
-		return parts.Run(ctx, ext.Binder, func(ctx context.Context) { ext.Wake(ctx, watch) })
-	})
 	// The replica keeps the Lease until it has responded to the last Bind.
 	leading, resign := context.WithCancel(context.WithoutCancel(ctx))
-	group.Go(func() error {
-		defer resign()
-		return serve.Run(ctx, verbs, ext.Routes(version))
-	})
-	if leads != nil {
-		group.Go(func() error { return leads.Run(leading) })
+	tasks := []func(context.Context) error{
+		func(ctx context.Context) error { watch.Run(ctx); return nil },
+		func(ctx context.Context) error { defer resign(); return serve.Run(ctx, verbs, ext.Routes(version)) },
 	}
-	return group.Wait()
+	if conf.leaderElect { // otherwise all replicas serve kube-scheduler
+		leads, err := newElection(client, conf.options, log.Named("leader"), ext.Drain)
+		if err != nil {
+			return fmt.Errorf("take part in the election: %w", err)
+		}
+		ext.Leads, ext.Missing = leads.Leads, func() string { return cmp.Or(watch.Missing(), leads.Missing()) }
+		parts.Checks = append(parts.Checks, serve.Check{Name: "leader", Missing: leads.Missing})
+		tasks = append(tasks, func(context.Context) error { return leads.Run(leading) })
+	}
+	return parts.Run(ctx, func(ctx context.Context) { ext.Wake(ctx, watch) }, []zap.Field{zap.Stringer("verbs", verbs.Addr())}, tasks...)
 }

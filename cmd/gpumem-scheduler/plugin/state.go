@@ -70,19 +70,13 @@ func (s *State) Start(leads func() (since time.Time, alone bool)) error {
 		return fmt.Errorf("no profile of the configuration has the plugin %s", Name)
 	}
 	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, s.Watch)
-	b := s.service.Binder(s.log.Named("scheduler"), s.Watch, s.Watch.Missing)
-	b.Leads = leads
-	s.decider.Binder = b
+	s.decider.Binder = s.service.Binder
+	s.decider.Leads = leads
 	return nil
 }
 
 // Run serves HTTP and runs the periodic tasks until the context is done. Call Start before.
-func (s *State) Run(ctx context.Context) error {
-	if err := s.service.Listen(); err != nil {
-		return err
-	}
-	return s.service.Run(ctx, s.decider.Binder, s.Wake)
-}
+func (s *State) Run(ctx context.Context) error { return s.service.Run(ctx, s.Wake, nil) }
 
 // Wake requeues the waiting pods that fit now.
 func (s *State) Wake(ctx context.Context) { s.decider.Wake(ctx, queue{s}) }

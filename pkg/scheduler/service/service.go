@@ -7,8 +7,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
@@ -39,56 +41,44 @@ const repriceInterval = time.Second
 // wakeInterval is the time between two checks for waiting pods that fit now.
 const wakeInterval = time.Second
 
-// Service is a process without the part that serves kube-scheduler.
+// Service is a process without the part that serves kube-scheduler. Its exported fields must not change after Run.
 type Service struct {
 	Config
-	Self     string // program name
 	Version  string
 	Log      *zap.Logger
-	Cache    *cache.Cache
+	Binder   *binder.Binder
 	Watch    *controller.Controller
 	Measured *metrics.Extender
+	Checks   []serve.Check // all must succeed before the process is ready
 
-	decided   *history.Log
-	comparer  *controller.Comparer
-	probes    http.Handler
-	reads     http.Handler
-	listeners struct{ probes, reads net.Listener }
+	registry *prometheus.Registry
+	decided  *history.Log
 }
 
-// New returns a service that uses the controller. It is ready when the cache is complete and no check reports
-// anything missing.
-func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache, watch *controller.Controller, checks ...serve.Check) *Service {
-	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: watch, decided: history.NewLog(conf.Decisions)}
-	registry := metrics.NewRegistry(version)
-	s.Measured = metrics.NewExtender(registry)
-	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Stored: watch.Stored, Compared: s.Measured.Compared}
-	checks = append([]serve.Check{{Name: "cache", Missing: watch.Missing}}, checks...)
-	s.probes = serve.Probes(version, metrics.Handler(registry, s.fleet().Series), s.checkLocks, checks...)
-	s.reads = page.Handler(s.source(), map[string]http.Handler{history.Path: s.decided}, time.Now)
+// New returns a service with a binder that uses the controller. Both are ready when the cache is complete, unless the
+// caller adds conditions before Run. Parameter self is the program name.
+func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache, watch *controller.Controller) *Service {
+	s := &Service{
+		Config: conf, Version: version, Log: log, Watch: watch,
+		Checks:   []serve.Check{{Name: "cache", Missing: watch.Missing}},
+		registry: metrics.NewRegistry(version), decided: history.NewLog(conf.Decisions),
+	}
+	s.Measured = metrics.NewExtender(s.registry)
+	s.Binder = &binder.Binder{
+		Self: self, Log: log.Named(strings.TrimPrefix(self, "gpumem-")), Names: conf.Names, Cache: books, Cluster: watch,
+		Reads: new(singleflight.Group), Policies: conf.Policies, Now: time.Now, Missing: watch.Missing,
+		Decided: func(pod placement.PodRef, d history.Decision) {
+			s.decided.Add(pod, d)
+			s.Measured.Decided(d)
+		},
+	}
 	return s
 }
-
-// Binder returns the process's binder.
-func (s *Service) Binder(log *zap.Logger, cluster binder.Cluster, missing func() string) *binder.Binder {
-	return &binder.Binder{
-		Self: s.Self, Log: log, Names: s.Names, Cache: s.Cache, Cluster: cluster, Reads: new(singleflight.Group),
-		Policies: s.Policies, Now: time.Now, Missing: missing, Decided: s.decide,
-	}
-}
-
-func (s *Service) decide(pod placement.PodRef, d history.Decision) {
-	s.decided.Add(pod, d)
-	s.Measured.Decided(d)
-}
-
-// checkLocks returns only if the lock of the cache is available.
-func (s *Service) checkLocks() { s.Cache.PodNode("") }
 
 // fleet returns the sources of the metrics about nodes and pods.
 func (s *Service) fleet() metrics.Fleet {
 	return metrics.Fleet{
-		Nodes: s.Cache.Nodes,
+		Nodes: s.Binder.Cache.Nodes,
 		Pods:  s.PodMetrics,
 		Facts: func(n placement.Node) inspect.NodeFacts {
 			node := s.Watch.Node(n.Name)
@@ -97,7 +87,7 @@ func (s *Service) fleet() metrics.Fleet {
 			}
 			return nodefilter.NodeFacts(s.Names, node, nodefilter.Advertises(s.Names, n))
 		},
-		Assumed: s.Cache.AssumedBefore,
+		Assumed: s.Binder.Cache.AssumedBefore,
 		Waiting: func() (out []metrics.WaitingPod) {
 			for _, pod := range s.Watch.Waiting() {
 				out = append(out, metrics.WaitingPod{Namespace: pod.Namespace, Name: pod.Name, Created: pod.CreationTimestamp.Time})
@@ -122,7 +112,7 @@ func (s *Service) source() *page.Source {
 	return &page.Source{
 		Version: s.Version, Cluster: s.Cluster,
 		Used:  used,
-		Nodes: s.Cache.Nodes, Missing: s.Watch.Missing,
+		Nodes: s.Binder.Cache.Nodes, Missing: s.Watch.Missing,
 		Facts: func(nodes []placement.Node) inspect.Facts {
 			facts := nodefilter.Facts(s.Names, nodes, s.Watch.Node, s.Watch.Waiting())
 			facts.Policy = s.Policies.GPU
@@ -131,33 +121,40 @@ func (s *Service) source() *page.Source {
 	}
 }
 
-// Listen opens the ports for probes and for readers, and logs their addresses. Parameter more contains the
-// other addresses of the process.
-func (s *Service) Listen(more ...zap.Field) (err error) {
-	if s.listeners.probes, err = net.Listen("tcp", s.ProbeListen); err != nil {
+// Run opens the ports for probes and for readers, and logs their addresses together with those that the caller has
+// opened. Then, until the context is done, it serves the ports, reviews assumed pods, compares the cache, updates the
+// prices, wakes waiting pods, and runs the caller's tasks.
+func (s *Service) Run(ctx context.Context, wake func(context.Context), opened []zap.Field, tasks ...func(context.Context) error) error {
+	probes, err := net.Listen("tcp", s.ProbeListen)
+	if err != nil {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
-	if s.listeners.reads, err = net.Listen("tcp", s.ReadListen); err != nil {
-		return errors.Join(fmt.Errorf("listen for readers: %w", err), s.listeners.probes.Close())
+	reads, err := net.Listen("tcp", s.ReadListen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for readers: %w", err), probes.Close())
 	}
-	s.Log.Info("serving", append(more, zap.Stringer("probes", s.listeners.probes.Addr()), zap.Stringer("reads", s.listeners.reads.Addr()))...)
-	return nil
-}
-
-// Run serves the ports, reviews assumed pods, compares the cache, updates the prices, and wakes waiting pods,
-// until the context is done.
-func (s *Service) Run(ctx context.Context, b *binder.Binder, wake func(context.Context)) error {
+	s.Log.Info("serving", append(opened, zap.Stringer("probes", probes.Addr()), zap.Stringer("reads", reads.Addr()))...)
 	group, ctx := errgroup.WithContext(ctx)
 	every := func(interval time.Duration, do func(context.Context)) {
 		group.Go(func() error { wait.UntilWithContext(ctx, do, interval); return nil })
 	}
-	every(repriceInterval, func(context.Context) { s.Cache.Reprice() })
-	every(reviewInterval, func(ctx context.Context) { b.ReviewAssumed(ctx, s.AssumeLimit) })
+	every(repriceInterval, func(context.Context) { s.Binder.Cache.Reprice() })
+	every(reviewInterval, func(ctx context.Context) { s.Binder.ReviewAssumed(ctx, s.AssumeLimit) })
 	every(wakeInterval, wake)
 	if s.SelfCheck > 0 {
-		every(s.SelfCheck, func(context.Context) { s.comparer.Compare() })
+		comparer := controller.Comparer{Log: s.Log.Named("comparer"), Names: s.Names, Cache: s.Binder.Cache, Stored: s.Watch.Stored, Compared: s.Measured.Compared}
+		every(s.SelfCheck, func(context.Context) { comparer.Compare() })
 	}
-	group.Go(func() error { return serve.Run(ctx, s.listeners.probes, s.probes) })
-	group.Go(func() error { return serve.Run(ctx, s.listeners.reads, s.reads) })
+	lock := func() { s.Binder.Cache.PodNode("") } // returns only if the lock of the cache is available
+	tasks = append(tasks,
+		func(ctx context.Context) error {
+			return serve.Run(ctx, probes, serve.Probes(s.Version, metrics.Handler(s.registry, s.fleet().Series), lock, s.Checks...))
+		},
+		func(ctx context.Context) error {
+			return serve.Run(ctx, reads, page.Handler(s.source(), map[string]http.Handler{history.Path: s.decided}, time.Now))
+		})
+	for _, run := range tasks {
+		group.Go(func() error { return run(ctx) })
+	}
 	return group.Wait()
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/page"
-	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
@@ -122,18 +121,15 @@ func TestRunWakesPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New("gpumem-extender", "test", zap.NewNop(), conf, books, watch)
-	if err := s.Listen(); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	woken, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		done <- s.Run(ctx, &binder.Binder{Cache: books, Now: time.Now, Log: zap.NewNop()}, func(ctx context.Context) {
+		done <- s.Run(ctx, func(ctx context.Context) {
 			select {
 			case woken <- struct{}{}:
 			case <-ctx.Done():
 			}
-		})
+		}, nil)
 	}()
 	for i := range 2 {
 		select {
