@@ -9,6 +9,10 @@
 //     Content-Security-Policy forbids other hosts.
 //   - The server accepts only requests whose Host header names the loopback. A request with another name
 //     could be a website's attempt to read the page through a visitor's browser.
+//   - The page reads the used memory from the device plugins only while somebody views it, and from each plugin at
+//     most once in 15 seconds. The values affect no scheduling decision. A GPU that no plugin reports has no value.
+//   - The page identifies the device plugins by their labels in the process's own namespace. This is safe: a user
+//     who may create pods in this namespace could replace gpumem itself.
 //
 // # Decisions
 //
@@ -17,6 +21,10 @@
 //
 // The page polls every two seconds, and receives the fleet only if it has changed. The server computes
 // the fleet at most once per second, for all clients together.
+//
+// The page connects to the addresses of the device plugins' pods, not through the API server's proxy: the proxy would
+// need access to every port of every pod in the namespace. If the cluster enforces network policies, the chart's
+// policies allow these connections while the page is enabled.
 //
 // The front end has three files that browsers read without a build or a framework. It renders only the
 // visible nodes, so thousands of nodes cost as much as one screen. Names come from other users'

@@ -27,7 +27,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/page"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
-	"github.com/gpumem/gpumem/pkg/scheduler/usageclient"
 )
 
 // reviewInterval is the time between two reviews of assumed pods.
@@ -107,7 +106,7 @@ func (s *Service) source() *page.Source {
 	}
 	used := func() map[gpu.UUID]int64 { return nil }
 	if namespace, err := os.ReadFile(namespaceFile); err == nil { // outside a pod, the device plugins are unreachable
-		used = (&usageclient.Reader{Log: s.Log.Named("measured"), Pods: s.Watch, Namespace: string(namespace), Now: time.Now}).Used
+		used = (&page.UsageReader{Log: s.Log.Named("measured"), Pods: s.Watch, Namespace: string(namespace), Now: time.Now}).Used
 	}
 	return &page.Source{
 		Version: s.Version, Cluster: s.Cluster,

@@ -1,4 +1,4 @@
-package usageclient
+package page
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -19,76 +18,69 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/boundedhttp"
 )
 
-// MaxAge is the time for which measured values remain valid.
-const MaxAge = 15 * time.Second
+const (
+	maxUsageAge = 15 * time.Second // time for which measured values remain valid
+	readTimeout = 2 * time.Second  // for all plugins together: the viewer of the page waits for them
+)
 
-// readTimeout bounds the time for reading all plugins: the viewer of the page waits for it.
-const readTimeout = 2 * time.Second
-
-// Pods lists pods of the process's namespace.
+// Pods lists pods by label selector.
 type Pods interface {
 	PodsBy(ctx context.Context, namespace, selector string) ([]v1.Pod, error)
 }
 
-// Reader reads the metrics of the device plugins. It is safe for concurrent use.
-type Reader struct {
+// UsageReader reads the used memory of each GPU from the metrics of the device plugins. Only one goroutine may use it
+// at a time.
+type UsageReader struct {
 	Log       *zap.Logger
 	Pods      Pods
 	Namespace string // the namespace of gpumem
 	Now       func() time.Time
 
-	mu     sync.Mutex // held during a read: concurrent callers wait for its result
 	readAt time.Time
 	used   map[gpu.UUID]int64
 }
 
 // Used returns the used memory of each GPU in MiB. It omits GPUs whose plugin does not respond.
-func (r *Reader) Used() map[gpu.UUID]int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now := r.Now(); r.readAt.IsZero() || now.Sub(r.readAt) >= MaxAge {
-		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
-		defer cancel()
-		r.readAt, r.used = now, r.readPlugin(ctx)
+func (r *UsageReader) Used() map[gpu.UUID]int64 {
+	now := r.Now()
+	if !r.readAt.IsZero() && now.Sub(r.readAt) < maxUsageAge {
+		return r.used
 	}
-	return r.used
-}
-
-func (r *Reader) readPlugin(ctx context.Context) map[gpu.UUID]int64 {
+	r.readAt, r.used = now, make(map[gpu.UUID]int64)
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
 	plugins, err := r.Pods.PodsBy(ctx, r.Namespace, boundedhttp.Plugins)
 	if err != nil {
 		r.Log.Warn("cannot list the device plugins, so the page does not show what is used", zap.Error(err))
-		return nil
+		return r.used
 	}
 	var mu sync.Mutex
-	all := make(map[gpu.UUID]int64)
 	var group errgroup.Group
 	group.SetLimit(boundedhttp.AtOnce)
 	for _, plugin := range plugins {
 		group.Go(func() error {
-			of, err := usedOf(ctx, &plugin)
+			used, err := readUsed(ctx, &plugin)
 			if err != nil {
 				r.Log.Debug("a device plugin does not tell what is used", zap.String("pod", plugin.Name), zap.Error(err))
-				return nil
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			maps.Copy(all, of)
+			maps.Copy(r.used, used)
 			return nil
 		})
 	}
 	_ = group.Wait() // no goroutine fails
-	return all
+	return r.used
 }
 
-// usedOf reads the used memory of each GPU of one device plugin.
-func usedOf(ctx context.Context, pod *v1.Pod) (map[gpu.UUID]int64, error) {
+// readUsed reads the used memory of each GPU of one device plugin.
+func readUsed(ctx context.Context, pod *v1.Pod) (map[gpu.UUID]int64, error) {
 	port := boundedhttp.ProbesPort(pod)
 	if port == 0 || pod.Status.PodIP == "" {
 		return nil, errors.New("it has no address, or no port for metrics")
 	}
-	address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port)))
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	url := "http://" + net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(port)) + "/metrics"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -108,11 +100,11 @@ func usedOf(ctx context.Context, pod *v1.Pod) (map[gpu.UUID]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[gpu.UUID]int64)
+	used := make(map[gpu.UUID]int64)
 	for _, m := range families[boundedhttp.GPUUsed].GetMetric() {
 		if uuid, ok := boundedhttp.Labels(m)["uuid"]; ok {
-			out[gpu.UUID(uuid)] = int64(m.GetGauge().GetValue()) >> 20
+			used[gpu.UUID(uuid)] = int64(m.GetGauge().GetValue()) >> 20
 		}
 	}
-	return out, nil
+	return used, nil
 }

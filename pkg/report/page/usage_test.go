@@ -1,4 +1,4 @@
-package usageclient
+package page
 
 import (
 	"context"
@@ -73,14 +73,14 @@ func TestUsed(t *testing.T) {
 	all.answers(t, "broken", http.StatusOK, "no metrics at all {")
 	all.pods = append(all.pods, v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "starting"}})
 	now := time.Unix(1000, 0)
-	r := &Reader{Log: zaptest.NewLogger(t), Pods: all, Namespace: "gpumem-system", Now: func() time.Time { return now }}
+	r := &UsageReader{Log: zaptest.NewLogger(t), Pods: all, Namespace: "gpumem-system", Now: func() time.Time { return now }}
 	want := map[gpu.UUID]int64{"GPU-a": 3 << 10, "GPU-b": 0, "GPU-c": 512}
 	for range 2 { // the second call returns the cached result
 		if diff := cmp.Diff(want, r.Used()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
-	now = now.Add(MaxAge)
+	now = now.Add(maxUsageAge)
 	all.err = errors.New("the API server is away")
 	if got := r.Used(); len(got) > 0 {
 		t.Errorf("without plugins: %v", got)
