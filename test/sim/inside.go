@@ -183,7 +183,7 @@ func (s *scheduler) findInside(c *decider.Cycle, p *spec, pod *v1.Pod) (names []
 	if pod.Status.NominatedNodeName == "" && c.BoundNode() == "" {
 		var hint string
 		s.w.free(func() {
-			hint = s.own.decider.Best(c, func(name string) bool {
+			hint = s.own.decider.Best(c, nil, func(name string) bool {
 				s.w.mu.Lock()
 				defer s.w.mu.Unlock()
 				node := s.nodes.store[name]

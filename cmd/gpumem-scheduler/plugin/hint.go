@@ -59,7 +59,7 @@ func (h *hintingFramework) bestNode(ctx context.Context, state fwk.CycleState, p
 		info, err := infos.Get(node) // kube-scheduler may not have a node that the cache has
 		return err == nil && h.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess()
 	}
-	return h.decider.Best(c.Cycle, passes, func(nodes []string) string { return h.highestScored(ctx, state, pod, nodes) })
+	return h.decider.Best(c.Cycle, nil, passes, func(nodes []string) string { return h.highestScored(ctx, state, pod, nodes) })
 }
 
 // highestScored returns the node with kube-scheduler's highest score.

@@ -16,7 +16,7 @@ func TestAllocationsOfAHintedPod(t *testing.T) {
 		if c == nil || refusal != nil || err != nil {
 			t.Fatalf("begin: %v, %v, %v", c, refusal, err)
 		}
-		if w.Best(c, func(string) bool { return true }, func(nodes []string) string { return nodes[0] }) == "" {
+		if w.Best(c, nil, func(string) bool { return true }, func(nodes []string) string { return nodes[0] }) == "" {
 			t.Fatal("no node is hinted")
 		}
 		if !w.fits(c) {

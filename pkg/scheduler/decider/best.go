@@ -19,10 +19,10 @@ const (
 	maxEqual = 16
 )
 
-// Best returns the best node that passes the other filters. It returns an empty name if none of the tried
-// nodes passes: kube-scheduler must evaluate all nodes then. If several nodes are equally good, choose picks
-// one of them.
-func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(nodes []string) string) string {
+// Best returns the best node that passes the other filters. If among is not nil, Best considers only the nodes
+// in among. It returns an empty name if none of the tried nodes passes: the caller must evaluate all nodes
+// then. If several nodes are equally good, choose picks one of them.
+func (d *Decider) Best(c *Cycle, among map[string]bool, passes func(node string) bool, choose func(nodes []string) string) string {
 	_, nodes := d.Cache.Changes()
 	most := min(max(minTried, nodes/16), maxTried)
 	limit := most
@@ -30,16 +30,23 @@ func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(node
 		limit = max(most>>n, leastTried)
 	}
 	var equal []string
-	tried, of := 0, 0
-	fit := d.index.Walk(d.Cache, d.question(c), func(n *placement.Node, rank int) bool {
-		if len(equal) > 0 && rank != of {
-			return false
+	tried, of, counted, done := 0, 0, 0, false
+	fit := d.index.Walk(d.Cache, d.question(c.Question), func(n *placement.Node, rank int) bool {
+		if among != nil && !among[n.Name] {
+			return true
 		}
-		if tried++; passes(n.Name) {
-			equal, of = append(equal, n.Name), rank
+		counted++
+		if done = done || len(equal) > 0 && rank != of; !done {
+			if tried++; passes(n.Name) {
+				equal, of = append(equal, n.Name), rank
+			}
+			done = len(equal) == maxEqual || tried == limit
 		}
-		return len(equal) < maxEqual && tried < limit
+		return !done || among != nil
 	})
+	if among != nil {
+		nodes, fit = len(among), counted
+	}
 	if len(equal) == 0 {
 		if tried == limit {
 			d.fruitless.Add(1)
@@ -54,7 +61,7 @@ func (d *Decider) Best(c *Cycle, passes func(node string) bool, choose func(node
 		c.equal = false
 	}
 	d.Fits(c, nodes, fit, nil)
-	order := d.index.Rank(d.Cache, d.question(c), history.MaxNodes, nil)
+	order := d.index.Rank(d.Cache, d.question(c.Question), history.MaxNodes, among)
 	ranked := history.Ranked(order, fit)
 	ranked.Node = best
 	d.Record(c.Pod, ranked)

@@ -24,7 +24,7 @@ func TestBestOfEqualNodesIsTheChosenOne(t *testing.T) {
 	}
 	passes := func(node string) bool { return slices.Contains(names, node) }
 	c := w.begin("p", "10")
-	best := w.Best(c, passes, func(nodes []string) string {
+	best := w.Best(c, nil, passes, func(nodes []string) string {
 		if !c.Equal() || !slices.Equal(slices.Sorted(slices.Values(nodes)), names) {
 			t.Errorf("to choose from: %v, equal: %t", nodes, c.Equal())
 		}
@@ -41,10 +41,10 @@ func TestBestOfEqualNodesIsTheChosenOne(t *testing.T) {
 		t.Errorf("recorded %q", recorded)
 	}
 	none := func([]string) string { t.Error("there is nothing to choose from"); return "" }
-	if best := w.Best(w.begin("q", "10"), func(node string) bool { return node == names[2] }, none); best != names[2] {
+	if best := w.Best(w.begin("q", "10"), nil, func(node string) bool { return node == names[2] }, none); best != names[2] {
 		t.Errorf("node %q, want the only one that passes", best)
 	}
-	if best := w.Best(w.begin("r", "10"), func(string) bool { return false }, none); best != "" {
+	if best := w.Best(w.begin("r", "10"), nil, func(string) bool { return false }, none); best != "" {
 		t.Errorf("node %q, and none passes", best)
 	}
 }

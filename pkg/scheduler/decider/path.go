@@ -186,7 +186,7 @@ func (d *Decider) rank(c *Cycle, names []string, limit int) ranking.Ranking {
 		for _, name := range names {
 			among[name] = true
 		}
-		return d.index.Rank(d.Cache, d.question(c), limit, among)
+		return d.index.Rank(d.Cache, d.question(c.Question), limit, among)
 	}
 	nodes := make([]*placement.Node, 0, len(names))
 	for _, name := range names {
@@ -200,8 +200,8 @@ func (d *Decider) rank(c *Cycle, names []string, limit int) ranking.Ranking {
 }
 
 // question returns the pod's question to package ranking.
-func (d *Decider) question(c *Cycle) ranking.Question {
-	return ranking.Question{Request: c.Request, Defaults: d.Policies, View: c.View}
+func (d *Decider) question(q cache.Question) ranking.Question {
+	return ranking.Question{Request: q.Request, Defaults: d.Policies, View: q.View}
 }
 
 // Score returns the score of a node, from 0 to ranking.MaxScore.

@@ -769,7 +769,7 @@ func TestBestTriesFewerNodesAfterFruitlessWalks(t *testing.T) {
 	var got []int
 	for i, pass := range []bool{false, false, false, true, true, false} {
 		tried := 0
-		w.Best(w.begin(fmt.Sprintf("pod-%d", i), "10"), func(string) bool {
+		w.Best(w.begin(fmt.Sprintf("pod-%d", i), "10"), nil, func(string) bool {
 			tried++
 			return pass
 		}, first)
@@ -793,7 +793,7 @@ func TestBestRecoversAfterOneFruitlessWalk(t *testing.T) {
 	first := func(nodes []string) string { return nodes[0] }
 	best := func(i int, refused int) string { // other filters reject the first nodes; refused is their number
 		tried := 0
-		return w.Best(w.begin(fmt.Sprint("pod-", i), "10"), func(string) bool { tried++; return tried > refused }, first)
+		return w.Best(w.begin(fmt.Sprint("pod-", i), "10"), nil, func(string) bool { tried++; return tried > refused }, first)
 	}
 	if best(0, 20) == "" {
 		t.Fatal("no hint before")

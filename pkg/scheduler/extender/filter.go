@@ -63,6 +63,12 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	_, all := e.Cache.Changes()
 	c.Sampled, c.Templates = e.isSampled(len(names), all), templates
 	c.Expecting = e.Cache.Unexpect(c.Pod.UID)
+	chooses := e.Alone && len(api.Preferences(args.Pod)) == 0
+	if chooses && templates == nil && c.BoundNode() == "" {
+		if best := e.best(c, names); best != "" {
+			return newFilterResult(nil, []string{best})
+		}
+	}
 	fit, refused := e.splitNodes(c, names)
 	if len(fit) == 0 && c.Expecting {
 		// Expected pods may block every node. They must not make a pod unschedulable, so ignore them.
@@ -77,7 +83,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	}
 	e.Log.Debug("filter",
 		zap.Stringer("pod", c.Pod), zap.String("uid", c.Pod.UID), zap.Int("asked", len(names)), zap.Int("fit", len(fit)))
-	result := newFilterResult(templates, e.selectNodes(c, args.Pod, fit))
+	result := newFilterResult(templates, e.selectNodes(c, fit, chooses))
 	if len(fit) == 0 || !e.Alone {
 		result.FailedNodes, result.FailedAndUnresolvableNodes = failedNodes(c, refused, closest)
 	}
@@ -135,10 +141,25 @@ func (e *Extender) splitNodes(c *decider.Cycle, names []string) (fit []string, r
 	return fit, refused
 }
 
-// selectNodes returns the feasible nodes to offer to kube-scheduler. If only one remains, selectNodes records
-// that kube-scheduler is about to bind the pod to this node (Cache.Expect).
-func (e *Extender) selectNodes(c *decider.Cycle, pod *v1.Pod, fit []string) []string {
-	if len(fit) > 1 && e.Alone && len(api.Preferences(pod)) == 0 {
+// best returns the best feasible node by the index, without evaluating the others. It returns an empty name if
+// no node is feasible beside the expected pods.
+func (e *Extender) best(c *decider.Cycle, names []string) string {
+	among := make(map[string]bool, len(names))
+	for _, name := range names {
+		among[name] = true
+	}
+	passes := func(name string) bool { return e.Refuse(c, decider.Node{Name: name}) == nil }
+	best := e.Best(c, among, passes, func(nodes []string) string { return nodes[0] })
+	if best != "" {
+		e.Cache.Expect(c.Pod, best, c.Request, c.Fallback, e.Now())
+	}
+	return best
+}
+
+// selectNodes returns the feasible nodes to offer to kube-scheduler: the best one if the extender chooses. If
+// only one remains, selectNodes records that kube-scheduler is about to bind the pod to it (Cache.Expect).
+func (e *Extender) selectNodes(c *decider.Cycle, fit []string, chooses bool) []string {
+	if len(fit) > 1 && chooses {
 		if order := e.Rank(c, fit, history.MaxNodes); len(order.Best) > 0 {
 			fit = []string{order.First.Node.Name}
 		}
