@@ -70,7 +70,7 @@
 // When the faults are over and their consequences too, people go on for a while. From then
 // on I10 is judged (liveness.go): a pod that fits some node by all that the API server has is
 // bound to one within five seconds, or after kube-scheduler's back-off. That leaves out what
-// fitsWithin and rounds say, pods that cannot be read, and the time in which no
+// fitsWithin says, pods that cannot be read, and the time in which no
 // kube-scheduler leads.
 //
 // # What is excused

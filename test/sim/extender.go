@@ -546,15 +546,20 @@ func (c cluster) Shown(revision string) bool {
 }
 
 // Wake changes an annotation of a waiting pod through its status: kube-scheduler
-// tries it again then.
-func (c cluster) Wake(ctx context.Context, ref placement.PodRef) error {
+// tries it again then, first on the node that it is nominated to.
+func (c cluster) Wake(ctx context.Context, ref placement.PodRef, nominate *string) error {
 	e, w := c.e, c.e.w
 	w.mu.Lock()
 	c.unlocked("Wake")
 	w.counts.Woken++
 	err := w.api.request(ctx, e.process, e.name+": PATCH status of "+ref.Name, true, func() error {
 		return w.api.changePod(ref.Name, podUID(ref.UID), func(p *v1.Pod) {
-			p.Annotations[w.names.Domain()+"/woken"] = strconv.FormatInt(w.api.version, 10)
+			at := strconv.FormatInt(w.api.version, 10)
+			if nominate != nil {
+				p.Status.NominatedNodeName = *nominate
+				at += " " + *nominate
+			}
+			p.Annotations[w.names.RoomMadeAt()] = at
 		})
 	})
 	w.mu.Unlock() // it is not locked where the process has died

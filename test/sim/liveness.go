@@ -38,7 +38,6 @@ type waiting struct {
 	until time.Duration // the end of its back-off
 	on    string        // where it fits
 	heard time.Duration // since when it fits there: until all have heard of that, it may be refused
-	left  time.Duration // the last attempt in which kube-scheduler's sample left out that node
 }
 
 // watchLiveness has I10 judged from now on.
@@ -105,24 +104,12 @@ func (w *World) checkWaits() {
 		if leader != nil && w.now()-wait.heard <= newsTime && leader.queue[uid] != nil {
 			wait.until = leader.queue[uid].until
 		}
-		if w.now() > max(wait.since, wait.until, wait.left)+mayWait+replica.rounds(w.cfg.Nodes) {
+		if w.now() > max(wait.since, wait.until)+mayWait {
 			w.counts.Longest = max(w.counts.Longest, w.now()-wait.since)
 			w.violate("I10", "%s waits (%s), and has fitted %s for %s (%s): %s", s.name, s, wait.on, w.now()-wait.since, w.kubeScheduler(replica), leader.whyWaits(uid))
 			return
 		}
 	}
-}
-
-// rounds is how much longer a pod may wait where kube-scheduler asks about some nodes
-// alone: others are tried in between, so it may go twice around before it comes to the
-// right one, each time after a back-off. An attempt that leaves out the right node starts the time again: if
-// all waiting pods are tried in one order, each of them gets the same sample every time.
-func (r *replica) rounds(nodes int) time.Duration {
-	enough := r.nodesToFind(nodes)
-	if enough == nodes {
-		return 0
-	}
-	return 2 * time.Duration((nodes+enough-1)/enough) * (maxBackoff + time.Second)
 }
 
 // whyWaits says what the queue has of a pod.

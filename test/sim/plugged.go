@@ -215,7 +215,7 @@ func (e *extenderProc) checkAlone(pod string) {
 func (p *plugged) Waiting() []*v1.Pod { return cluster{p.extenderProc}.Waiting() }
 
 // Wake has a waiting pod tried again at once.
-func (p *plugged) Wake(_ context.Context, ref placement.PodRef) error {
+func (p *plugged) Wake(_ context.Context, ref placement.PodRef, _ *string) error {
 	w := p.w
 	defer w.lock()()
 	w.counts.Woken++

@@ -103,7 +103,7 @@ func Run(t *testing.T, cfg Config) (result Result) {
 		}
 		if w.found == nil {
 			w.calm()
-			end := w.now() + restTime + w.replicas[w.leader].rounds(w.cfg.Nodes)
+			end := w.now() + restTime
 			for w.next(end) {
 			}
 		}

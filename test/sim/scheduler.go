@@ -264,9 +264,6 @@ func (r *replica) nodesToFind(all int) int {
 
 // ask asks the extender about nodes, and notes which it refuses.
 func (s *scheduler) ask(pod *v1.Pod, names []string, no *refusal) ([]string, error) {
-	if wait := s.w.live.waits[string(pod.UID)]; wait != nil && s.replica.samples && !slices.Contains(names, wait.on) {
-		wait.left = s.w.now()
-	}
 	result, err := s.replica.ext.filter(s, pod, names)
 	if err != nil || result.Error != "" {
 		return nil, errors.New("the extender does not answer")

@@ -90,7 +90,7 @@ type queue struct{ *State }
 
 func (q queue) Waiting() []*v1.Pod { return q.Watch.Waiting() }
 
-func (q queue) Wake(ctx context.Context, ref placement.PodRef) error {
+func (q queue) Wake(ctx context.Context, ref placement.PodRef, _ *string) error {
 	pod := q.Watch.Pod(ref.Namespace, ref.Name)
 	if pod == nil || string(pod.UID) != ref.UID {
 		return errors.New("it is gone")

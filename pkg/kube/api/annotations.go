@@ -192,7 +192,7 @@ var annotations = [...]annotation{
 		effect: "the GPU memory that the pod uses, and its maximum, in steps of 64 MiB. The device plugin writes it at most once in five minutes",
 	},
 	{
-		name: roomMadeName, writer: byWaking, value: "a time",
+		name: roomMadeName, writer: byWaking, value: "a time, and the node to which the scheduler has nominated the pod",
 		effect: "makes the scheduler retry the pod at once",
 	},
 	{

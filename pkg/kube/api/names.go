@@ -119,7 +119,8 @@ func (k Keys) Index() string { return k.key(indexName) }
 // Used returns the annotation of a pod with its use of GPU memory.
 func (k Keys) Used() string { return k.key(usedName) }
 
-// RoomMadeAt returns the annotation of a waiting pod with the time when gpumem last requeued the pod.
+// RoomMadeAt returns the annotation of a waiting pod with the time when gpumem last requeued the pod, and the
+// node to which gpumem nominated it.
 func (k Keys) RoomMadeAt() string { return k.key(roomMadeName) }
 
 // Inventory returns the annotation of a node with its GPUs, as JSON.

@@ -64,13 +64,18 @@ func (c *Controller) Revision(ctx context.Context) (string, error) {
 	return list.ResourceVersion, nil
 }
 
-// Wake makes kube-scheduler try a waiting pod again, by changing an annotation of the pod. It patches the
-// status subresource, which can also change annotations and requires no permission to change the pod itself.
-func (c *Controller) Wake(ctx context.Context, pod placement.PodRef) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid":         pod.UID,
-		"annotations": map[string]string{c.names.RoomMadeAt(): time.Now().UTC().Format(time.RFC3339Nano)},
-	}})
+// Wake makes kube-scheduler try a waiting pod again, by changing an annotation of the pod. Unless nominate is
+// nil, it also nominates the pod to this node, or to none if the name is empty. It patches the status
+// subresource, which can also change annotations and requires no permission to change the pod itself.
+func (c *Controller) Wake(ctx context.Context, pod placement.PodRef, nominate *string) error {
+	change := make(map[string]any)
+	at := time.Now().UTC().Format(time.RFC3339Nano)
+	if nominate != nil {
+		change["status"] = map[string]string{"nominatedNodeName": *nominate}
+		at += " " + *nominate
+	}
+	change["metadata"] = map[string]any{"uid": pod.UID, "annotations": map[string]string{c.names.RoomMadeAt(): at}}
+	patch, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("encode a patch: %w", err)
 	}

@@ -604,7 +604,8 @@ func TestWhoLeads(t *testing.T) {
 	}
 }
 
-// Wake changes an annotation through the pod's status, and does not change another pod of the same name.
+// Wake changes an annotation and the nomination through the pod's status, and does not change another pod of the
+// same name.
 func TestWake(t *testing.T) {
 	client := fake.NewClientset()
 	var patches []clienttesting.PatchActionImpl
@@ -616,15 +617,32 @@ func TestWake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ctl.Wake(t.Context(), placement.PodRef{Namespace: "team", Name: "web", UID: "uid-1"}); err != nil || len(patches) != 1 {
-		t.Fatalf("%v, patches %v", err, patches)
-	}
-	var patch v1.Pod
-	if err := json.Unmarshal(patches[0].GetPatch(), &patch); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := patch.Annotations["gpumem.dev/room-made"]; !ok || len(patch.Annotations) != 1 || patch.UID != "uid-1" || patches[0].GetSubresource() != "status" || patches[0].GetName() != "web" {
-		t.Errorf("patch of %s/%s: %s", patches[0].GetName(), patches[0].GetSubresource(), patches[0].GetPatch())
+	for _, tc := range []struct {
+		nominate *string
+		status   string // of the patch, as JSON
+	}{{nil, "null"}, {new("n1"), `{"nominatedNodeName":"n1"}`}, {new(""), `{"nominatedNodeName":""}`}} {
+		patches = nil
+		err := ctl.Wake(t.Context(), placement.PodRef{Namespace: "team", Name: "web", UID: "uid-1"}, tc.nominate)
+		if err != nil || len(patches) != 1 {
+			t.Fatalf("%v, patches %v", err, patches)
+		}
+		var patch struct {
+			Metadata metav1.ObjectMeta
+			Status   any
+		}
+		if err := json.Unmarshal(patches[0].GetPatch(), &patch); err != nil {
+			t.Fatal(err)
+		}
+		at, ok := patch.Metadata.Annotations["gpumem.dev/room-made"]
+		if !ok || len(patch.Metadata.Annotations) != 1 || patch.Metadata.UID != "uid-1" || patches[0].GetSubresource() != "status" || patches[0].GetName() != "web" {
+			t.Errorf("patch of %s/%s: %s", patches[0].GetName(), patches[0].GetSubresource(), patches[0].GetPatch())
+		}
+		if status, err := json.Marshal(patch.Status); err != nil || string(status) != tc.status {
+			t.Errorf("status %s (%v), want %s", status, err, tc.status)
+		}
+		if tc.nominate != nil && !strings.HasSuffix(at, " "+*tc.nominate) {
+			t.Errorf("annotation %q, want that it ends with %q", at, *tc.nominate)
+		}
 	}
 }
 

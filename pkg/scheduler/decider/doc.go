@@ -7,7 +7,7 @@
 //	                   plugin                          extender
 //	Begin              PreFilter                       each request
 //	Refuse             Filter, for one node            filter, for each node
-//	Best               node hint, before Filter        –
+//	Best               node hint, before Filter        filter, if the extender chooses the node
 //	Rank, Score        PreScore, Score                 filter (one node), prioritize
 //	Unfit              PostFilter                      filter
 //	MayEvict, Evicts   PostFilter                      preempt
@@ -29,9 +29,10 @@
 //
 // A pod leaves each of these states when it ends or is deleted.
 //
-// Unfit only records a waiting pod. Preemption and defrag nominate a pod through the API server. Wake
-// nominates a pod after two seconds of temporary refusals: these end by themselves, usually within a
-// second, without an eviction (decide.Refusal). A nominated pod has no GPUs yet, but gpumem reserves its
+// Unfit only records a waiting pod. Preemption and defrag nominate a pod through the API server. So does
+// Wake, if kube-scheduler asked the extender about a sample of the nodes and the pod fits a node outside it.
+// Wake nominates a pod only in the cache after two seconds of temporary refusals: these end by themselves,
+// usually within a second, without an eviction (decide.Refusal). A nominated pod has no GPUs yet, but gpumem reserves its
 // requested memory on the node against pods of lower precedence. When a reservation is released, the pod
 // is nominated again if its nomination has not ended, and waits if it has.
 //
@@ -53,9 +54,9 @@
 //     pods there. It adds the pods whose bindings the watch has not shown. If kube-scheduler sees a
 //     deletion before the cache does, Reserve and DeletionHelps remove the pod from the cache, after they
 //     have checked in the informer's store that the pod is gone.
-//   - gpumem evicts no pod for a pod that a node refuses only temporarily (MayEvict). After two seconds of
-//     temporary refusals, the refused pod precedes the pods that caused them. Both rules apply for a minute
-//     at most.
+//   - gpumem evicts no pod for a pod that a node refuses only temporarily, or that fits a node outside
+//     kube-scheduler's sample (MayEvict). After two seconds of temporary refusals, the refused pod precedes
+//     the pods that caused them. Both rules apply for a minute at most.
 //   - A pod that fits now is tried again. Either a queueing hint requeues it (DeletionHelps, ChangeHelps,
 //     NodeHelps), or Wake does within about two seconds if the cache handles the event later than
 //     kube-scheduler. This holds only for nodes that refused the pod for lack of GPU memory. Wake requeues a

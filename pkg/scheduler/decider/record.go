@@ -47,10 +47,17 @@ func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []history.Node {
 			temporary = append(temporary, node.Name)
 		}
 	}
-	d.waiters.add(&waiting{
-		Question: c.Question, decided: d.Now(), seen: c.changes, count: len(names), sampled: c.Sampled, elsewhere: c.elsewhere != nil,
+	p := &waiting{
+		Question: c.Question, decided: d.Now(), seen: c.changes, sampled: c.Sampled, elsewhere: c.elsewhere != nil,
 		refusing: d.Cache.Set(slices.Values(names)), temporary: temporary,
-	})
+	}
+	if c.Sampled && c.elsewhere == nil {
+		if last := d.waiters.get(c.Pod.UID); last != nil {
+			p.tries = last.tries
+		}
+		d.updateFit(p, nil)
+	}
+	d.waiters.add(p)
 	return decision.Nodes
 }
 
@@ -75,14 +82,19 @@ func describe(nodes []RefusedNode) (out []history.Node) {
 // NoEviction is the message for a pod that preempts no other pod because a node refuses it only temporarily.
 const NoEviction = "no pod is evicted: the pod fits as soon as a node has admitted the pods that it has"
 
-// MayEvict reports whether pods may be evicted for the pod. If a node refuses the pod only temporarily,
-// MayEvict returns false and records why. Parameter proposed is the number of nodes for which kube-scheduler
-// proposes victims.
+// MayEvict reports whether pods may be evicted for the pod. If a node refuses the pod only temporarily, or
+// the pod fits a node that kube-scheduler's sample lacks, MayEvict returns false and records why. Parameter
+// proposed is the number of nodes for which kube-scheduler proposes victims.
 func (d *Decider) MayEvict(c *Cycle, proposed int) bool {
-	if !d.waiters.get(c.Pod.UID).isTemporary(d.Now()) {
+	p := d.waiters.get(c.Pod.UID)
+	if !p.isTemporary(d.Now()) {
 		return true
 	}
-	d.Record(c.Pod, history.Decision{Verb: history.Preempt, Result: history.Unfit, Asked: proposed, Reason: decide.Confusable, Message: NoEviction})
+	decision := history.Decision{Verb: history.Preempt, Result: history.Unfit, Asked: proposed, Reason: decide.Confusable, Message: NoEviction}
+	if p.fitNode != "" {
+		decision.Reason, decision.Message = "", "no pod is evicted: the pod fits node "+p.fitNode
+	}
+	d.Record(c.Pod, decision)
 	return false
 }
 

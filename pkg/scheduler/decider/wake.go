@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,8 +30,8 @@ const (
 	// queueDelay is the time after which Wake nominates a temporarily refused pod to a node (Cache.QueuePod).
 	// Most temporary refusals end earlier, and each nominated pod delays other pods.
 	queueDelay = 2 * time.Second
-	// maxTemporary is the time after which a refusal no longer counts as temporary: if it lasts this long, it
-	// has another cause.
+	// maxTemporary is the time after which a pod that is likely to fit soon no longer counts as such: if it
+	// waits this long, the refusals have another cause.
 	maxTemporary = time.Minute
 )
 
@@ -38,8 +39,9 @@ const (
 type Queue interface {
 	// Waiting returns the pods that request GPU memory and have no node, as the watch last showed them.
 	Waiting() []*v1.Pod
-	// Wake makes kube-scheduler try a waiting pod again.
-	Wake(ctx context.Context, pod placement.PodRef) error
+	// Wake makes kube-scheduler try a waiting pod again. Unless nominate is nil, Wake also changes the pod's
+	// nomination: to a node, which kube-scheduler tries first, or to none if the name is empty.
+	Wake(ctx context.Context, pod placement.PodRef, nominate *string) error
 }
 
 // waiting describes a pod that fitted no node at its last decision. The values in waiters are immutable: add
@@ -48,7 +50,6 @@ type waiting struct {
 	cache.Question
 	decided   time.Time     // time of the decision
 	refusing  cache.NodeSet // the nodes that refused the pod
-	count     int           // number of these nodes
 	sampled   bool          // kube-scheduler asked about a sample of the nodes
 	elsewhere bool          // the nodes refused the pod only because the pod may be bound to another node
 
@@ -56,22 +57,25 @@ type waiting struct {
 	since     time.Time // start of the temporary refusals
 
 	seen      uint64    // number of the last cache change that updateFit has evaluated
-	fitNode   string    // a node that the pod fits now; empty: none
+	fitNode   string    // a node that the pod fits now, and that refused it or that the sample lacks; empty: none
 	fitsSince time.Time // time since which the pod has fitted some node
 	woken     bool      // Wake has requeued the pod since the decision
 	tries     int       // number of attempts to wake the pod
 	next      time.Time // earliest time of the next attempt
 }
 
-// isTemporary reports whether the pod is likely to fit a node soon, without an eviction.
+// fits reports whether the pod is likely to fit a node soon, without an eviction.
+func (p *waiting) fits() bool { return len(p.temporary) > 0 || p.fitNode != "" }
+
+// isTemporary reports whether the pod is likely to fit a node soon, and has not been so for too long.
 func (p *waiting) isTemporary(now time.Time) bool {
-	return p != nil && len(p.temporary) > 0 && now.Sub(p.since) < maxTemporary
+	return p != nil && p.fits() && now.Sub(p.since) < maxTemporary
 }
 
 // queuesOn returns the node to which Wake nominates the pod. It returns an empty string if the temporary
 // refusals began less than queueDelay or more than maxTemporary ago.
 func (p *waiting) queuesOn(now time.Time) string {
-	if !p.isTemporary(now) || now.Sub(p.since) < queueDelay {
+	if len(p.temporary) == 0 || !p.isTemporary(now) || now.Sub(p.since) < queueDelay {
 		return ""
 	}
 	return p.temporary[0]
@@ -111,11 +115,11 @@ func (w *waiters) add(p *waiting) {
 	p.since = p.decided
 	if last := w.pods[p.Pod.UID]; last != nil {
 		p.tries, p.next = last.tries, last.next
-		if len(last.temporary) > 0 && len(p.temporary) > 0 {
+		if last.fits() && p.fits() {
 			p.since = last.since
-			if slices.Contains(p.temporary, last.temporary[0]) {
-				p.temporary = last.temporary[:1] // Wake nominates the pod to the same node
-			}
+		}
+		if len(last.temporary) > 0 && slices.Contains(p.temporary, last.temporary[0]) {
+			p.temporary = last.temporary[:1] // Wake nominates the pod to the same node
 		}
 	}
 	w.store(p)
@@ -157,8 +161,8 @@ func (w *waiters) update(previous, next *waiting) {
 // Wake requeues waiting pods that now fit a node that refused them. kube-scheduler itself requeues most pods
 // when an event may help. But kube-scheduler may receive the event before the cache does, and then
 // gpumem refuses the pod again. kube-scheduler may also ignore the event, or evaluate a sample of the nodes
-// that lacks the fitting node. After queueDelay of temporary refusals, Wake also nominates a pod to a node,
-// so that the pod precedes others there. Call Wake about once a second, and not concurrently.
+// that lacks the fitting node: Wake then nominates the pod to this node. After queueDelay of temporary
+// refusals, Wake queues a pod on a node, so that the pod precedes others there. Call Wake about once a second, and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	d.Cache.Expire(d.Now())
 	w := &d.waiters
@@ -192,8 +196,8 @@ func (d *Decider) Wake(ctx context.Context, queue Queue) {
 		}
 		p := *last
 		p.seen = seen
-		p.updateFit(d.Cache, nodes, d.Now())
-		if p.isDue(d.Now()) {
+		d.updateFit(&p, nodes)
+		if p.isDue(d.Now(), d.isStale(pod, p.Question)) {
 			d.wake(ctx, &p, queue)
 		}
 		w.update(last, &p)
@@ -208,58 +212,91 @@ func (d *Decider) takeOver(queue Queue) {
 	all := d.Cache.Set(slices.Values(names))
 	for _, pod := range queue.Waiting() {
 		ref := api.Ref(pod)
-		if req, err := d.Names.Request(pod); err == nil && api.FitsNowhere(pod) {
-			d.waiters.update(nil, &waiting{Question: cache.NewQuestion(ref, req, d.Policies.GPU), decided: d.Now(), refusing: all, count: len(names)})
+		if req, err := d.Names.Request(pod); err == nil && api.FitsNowhere(pod) && d.waiters.get(ref.UID) == nil {
+			d.waiters.update(nil, &waiting{Question: cache.NewQuestion(ref, req, d.Policies.GPU), decided: d.Now(), refusing: all})
 		}
 	}
 }
 
-// wake requeues a pod. If the request fails, wake sets a pause before the next attempt, which doubles with
-// each attempt. If the request succeeds, the first attempts have no pause: kube-scheduler may evaluate a
-// different sample of the nodes each time. The number of these attempts grows with the number of samples that
-// cover all nodes.
+// freeTries is the number of attempts to wake a pod before the pauses begin.
+const freeTries = 4
+
+// wake requeues a pod. If kube-scheduler evaluates samples of the nodes, wake also nominates the pod to
+// fitNode, because the next sample may lack it. Other filters may exclude the node, so the pauses between
+// later attempts double.
 func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 	log := d.Log.With(zap.Stringer("pod", p.Pod), zap.String("uid", p.Pod.UID), zap.String("node", p.fitNode))
 	now := d.Now()
 	p.tries++
-	if err := queue.Wake(ctx, p.Pod); err != nil {
-		p.next = now.Add(min(WakeAfter<<min(p.tries, 10), maxWakePause))
-		log.Warn("the pod fits by now, and kube-scheduler cannot be made to try it again", zap.Error(err))
-		return
+	var nominate *string
+	if p.sampled {
+		nominate = &p.fitNode
 	}
-	_, all := d.Cache.Changes()
-	if extra := p.tries - 4*(all/max(1, p.count)+1); extra > 0 {
-		p.next = now.Add(min(WakeAfter<<min(extra, 10), maxWakePause))
+	err := queue.Wake(ctx, p.Pod, nominate)
+	if extra := p.tries - freeTries; extra > 0 || err != nil {
+		p.next = now.Add(min(WakeAfter<<max(1, min(extra, 10)), maxWakePause))
 	}
-	p.woken = true
-	log.Info("the pod fits by now: kube-scheduler is made to try it again")
+	switch p.woken = err == nil; {
+	case err != nil:
+		log.Warn("the pod cannot be requeued", zap.Error(err))
+	case p.fitNode == "":
+		log.Info("the pod does not fit its nominated node any more: nomination removed")
+	default:
+		log.Info("the pod fits by now: kube-scheduler is made to try it again")
+	}
 }
 
-// updateFit updates fitNode and fitsSince. It considers the nodes that refused the pod, or all nodes if
-// kube-scheduler asked about a sample. If possible, it evaluates only the nodes in changed.
-func (p *waiting) updateFit(c *cache.Cache, changed []string, now time.Time) {
+// isStale reports whether Wake has nominated a pod to a node that it does not fit any more. kube-scheduler
+// keeps the nomination if the pod may evict no other pod, and reserves memory on the node.
+func (d *Decider) isStale(pod *v1.Pod, q cache.Question) bool {
+	node := pod.Status.NominatedNodeName
+	return node != "" && strings.HasSuffix(pod.Annotations[d.Names.RoomMadeAt()], " "+node) && d.Cache.Refusal(node, q) != nil
+}
+
+// updateFit updates fitNode and fitsSince. If kube-scheduler asked about a sample, updateFit considers all
+// nodes, and otherwise those that refused the pod. If possible, it evaluates only the nodes in changed.
+func (d *Decider) updateFit(p *waiting, changed []string) {
 	fits := func(name string) bool {
-		return (p.sampled || c.Has(p.refusing, name)) && c.Refusal(name, p.Question) == nil
+		return (p.sampled || d.Cache.Has(p.refusing, name)) && d.Cache.Refusal(name, p.Question) == nil
 	}
 	if p.fitNode != "" && fits(p.fitNode) {
 		return
 	}
-	if p.fitNode != "" || p.sampled || p.elsewhere {
-		changed, _ = c.ChangedSince(0) // any other node may fit now
+	if p.fitNode != "" || p.elsewhere {
+		changed, _ = d.Cache.ChangedSince(0) // any other node may fit now
 	}
 	p.fitNode = ""
-	if i := slices.IndexFunc(changed, fits); i >= 0 {
+	if p.sampled {
+		p.fitNode = d.fitting(p.Question, p.tries)
+	} else if i := slices.IndexFunc(changed, fits); i >= 0 {
 		p.fitNode = changed[i]
 	}
 	switch {
 	case p.fitNode == "":
 		p.fitsSince = time.Time{}
 	case p.fitsSince.IsZero():
-		p.fitsSince = now
+		p.fitsSince = d.Now()
 	}
 }
 
-// isDue reports whether Wake must requeue the pod now.
-func (p *waiting) isDue(now time.Time) bool {
-	return p.fitNode != "" && !p.woken && now.Sub(p.fitsSince) >= WakeAfter && !now.Before(p.next)
+// fitting returns one of the nodes that a pod fits, or an empty name if it fits none. Number 0 is the best
+// node, and the numbers after the last node begin with the best one again.
+func (d *Decider) fitting(q cache.Question, number int) string {
+	var names []string
+	d.index.Walk(d.Cache, d.question(q), func(n *placement.Node, _ int) bool {
+		names = append(names, n.Name)
+		return len(names) <= number
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return names[number%len(names)]
+}
+
+// isDue reports whether Wake must requeue the pod now. Parameter stale is the result of isStale.
+func (p *waiting) isDue(now time.Time, stale bool) bool {
+	if p.woken || now.Before(p.next) {
+		return false
+	}
+	return p.fitNode == "" && stale || p.fitNode != "" && now.Sub(p.fitsSince) >= WakeAfter
 }

@@ -43,15 +43,16 @@ var (
 
 // fakeCluster is an API server with pods. Its bindings can fail.
 type fakeCluster struct {
-	mu       sync.Mutex
-	pods     map[string]*v1.Pod // by namespace/name
-	unheard  bool               // the watch has shown none of the pods
-	bindErr  error
-	landed   bool // a failing binding is written nevertheless
-	readErr  error
-	bindings []*v1.Binding
-	woken    []string // names of requeued pods
-	wakeErr  error
+	mu        sync.Mutex
+	pods      map[string]*v1.Pod // by namespace/name
+	unheard   bool               // the watch has shown none of the pods
+	bindErr   error
+	landed    bool // a failing binding is written nevertheless
+	readErr   error
+	bindings  []*v1.Binding
+	woken     []string  // names of requeued pods
+	nominated []*string // their nominations
+	wakeErr   error
 
 	// These functions run once, during a read or a binding; nil: none.
 	reading, binding func()
@@ -121,11 +122,12 @@ func (f *fakeCluster) Leader(context.Context) (string, error)   { return "", nil
 func (f *fakeCluster) Revision(context.Context) (string, error) { return "1", nil }
 func (f *fakeCluster) Shown(string) bool                        { return false }
 
-func (f *fakeCluster) Wake(_ context.Context, pod placement.PodRef) error {
+func (f *fakeCluster) Wake(_ context.Context, pod placement.PodRef, nominate *string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.wakeErr == nil {
 		f.woken = append(f.woken, pod.Name)
+		f.nominated = append(f.nominated, nominate)
 	}
 	return f.wakeErr
 }

@@ -215,10 +215,10 @@ func (s *apiServer) Bind(_ context.Context, b *v1.Binding) error {
 
 func (s *apiServer) Refused(err error) bool { return errors.Is(err, errRefused) }
 
-func (s *apiServer) Leader(context.Context) (string, error)       { return s.leader, nil }
-func (s *apiServer) Revision(context.Context) (string, error)     { return "1", nil }
-func (s *apiServer) Shown(string) bool                            { return s.told }
-func (s *apiServer) Wake(context.Context, placement.PodRef) error { return nil }
+func (s *apiServer) Leader(context.Context) (string, error)                { return s.leader, nil }
+func (s *apiServer) Revision(context.Context) (string, error)              { return "1", nil }
+func (s *apiServer) Shown(string) bool                                     { return s.told }
+func (s *apiServer) Wake(context.Context, placement.PodRef, *string) error { return nil }
 
 // schedule acts as kube-scheduler: it filters the nodes and binds the pod. It returns the node, or the reason
 // for a failure.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -128,36 +129,69 @@ func (w *world) node(name string) {
 	w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Allocatable: 20}))
 }
 
-// If kube-scheduler evaluates samples of the nodes, Wake requeues the pod until a sample contains the
-// feasible node. The attempts become rarer, because another constraint may exclude that node.
-func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
+// kube-scheduler asks about samples of the nodes that lack the nodes where the pod fits. Wake nominates the pod
+// to these nodes in turn, because another constraint may exclude one of them. The attempts become rarer. The
+// pod evicts no other pod at first.
+func TestAPodIsNominatedToANodeThatTheSampleLacks(t *testing.T) {
 	w := newWorld(t)
+	w.Log = zap.NewNop() // each attempt logs 230 refusals
 	var names []string
-	for i := range 497 { // in addition to three nodes of the world
+	for i := range 498 {
 		name := fmt.Sprintf("n%03d", i)
 		names = append(names, name)
 		w.node(name)
 		w.Cache.AddPod(name, w.holding("on-"+name, "10"))
 	}
 	w.Cache.RemovePod("uid-on-n400")
+	w.Cache.RemovePod("uid-on-n401")
+	w.Cache.RemoveNode("pair")
+	w.Cache.RemoveNode("big")
 	pod := w.pod("waits", "14")
-	tries := func(from int) (woken int) {
-		for range 60 {
-			w.fits(pod, names[from:from+230]...)
+	sample := names[:nodesToFind(len(names))]
+	preempts := func() bool {
+		proposed := map[string]*extenderv1.MetaVictims{"n000": {Pods: []*extenderv1.MetaPod{{UID: "uid-on-n000"}}}}
+		return len(w.Preempt(t.Context(), &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToMetaVictims: proposed}).NodeNameToMetaVictims) > 0
+	}
+	tries := func(attempts int) (nominated []string) {
+		for range attempts {
+			w.fits(pod, sample...)
 			for range 3 {
 				w.now = w.now.Add(decider.WakeAfter)
-				w.cluster.woken = nil
+				w.cluster.woken, w.cluster.nominated = nil, nil
 				w.Wake(context.Background(), w.cluster)
-				woken += len(w.cluster.woken)
+				for _, node := range w.cluster.nominated {
+					nominated = append(nominated, *node)
+				}
 			}
 		}
-		return woken
+		return nominated
 	}
-	if got := tries(0); got < 12 || got > 20 {
-		t.Errorf("woken %d times in three minutes, want 12 to 20: each node is asked about several times, and then less and less often", got)
+	w.fits(pod, sample...)
+	if preempts() {
+		t.Error("the pod evicts another, and fits n400")
 	}
-	if got := tries(250); got > 0 {
-		t.Errorf("woken %d times though n400 was asked about", got)
+	got := tries(60)
+	if len(got) < 6 || len(got) > 12 || !cmp.Equal(got[:4], []string{"n400", "n401", "n400", "n401"}) {
+		t.Errorf("nominated to %v in three minutes, want n400 and n401 in turn, less and less often", got)
+	}
+	if !preempts() {
+		t.Error("after three minutes, the pod evicts no other")
+	}
+
+	// kube-scheduler keeps the nomination after the node has been taken.
+	w.Cache.AddPod("n400", w.holding("on-n400", "10"))
+	w.Cache.AddPod("n401", w.holding("on-n401", "10"))
+	pod.Status.NominatedNodeName = "n401"
+	if got := tries(5); len(got) > 0 {
+		t.Errorf("nominated to %v, and another program has nominated it to n401", got)
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, w.Names.RoomMadeAt(), "2026-01-01T00:00:00Z n401")
+	if got := tries(5); len(got) == 0 || got[0] != "" {
+		t.Errorf("nominated to %q, want that the nomination to n401 ends", got)
+	}
+	pod.Status.NominatedNodeName = ""
+	if got := tries(5); len(got) > 0 {
+		t.Errorf("nominated to %v, and it fits nowhere", got)
 	}
 }
 
