@@ -144,18 +144,8 @@ type question struct {
 // setup changes a cluster before it is started.
 type setup func(*cluster)
 
-// sampling has kube-scheduler look at as many nodes as it does where nothing is said, and
-// allNodes at all.
-func sampling(c *cluster) { c.score(nil) }
-
-func allNodes(c *cluster) { c.score(new(int32(100))) }
-
-func (c *cluster) score(percent *int32) {
-	c.cfg.PercentageOfNodesToScore = percent
-	for i := range c.cfg.Profiles {
-		c.cfg.Profiles[i].PercentageOfNodesToScore = percent
-	}
-}
+// allNodes has kube-scheduler look at all nodes, and not at a sample.
+func allNodes(c *cluster) { c.cfg.PercentageOfNodesToScore = new(int32(100)) }
 
 // uncounted has no question written down, which takes time.
 func uncounted(c *cluster) { c.uncounted = true }

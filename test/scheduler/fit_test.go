@@ -95,21 +95,15 @@ func testFindsTheOneNodeThatFits(t *testing.T, mode mode) {
 		setups   []setup
 		profiles []string // of the pods, in turn
 		waiting  int      // pods that fit nowhere
-		more     time.Duration
 	}{
 		{name: "100 nodes", nodes: 100, seeds: 20},
 		{name: "500 nodes", nodes: 500, seeds: 20},
 		{name: "5000 nodes", nodes: 5000, seeds: 3},
 		{name: "500 nodes, two profiles", nodes: 500, seeds: 6, setups: []setup{withSecond}, profiles: []string{schedulerName, second}},
 		{name: "500 nodes, 200 pods that fit nowhere", nodes: 500, seeds: 3, waiting: 200},
-		// kube-scheduler begins each try where the last has ended: the extender has it
-		// go on.
-		{name: "500 nodes, a sample looked at", nodes: 500, seeds: 20, setups: []setup{sampling}, more: 25 * time.Second},
-		{name: "5000 nodes, a sample looked at", nodes: 5000, seeds: 3, setups: []setup{sampling}, more: 25 * time.Second},
+		{name: "500 nodes, all asked about", nodes: 500, seeds: 6, setups: []setup{allNodes}},
+		{name: "5000 nodes, all asked about", nodes: 5000, seeds: 3, setups: []setup{allNodes}},
 	} {
-		if mode.name == "plugin" && tc.more > 0 {
-			continue // its sample is of nodes that fit
-		}
 		t.Run(mode.name+", "+tc.name, func(t *testing.T) {
 			c := start(t, fleet(t, tc.nodes), append(tc.setups, mode.setup)...)
 			for i := range tc.waiting {
@@ -133,7 +127,7 @@ func testFindsTheOneNodeThatFits(t *testing.T, mode mode) {
 					// The room is gone with the seed, whatever becomes of the pod.
 					defer func() { c.takeRoom(t, good, p.Name) }()
 					c.add(t, p)
-					if diff := cmp.Diff(place{good, []int{1}}, c.bound(t, p.Name, tc.more)); diff != "" {
+					if diff := cmp.Diff(place{good, []int{1}}, c.bound(t, p.Name, 0)); diff != "" {
 						t.Errorf("place (-want +got):\n%s", diff)
 					}
 				})
@@ -212,8 +206,8 @@ func TestWhatFitsNowhereIsPutBy(t *testing.T) {
 	}{
 		{name: "no such model", how: annotated(names(t).Model(), "*H100*"), more: modes[1:]},
 		{name: "no such GPU", how: annotated(names(t).UUID(), "GPU-of-no-node"), more: modes[1:]},
-		{name: "no such model in a sample", how: annotated(names(t).Model(), "*H100*"), setups: []setup{sampling}},
-		{name: "no such GPU in a sample", how: annotated(names(t).UUID(), "GPU-of-no-node"), setups: []setup{sampling}},
+		{name: "no such model on any node", how: annotated(names(t).Model(), "*H100*"), setups: []setup{allNodes}},
+		{name: "no such GPU on any node", how: annotated(names(t).UUID(), "GPU-of-no-node"), setups: []setup{allNodes}},
 	} {
 		for _, mode := range append(modes[:1:1], tc.more...) {
 			t.Run(mode.name+", "+tc.name, func(t *testing.T) {

@@ -53,7 +53,6 @@ func inProcess(c *cluster) {
 	c.cache = c.state.Cache
 	c.cfg.Extenders = nil
 	c.toExtender = c.toScheduler // there is one watch
-	sampling(c)
 	for i := range c.cfg.Profiles {
 		p := &c.cfg.Profiles[i]
 		if p.Plugins == nil {

@@ -53,7 +53,7 @@ type Decision struct {
 	Asked   int       `json:"asked"`             // number of nodes that kube-scheduler asked about
 	Fit     int       `json:"fit"`               // number of nodes that the pod fits
 	Why     string    `json:"why,omitempty"`     // for people, if the best node is not the policy's choice: the reason
-	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler left out nodes, as it does without percentageOfNodesToScore: 100
+	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler asked about a sample of the nodes (percentageOfNodesToScore)
 
 	// Nodes has at most MaxNodes nodes, the most informative first.
 	Nodes []Node `json:"nodes,omitempty"`

@@ -48,7 +48,7 @@ func NewExtender(registerer prometheus.Registerer) *Extender {
 			prometheus.ExponentialBuckets(0.0001, 2.5, 14), "verb"), // 0.1 ms to 15 s
 		decisions: r.counters("decisions_total", "Answers about pods, by verb, result (fits, bound, unfit, refused or failed) and the reason of the closest node.",
 			"verb", "result", "reason"),
-		sampled:  r.counters("sampled_questions_total", "Requests for which kube-scheduler had left out nodes, as it does without percentageOfNodesToScore: 100 in its profile.").WithLabelValues(),
+		sampled:  r.counters("sampled_questions_total", "Requests in which kube-scheduler asked about a sample of the nodes (percentageOfNodesToScore).").WithLabelValues(),
 		checked:  r.gauges("cache_checked_timestamp_seconds", "When the cache was last compared with the API server; 0: not yet.").WithLabelValues(),
 		compared: r.counters("cache_checks_total", "Comparisons of the cache with the API server.").WithLabelValues(),
 		wrong:    r.gauges("cache_drift_objects", "Objects of the cache that differed from the API server at the last check, by kind (pod or node).", "kind"),
