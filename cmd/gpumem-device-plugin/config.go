@@ -68,7 +68,7 @@ func (o options) config() (config, error) {
 	c.plugin.PlaceUnassigned = o.unassigned == unassignedPlace
 	c.plugin.Coreless = !o.cores
 	c.plugin.Containers.MPSDir = o.mpsDir
-	return c, errors.Join(append(errs, o.kube.Validate(), o.log.Validate())...)
+	return c, errors.Join(append(errs, o.Validate())...)
 }
 
 func parseXIDs(list string) ([]uint64, error) {

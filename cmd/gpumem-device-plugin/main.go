@@ -12,10 +12,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/event"
@@ -30,7 +30,8 @@ var version = "dev"
 
 func main() { os.Exit(daemon.Main("gpumem-device-plugin", run)) }
 
-// run is main with its arguments and output streams as parameters.
+// run is main with its arguments and output streams as parameters. It returns pflag.ErrHelp after it has printed
+// the help or the version.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == mpsCommand {
 		return runMPS(ctx, args[1:], stdout, stderr)
@@ -39,35 +40,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return runReset(args[1:], stdout)
 	}
 	opts := defaultOptions()
-	switch err := opts.parse(args, stdout); {
-	case errors.Is(err, pflag.ErrHelp):
-		return nil
-	case err != nil:
+	if err := opts.parse(args, stdout); err != nil {
 		return err
-	case opts.showVersion:
-		fmt.Fprintln(stdout, version)
-		return nil
 	}
 	cfg, err := opts.config()
 	if err != nil {
 		return err
 	}
-	log, err := opts.log.New(stderr)
+	log, client, err := opts.Start("gpumem-device-plugin", version, stderr)
 	if err != nil {
 		return err
 	}
-	daemon.BridgeKlog(log)
-	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(opts.flags)))
-	return start(ctx, log, cfg)
+	return start(ctx, log, cfg, client)
 }
 
 // start creates the parts and runs them. After the context is done, they run until the process may end
 // (node.shutdown).
-func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
-	client, err := cfg.kube.Client("gpumem-device-plugin", version)
-	if err != nil {
-		return err
-	}
+func start(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (err error) {
 	snapshot, ok := readSnapshot(ctx, log, cfg, client)
 	if !ok {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -53,7 +55,7 @@ func TestOptionsByDefault(t *testing.T) {
 	if _, err := o.config(); err != nil {
 		t.Error(err)
 	}
-	if got := daemon.Effective(o.flags)["ignore-xids"]; got != "" || o.nodeName != "n1" {
+	if got := daemon.Effective(o.Flags)["ignore-xids"]; got != "" || o.nodeName != "n1" {
 		t.Errorf("node %q, XIDs %q", o.nodeName, got)
 	}
 }
@@ -61,7 +63,7 @@ func TestOptionsByDefault(t *testing.T) {
 func TestVersionAndHelp(t *testing.T) {
 	for _, arg := range []string{"--version", "--help"} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{arg}, &out, io.Discard); err != nil || out.Len() == 0 {
+		if err := run(t.Context(), []string{arg}, &out, io.Discard); !errors.Is(err, pflag.ErrHelp) || out.Len() == 0 {
 			t.Errorf("%s: %q, %v", arg, out.String(), err)
 		}
 	}
@@ -209,8 +211,8 @@ func FuzzOptions(f *testing.F) {
 			return
 		}
 		n := newNode(zap.NewNop(), cfg, fake.NewClientset(), nil, nil, nil, byResource)
-		if inv, _ := n.inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
-			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
+		if inv, _ := n.inventory(); len(inv.Devices) > 0 || !(o.Kube.QPS > 0) || o.nodeName == "" {
+			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.Flags))
 		}
 	})
 }

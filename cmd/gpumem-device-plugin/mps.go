@@ -91,8 +91,6 @@ func (o *mpsOptions) validate() error {
 func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o mpsOptions
 	switch err := o.parse(args, stdout); {
-	case errors.Is(err, pflag.ErrHelp):
-		return nil
 	case err != nil:
 		return err
 	case o.check:

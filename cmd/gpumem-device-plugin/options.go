@@ -65,11 +65,7 @@ type options struct {
 	cdiDir, cdiHook            string
 	cdiDriverRoot, cdiNodeRoot string
 
-	kube        daemon.Kube
-	log         daemon.Log
-	showVersion bool
-
-	flags *pflag.FlagSet
+	daemon.Options
 }
 
 func defaultOptions() options {
@@ -93,15 +89,14 @@ func defaultOptions() options {
 		probeListen:   ":8012",
 		cdiDir:        "/var/run/cdi",
 		cdiNodeRoot:   "/",
-		kube:          daemon.Kube{QPS: 20, Burst: 40},
+		Options:       daemon.Options{Kube: daemon.Kube{QPS: 20, Burst: 40}},
 	}
 }
 
 func (o *options) parse(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-device-plugin", pflag.ContinueOnError)
 	o.addFlags(f)
-	o.flags = f
-	return daemon.Parse(f, `gpumem-device-plugin offers the GPU memory of its node to the kubelet.
+	return o.Parse(f, version, `gpumem-device-plugin offers the GPU memory of its node to the kubelet.
 
 Usage: gpumem-device-plugin [flags]
        gpumem-device-plugin mps [flags]   keep NVIDIA's MPS daemon running`, args, stdout)
@@ -141,7 +136,4 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.cdiHook, "cdi-hook", o.cdiHook, "`file` of NVIDIA's nvidia-cdi-hook on the node: describe the GPUs to the container runtime in a CDI file; empty: others do, as nvidia.com/gpu")
 	f.StringVar(&o.cdiDriverRoot, "cdi-driver-root", o.cdiDriverRoot, "`directory` where this process sees the node's driver and device files, for --cdi-hook; empty: the value of --driver-root")
 	f.StringVar(&o.cdiNodeRoot, "cdi-driver-root-on-node", o.cdiNodeRoot, "the same `directory` as the node has it")
-	o.kube.AddFlags(f)
-	o.log.AddFlags(f)
-	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
 }

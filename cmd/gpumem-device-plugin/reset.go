@@ -24,8 +24,6 @@ func runReset(args []string, stdout io.Writer) error {
 
 Usage: gpumem-device-plugin was-reset --gpus=UUID [flags]`, args, stdout)
 	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		return nil
 	case err != nil:
 		return err
 	case len(*gpus) == 0:

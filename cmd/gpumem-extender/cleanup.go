@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,27 +17,13 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
-
-// parseCleanup parses the arguments of "gpumem-extender cleanup".
-func (o *options) parseCleanup(args []string, stdout io.Writer) error {
-	o.addFlags(new(pflag.FlagSet)) // sets the default values
-	o.flags = pflag.NewFlagSet("gpumem-extender cleanup", pflag.ContinueOnError)
-	o.flags.StringVar(&o.Domain, "resource-domain", o.Domain, "`domain` of the extended resources and annotations")
-	o.flags.StringSliceVar(&o.leases, "lease", nil, "`namespace/name` of a Lease to delete")
-	o.kube.AddFlags(o.flags)
-	o.log.AddFlags(o.flags)
-	return daemon.Parse(o.flags, `gpumem-extender cleanup takes the inventory annotation and the condition `+string(api.GPUsHealthy)+` from all nodes, and Leases away.
-
-Usage: gpumem-extender cleanup [flags]`, args, stdout)
-}
 
 // cleanup removes gpumem's annotations, conditions and Leases after gpumem was uninstalled. It removes as much as
 // possible, and then returns an error that names the objects that it could not change. Pods keep their
 // assignments, because running pods still use the memory.
-func cleanup(ctx context.Context, log *zap.Logger, conf config, client kubernetes.Interface) error {
-	inventory := conf.service.Names.Inventory()
+func cleanup(ctx context.Context, log *zap.Logger, opts *options, client kubernetes.Interface) error {
+	inventory := opts.Names.Inventory()
 	var errs []error
 	record := func(object string, err error) {
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -70,7 +54,7 @@ func cleanup(ctx context.Context, log *zap.Logger, conf config, client kubernete
 	if err != nil {
 		errs = append(errs, fmt.Errorf("list nodes: %w", err))
 	}
-	for _, lease := range conf.leases {
+	for _, lease := range opts.leases {
 		namespace, name, _ := strings.Cut(lease, "/")
 		record("Lease "+lease, client.CoordinationV1().Leases(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
-	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
 func TestCleanup(t *testing.T) {
@@ -48,11 +47,9 @@ func TestCleanup(t *testing.T) {
 		patched[patch.GetName()+"/"+patch.GetSubresource()] = string(patch.GetPatch())
 		return true, &v1.Node{}, nil
 	})
-	conf := config{
-		options: options{leases: []string{"gpumem-system/gpumem-scheduler", "gpumem-system/never-was"}},
-		service: service.Config{Names: names},
-	}
-	err := cleanup(t.Context(), zaptest.NewLogger(t), conf, client)
+	opts := options{leases: []string{"gpumem-system/gpumem-scheduler", "gpumem-system/never-was"}}
+	opts.Names = names
+	err := cleanup(t.Context(), zaptest.NewLogger(t), &opts, client)
 	if err == nil || !strings.Contains(err.Error(), "node refused: ") || strings.Contains(err.Error(), "never-was") {
 		t.Errorf("error %v, want it to tell of one node alone", err)
 	}

@@ -79,14 +79,13 @@ func TestAProcessTakesPartInTheElection(t *testing.T) {
 	if err := o.parse(args, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	conf, err := o.complete()
-	if err != nil {
+	if err := o.complete(); err != nil {
 		t.Fatal(err)
 	}
 	core, logs := observer.New(zap.InfoLevel)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- start(ctx, zap.New(core), conf, binding{client, bindings.CoreV1().RESTClient()}) }()
+	go func() { done <- start(ctx, zap.New(core), &o, binding{client, bindings.CoreV1().RESTClient()}) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -18,8 +18,7 @@ import (
 // The durations of the election are Kubernetes' defaults.
 const retryPeriod = 2 * time.Second
 
-// errLostLease ends a replica that has lost the Lease. Another replica may lead already, and this one
-// restarts with a new cache.
+// errLostLease ends a replica that has lost the Lease. It restarts with a new cache.
 var errLostLease = errors.New("the Lease is lost: another replica may lead now")
 
 // election chooses the one replica that serves kube-scheduler. Two replicas would each allocate memory that
@@ -30,7 +29,7 @@ type election struct {
 }
 
 // newElection returns the election of a replica. The replica calls drain before it releases the Lease.
-func newElection(client kubernetes.Interface, o options, log *zap.Logger, drain func()) (e *election, err error) {
+func newElection(client kubernetes.Interface, o *options, log *zap.Logger, drain func()) (e *election, err error) {
 	// A restarted container has the same pod name. Bindings of the previous process may still land, so the
 	// new process must wait for the Lease like any other replica.
 	identity := o.identity + "_" + string(uuid.NewUUID())

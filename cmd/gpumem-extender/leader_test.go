@@ -20,7 +20,7 @@ import (
 
 func elect(t *testing.T, client kubernetes.Interface, identity string, drain func()) *election {
 	t.Helper()
-	e, err := newElection(client, options{leaseNamespace: "gpumem-system", leaseName: "gpumem-extender", identity: identity}, zaptest.NewLogger(t), drain)
+	e, err := newElection(client, &options{leaseNamespace: "gpumem-system", leaseName: "gpumem-extender", identity: identity}, zaptest.NewLogger(t), drain)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
@@ -31,7 +33,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	if err := o.parse(args, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	_, err := o.complete()
+	err := o.complete()
 	if err == nil {
 		t.Fatal("all is well")
 	}
@@ -60,8 +62,8 @@ func TestPolicies(t *testing.T) {
 			if err := o.parse(tc.args, io.Discard); err != nil {
 				t.Fatal(err)
 			}
-			got, err := o.complete()
-			if diff := cmp.Diff(tc.want, got.service.Policies); diff != "" || err != nil {
+			err := o.complete()
+			if diff := cmp.Diff(tc.want, o.Policies); diff != "" || err != nil {
 				t.Errorf("policies: %v (-want +got):\n%s", err, diff)
 			}
 		})
@@ -74,7 +76,7 @@ func TestOptionsThatAreFine(t *testing.T) {
 		if err := o.parse(args, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := o.complete(); err != nil {
+		if err := o.complete(); err != nil {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
@@ -83,7 +85,7 @@ func TestOptionsThatAreFine(t *testing.T) {
 func TestVersionAndHelp(t *testing.T) {
 	for _, arg := range []string{"--version", "--help"} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{arg}, &out, io.Discard); err != nil || out.Len() == 0 {
+		if err := run(t.Context(), []string{arg}, &out, io.Discard); !errors.Is(err, pflag.ErrHelp) || out.Len() == 0 {
 			t.Errorf("%s: %q, %v", arg, out.String(), err)
 		}
 	}
@@ -182,7 +184,7 @@ func FuzzOptions(f *testing.F) {
 		if o.parse(strings.Fields(line), io.Discard) != nil {
 			return
 		}
-		if _, err := o.complete(); err != nil {
+		if err := o.complete(); err != nil {
 			return
 		}
 		host, _, err := net.SplitHostPort(o.listen)
@@ -190,8 +192,8 @@ func FuzzOptions(f *testing.F) {
 		if ip := net.ParseIP(host); err != nil || !secret && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			t.Errorf("%q lets others bind pods: %q, %v", line, o.listen, err)
 		}
-		if !(o.kube.QPS > 0) || o.kube.Burst <= 0 || o.SelfCheck < 0 || o.AssumeLimit < 2*controller.BindDeadline {
-			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
+		if !(o.Kube.QPS > 0) || o.Kube.Burst <= 0 || o.SelfCheck < 0 || o.AssumeLimit < 2*controller.BindDeadline {
+			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.Flags))
 		}
 	})
 }
@@ -207,13 +209,13 @@ func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
 		if err := o.parse([]string{"--listen=" + address}, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := o.complete(); (err == nil) != want {
+		if err := o.complete(); (err == nil) != want {
 			t.Errorf("--listen=%s: %v, want it accepted: %t", address, err, want)
 		}
 		if err := o.parse([]string{"--listen=" + address, "--tls-cert-file=a", "--tls-private-key-file=b", "--tls-client-ca-file=c"}, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := o.complete(); (err == nil) != strings.Contains(address, ":") {
+		if err := o.complete(); (err == nil) != strings.Contains(address, ":") {
 			t.Errorf("--listen=%s, by mutual TLS: %v", address, err)
 		}
 	}

@@ -28,9 +28,9 @@ import (
 
 // command has the flags: for kube-scheduler, for the service, and for gpumem's log.
 type command struct {
-	kube  *options.Options
-	flags service.Flags
-	log   daemon.Log
+	kube *options.Options
+	conf service.Config
+	log  daemon.Log
 }
 
 func newCommand() *cobra.Command {
@@ -47,7 +47,7 @@ plugin at all its points, before DefaultBinder and DefaultPreemption.`,
 	sets := c.kube.Flags
 	verflag.AddFlags(sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(sets.FlagSet("global"), cmd.Name(), logs.SkipLoggingConfigurationFlags())
-	c.flags.AddFlags(sets.FlagSet("GPU memory"))
+	c.conf.AddFlags(sets.FlagSet("GPU memory"))
 	c.log.AddFlags(sets.FlagSet("GPU memory"))
 	for _, f := range sets.FlagSets {
 		cmd.Flags().AddFlagSet(f)
@@ -58,9 +58,8 @@ plugin at all its points, before DefaultBinder and DefaultPreemption.`,
 
 func (c *command) run(cmd *cobra.Command) error {
 	verflag.PrintAndExitIfRequested()
-	conf, err := c.flags.Complete()
-	log, logErr := c.log.New(cmd.ErrOrStderr())
-	if err := errors.Join(err, logErr); err != nil {
+	log, err := c.log.New(cmd.ErrOrStderr())
+	if err := errors.Join(c.conf.Complete(), err); err != nil {
 		return err
 	}
 	if err := logsapi.ValidateAndApply(c.kube.Logs, utilfeature.DefaultFeatureGate); err != nil {
@@ -69,7 +68,7 @@ func (c *command) run(cmd *cobra.Command) error {
 	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(cmd.Flags())))
 	ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	state := plugin.NewState(log, version, conf)
+	state := plugin.NewState(log, version, c.conf)
 	cc, scheduler, err := app.Setup(ctx, c.kube, app.WithPlugin(plugin.Name, state.New))
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func inProcess(c *cluster) {
 	}
 	names.UnitMiB = 1024
 	c.state = plugin.NewState(zap.NewNop(), "test", service.Config{
-		Flags: service.Flags{ProbeListen: "127.0.0.1:0", ReadListen: "127.0.0.1:0", AssumeLimit: 30 * time.Second, SelfCheck: time.Minute},
+		ProbeListen: "127.0.0.1:0", ReadListen: "127.0.0.1:0", AssumeLimit: 30 * time.Second, SelfCheck: time.Minute,
 		Names: names, Policies: ranking.Policies{GPU: placement.Binpack},
 	})
 	c.cache = c.state.Cache

@@ -5,8 +5,8 @@
 //
 //   - A signal cancels the program's context, and the program then returns. Main prints its error to
 //     stderr, after the program's name.
-//   - Loggers are passed as arguments. The only global logger is klog's, which has no other interface
-//     (BridgeKlog).
+//   - Loggers are passed as arguments. The only global logger is klog's, because client-go has no other interface.
+//     Options.Start replaces it, so only a main package may call Start, and only once.
 //   - An unknown value of a flag is an error that lists the known values.
 //
 // # Decisions

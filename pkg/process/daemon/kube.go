@@ -32,14 +32,13 @@ func (k Kube) Validate() error {
 	return nil
 }
 
-// Client returns a client of the API server. Its user agent is the name and version of the program.
-func (k Kube) Client(program, version string) (*kubernetes.Clientset, error) {
+func (k Kube) client(userAgent string) (*kubernetes.Clientset, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", k.Config)
 	if err != nil {
 		return nil, fmt.Errorf("find the API server (set --kubeconfig outside of a cluster): %w", err)
 	}
 	config.QPS, config.Burst = k.QPS, k.Burst
-	config.UserAgent = program + "/" + version
+	config.UserAgent = userAgent
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)

@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/go-logr/zapr"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"k8s.io/klog/v2"
 )
 
 // Log configures a program's log.
@@ -48,10 +46,4 @@ func (l Log) New(w io.Writer) (*zap.Logger, error) {
 		return nil, fmt.Errorf("--log-format: %q, want json or console", l.Format)
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.AddSync(w), lowest)), nil
-}
-
-// BridgeKlog redirects klog, which client-go uses, to the logger. It changes klog for the whole process:
-// call it once, from a main package.
-func BridgeKlog(log *zap.Logger) {
-	klog.SetLogger(zapr.NewLogger(log.Named("client-go")))
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,16 +10,20 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/go-logr/zapr"
 	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 )
 
 // Main runs a program with the arguments and streams of the process. An interrupt or SIGTERM cancels the
 // program's context. Main returns the exit code. If the program failed, Main prints the error to stderr and
-// returns 1.
+// returns 1. The error pflag.ErrHelp is no failure.
 func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 1
 	}
@@ -37,6 +42,44 @@ func Parse(f *pflag.FlagSet, description string, args []string, stdout io.Writer
 		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
 	}
 	return nil
+}
+
+// Options are the flags of programs that use the API server.
+type Options struct {
+	Kube  Kube
+	Log   Log
+	Flags *pflag.FlagSet // all flags of the program
+}
+
+// Parse adds the flags to the program's flags, and parses like the function Parse. If the arguments request the
+// version, Parse prints it to stdout and returns pflag.ErrHelp.
+func (o *Options) Parse(f *pflag.FlagSet, version, description string, args []string, stdout io.Writer) error {
+	var showVersion bool
+	o.Flags = f
+	o.Kube.AddFlags(f)
+	o.Log.AddFlags(f)
+	f.BoolVar(&showVersion, "version", false, "print the version and end")
+	err := Parse(f, description, args, stdout)
+	if err == nil && showVersion {
+		fmt.Fprintln(stdout, version)
+		err = pflag.ErrHelp
+	}
+	return err
+}
+
+// Validate rejects unusable values of the flags.
+func (o *Options) Validate() error { return errors.Join(o.Kube.Validate(), o.Log.Validate()) }
+
+// Start logs that the program starts, and returns its logger and a client of the API server.
+func (o *Options) Start(program, version string, stderr io.Writer) (*zap.Logger, *kubernetes.Clientset, error) {
+	log, err := o.Log.New(stderr)
+	if err != nil {
+		return nil, nil, err
+	}
+	klog.SetLogger(zapr.NewLogger(log.Named("client-go")))
+	log.Info("starting", zap.String("version", version), zap.Any("options", Effective(o.Flags)))
+	client, err := o.Kube.client(program + "/" + version)
+	return log, client, err
 }
 
 // Effective returns the value of every flag, for the log.

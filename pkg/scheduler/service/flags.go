@@ -15,8 +15,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// Flags are the flags that both processes have.
-type Flags struct {
+// Config contains the flags that both processes have.
+type Config struct {
 	ProbeListen string
 	ReadListen  string
 	Page        bool
@@ -31,10 +31,13 @@ type Flags struct {
 	SelfCheck   time.Duration
 	Decisions   int
 	LabelPods   bool
+
+	Names    api.Names        // set by Complete, from the flags
+	Policies ranking.Policies // set by Complete, for pods that name none
 }
 
 // AddFlags adds the flags to a flag set, with their default values.
-func (c *Flags) AddFlags(f *pflag.FlagSet) {
+func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ProbeListen, "probe-listen", ":8011", "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&c.ReadListen, "read-listen", "127.0.0.1:8013", "loopback `address` for the last decisions and the page; people reach it by kubectl port-forward")
 	f.BoolVar(&c.Page, "page", false, "serve a page that shows the fleet at --read-listen")
@@ -50,31 +53,23 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.Decisions, "decisions", 1000, "`number` of pods whose last decisions, with the nodes considered, are kept for kubectl inspect gpumem explain; 0: none")
 }
 
-// Config is the parsed form of the flags.
-type Config struct {
-	Flags
-	Names    api.Names
-	Policies ranking.Policies // for pods that name none
-}
-
 // Complete parses the flags, and returns all errors at once.
-func (c *Flags) Complete() (Config, error) {
-	conf := Config{Flags: *c}
+func (c *Config) Complete() error {
 	var errs daemon.FlagErrors
 	_, _, err := net.SplitHostPort(c.ProbeListen)
 	errs.Add("probe-listen", err)
 	_, _, err = net.SplitHostPort(c.ReadListen)
 	errs.Require(err == nil && page.IsLoopback(c.ReadListen), "read-listen", "%q must be a loopback address: this endpoint is unauthenticated", c.ReadListen)
-	conf.Names = daemon.ParseFlag(&errs, "resource-domain", api.NewNames, c.Domain)
-	conf.Names.LabelPods, conf.Names.UnitMiB = c.LabelPods, c.UnitMiB
-	conf.Policies.GPU = daemon.ParseFlag(&errs, "policy", api.ParseFallback, c.Policy)
+	c.Names = daemon.ParseFlag(&errs, "resource-domain", api.NewNames, c.Domain)
+	c.Names.LabelPods, c.Names.UnitMiB = c.LabelPods, c.UnitMiB
+	c.Policies.GPU = daemon.ParseFlag(&errs, "policy", api.ParseFallback, c.Policy)
 	if c.NodePolicy != "" {
-		conf.Policies.Node = daemon.ParseFlag(&errs, "node-policy", api.ParseFallback, c.NodePolicy)
+		c.Policies.Node = daemon.ParseFlag(&errs, "node-policy", api.ParseFallback, c.NodePolicy)
 	}
 	const shortest = 2 * controller.BindDeadline
 	errs.Require(c.AssumeLimit >= shortest, "assume-limit", "%s is less than %s, within which a binding may still land", c.AssumeLimit, shortest)
 	errs.Require(c.SelfCheck == 0 || c.SelfCheck >= time.Second, "self-check-interval", "%s: want 1s or more, or 0 for none", c.SelfCheck)
 	errs.Require(c.UnitMiB >= 1, "unit-mib", "%d, want 1 or more", c.UnitMiB)
 	errs.Require(c.Decisions >= 0, "decisions", "%d, want 0 or more", c.Decisions)
-	return conf, errors.Join(errs...)
+	return errors.Join(errs...)
 }

@@ -49,11 +49,10 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	got := make(map[string]float64) // GiB by node
 	var fleet page.Fleet
 	synctest.Test(t, func(t *testing.T) {
-		var flags Flags
-		flags.AddFlags(new(pflag.FlagSet))
-		flags.Page, flags.PodMetrics, flags.Policy = true, true, "spread"
-		conf, err := flags.Complete()
-		if err != nil {
+		var conf Config
+		conf.AddFlags(new(pflag.FlagSet))
+		conf.Page, conf.PodMetrics, conf.Policy = true, true, "spread"
+		if err := conf.Complete(); err != nil {
 			t.Fatal(err)
 		}
 		books := cache.New()
@@ -108,11 +107,10 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 
 // TestRunWakesPods verifies that a service checks at an interval which waiting pods fit now.
 func TestRunWakesPods(t *testing.T) {
-	var flags Flags
-	flags.AddFlags(new(pflag.FlagSet))
-	flags.ProbeListen, flags.ReadListen = "127.0.0.1:0", "127.0.0.1:0"
-	conf, err := flags.Complete()
-	if err != nil {
+	var conf Config
+	conf.AddFlags(new(pflag.FlagSet))
+	conf.ProbeListen, conf.ReadListen = "127.0.0.1:0", "127.0.0.1:0"
+	if err := conf.Complete(); err != nil {
 		t.Fatal(err)
 	}
 	books, client := cache.New(), fake.NewClientset()
