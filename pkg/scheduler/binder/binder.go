@@ -76,8 +76,11 @@ type Binder struct {
 	// Decided receives each decision about a pod; nil: decisions are not recorded.
 	Decided func(placement.PodRef, history.Decision)
 
-	leads    leadTracker
-	shutdown shutdown
+	leads leadTracker
+
+	mu       sync.Mutex
+	draining bool           // Drain has been called
+	binds    sync.WaitGroup // bindings that are in progress, or that may land with an unknown outcome
 }
 
 // RecordRequest records the time of a request of kube-scheduler.
@@ -97,7 +100,10 @@ func (b *Binder) Record(ref placement.PodRef, d history.Decision) {
 
 // NotReady returns the reason why this process cannot decide now; empty: it can.
 func (b *Binder) NotReady() string {
-	if b.shutdown.hasBegun() {
+	b.mu.Lock()
+	draining := b.draining
+	b.mu.Unlock()
+	if draining {
 		return b.Self + " is ending"
 	}
 	if missing := b.Missing(); missing != "" {
@@ -129,16 +135,19 @@ func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName string) error {
 	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
 	b.RecordRequest()
-	defer b.shutdown.beginBind()()
+	b.mu.Lock()
+	if !b.draining { // NotReady rejects later Binds, and Drain does not wait for them
+		b.binds.Add(1)
+		defer b.binds.Done()
+	}
+	b.mu.Unlock()
 	defer b.Cache.HoldPod(ref.UID, false)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
 	defer cancel()
 
 	err := b.prepare(ctx, asked, ref, nodeName)
 	before, _ := b.Cache.Node(nodeName)
-	if on, _, reserved := b.Cache.PodNode(ref.UID); reserved && on == nodeName {
-		before = before.Without([]placement.Holding{{Pod: ref}})
-	}
+	before = before.Without([]placement.Holding{{Pod: ref}})
 	var assignment placement.Assignment
 	if err == nil {
 		assignment, err = b.bind(ctx, asked, ref, nodeName)
@@ -261,34 +270,27 @@ func (b *Binder) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignmen
 	if pod.Spec.NodeName != nodeName {
 		return placement.Assignment{}, fmt.Errorf("pod %s is bound to node %s already", api.Ref(pod), pod.Spec.NodeName)
 	}
-	assignment, err := b.Names.AssignmentOf(pod)
-	if err != nil {
-		return placement.Assignment{}, nil //nolint:nilerr // bound it is; the device plugin will correct the annotation
-	}
+	assignment, _ := b.Names.AssignmentOf(pod) // the device plugin will correct an unreadable annotation
 	return assignment, nil
 }
 
 // resolveBind resolves a binding that returned an error: it reads the pod, and then keeps or removes the
 // reservation. Parameter decided is the time of the reservation.
 func (b *Binder) resolveBind(ctx context.Context, ref placement.PodRef, nodeName string, decided time.Time, cause error) (placement.Assignment, error) {
-	var none placement.Assignment
 	cause = fmt.Errorf("bind pod %s to node %s: %w", ref, nodeName, cause)
 	pod, err := b.readPod(ctx, ref)
-	gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)
-	if err == nil && !gone && pod.Spec.NodeName != "" {
-		// The failed attempt, or an earlier one, has bound the pod.
-		return b.alreadyBound(pod, nodeName)
-	}
 	switch {
-	case gone:
+	case err == nil && (pod == nil || string(pod.UID) != ref.UID):
 		b.Cache.ForgetPod(ref.UID)
-		return none, cause
+	case err == nil && pod.Spec.NodeName != "":
+		return b.alreadyBound(pod, nodeName) // the failed attempt, or an earlier one, has bound the pod
 	case b.Cluster.Refused(cause):
 		b.Cache.RefusePod(ref.UID, decided)
-		return none, cause
+	default:
+		b.recordUnknown(decided)
+		cause = fmt.Errorf("%w: the outcome is not known; the memory is reserved until it is", cause)
 	}
-	b.shutdown.recordUnknown(decided)
-	return none, fmt.Errorf("%w: the outcome is not known; the memory is reserved until it is", cause)
+	return placement.Assignment{}, cause
 }
 
 // ReviewAssumed reads from the API server the pods whose reservation is older than limit, and resolves their
@@ -322,7 +324,10 @@ func (b *Binder) readAssumed(ctx context.Context, ref placement.PodRef) (*v1.Pod
 func (b *Binder) bindDecision(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) history.Decision {
 	d := history.Decision{Verb: history.Bind, Result: history.Bound, Node: name, Asked: 1, Fit: 1}
 	if err != nil {
-		d.Result, d.Reason, d.Message, d.Fit = history.Refused, reasonOf(err), reasons.Error(err), 0
+		d.Result, d.Reason, d.Message, d.Fit = history.Refused, history.Error, reasons.Error(err), 0
+		if refusal := (*decide.Refusal)(nil); errors.As(err, &refusal) {
+			d.Reason = refusal.Reason
+		}
 	}
 	if pod := b.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && before.Name != "" {
 		if req, err := b.Names.Request(pod); err == nil {
@@ -332,60 +337,18 @@ func (b *Binder) bindDecision(ref placement.PodRef, before placement.Node, name 
 	return d
 }
 
-// reasonOf returns the short reason of an error.
-func reasonOf(err error) string {
-	if refusal := (*decide.Refusal)(nil); errors.As(err, &refusal) {
-		return refusal.Reason
-	}
-	return history.Error
-}
-
-// shutdown tracks the Binds that a process must finish before it exits.
-type shutdown struct {
-	mu    sync.Mutex
-	begun bool
-	binds sync.WaitGroup // in progress
-	lands time.Time      // until then, a binding of unknown outcome may land
-}
-
-// recordUnknown records a binding whose outcome Bind has not learned.
-func (s *shutdown) recordUnknown(sent time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if lands := sent.Add(BindTimeout); lands.After(s.lands) {
-		s.lands = lands
-	}
-}
-
-// beginBind counts a Bind as in progress until its caller calls done. Drain does not wait for Binds that
-// begin after Drain, because NotReady rejects them.
-func (s *shutdown) beginBind() (done func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.begun {
-		return func() {}
-	}
-	s.binds.Add(1)
-	return s.binds.Done
-}
-
-// hasBegun reports whether the shutdown has begun.
-func (s *shutdown) hasBegun() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.begun
+// recordUnknown records a binding whose outcome Bind has not learned. The binding counts as in progress until it
+// can no longer land.
+func (b *Binder) recordUnknown(sent time.Time) {
+	b.binds.Add(1)
+	time.AfterFunc(sent.Add(BindTimeout).Sub(b.Now()), b.binds.Done)
 }
 
 // Drain rejects new Binds. It returns when all sent bindings have been answered or cannot land any more. Then
 // another process may decide.
 func (b *Binder) Drain() {
-	s := &b.shutdown
-	s.mu.Lock()
-	s.begun = true
-	s.mu.Unlock()
-	s.binds.Wait()
-	s.mu.Lock()
-	left := s.lands.Sub(b.Now())
-	s.mu.Unlock()
-	<-time.After(left)
+	b.mu.Lock()
+	b.draining = true
+	b.mu.Unlock()
+	b.binds.Wait()
 }

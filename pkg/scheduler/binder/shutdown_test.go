@@ -15,8 +15,8 @@ func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
 		first := b.Now()
 		second := first.Add(6 * time.Second)
 		time.Sleep(BindTimeout)
-		b.shutdown.recordUnknown(second)
-		b.shutdown.recordUnknown(first)
+		b.recordUnknown(second)
+		b.recordUnknown(first)
 		b.Drain()
 		if waited := b.Now().Sub(second); waited < BindTimeout {
 			t.Errorf("it waits until %v after the second was sent, want %v", waited, BindTimeout)
@@ -24,20 +24,24 @@ func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
 	})
 }
 
-// TestBindsThatEndTogether records eight unknown outcomes concurrently, with increasing times. The race
-// detector checks the lock.
+// TestBindsThatEndTogether records eight unknown outcomes concurrently, with increasing times. Drain waits for
+// the last one.
 func TestBindsThatEndTogether(t *testing.T) {
-	b := Binder{Now: time.Now}
-	sent := b.Now().Add(-BindTimeout)
-	var binds sync.WaitGroup
-	for i := range 8 {
-		binds.Go(func() { b.shutdown.recordUnknown(sent.Add(time.Duration(i-7) * time.Second)) })
-	}
-	binds.Wait()
-	b.Drain()
-	if want := sent.Add(BindTimeout); !b.shutdown.lands.Equal(want) || !b.shutdown.hasBegun() {
-		t.Errorf("bindings may land until %v, want %v", b.shutdown.lands, want)
-	}
-	b.shutdown.beginBind()() // does not make a later Drain wait
-	b.Drain()
+	synctest.Test(t, func(t *testing.T) {
+		b := Binder{Now: time.Now}
+		begin := b.Now()
+		var binds sync.WaitGroup
+		for i := range 8 {
+			binds.Go(func() { b.recordUnknown(begin.Add(time.Duration(i-7) * time.Second)) })
+		}
+		binds.Wait()
+		b.Drain()
+		if waited := b.Now().Sub(begin); waited != BindTimeout || !b.draining {
+			t.Errorf("it waits for %v, want %v", waited, BindTimeout)
+		}
+		b.Drain() // does not wait any more
+		if waited := b.Now().Sub(begin); waited != BindTimeout {
+			t.Errorf("it waits again, until %v", waited)
+		}
+	})
 }
