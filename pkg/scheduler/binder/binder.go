@@ -83,13 +83,6 @@ type Binder struct {
 	binds    sync.WaitGroup // bindings that are in progress, or that may land with an unknown outcome
 }
 
-// RecordRequest records the time of a request of kube-scheduler.
-func (b *Binder) RecordRequest() {
-	if b.Leads == nil {
-		b.leads.recordRequest(b.Now())
-	}
-}
-
 // Record passes a decision about a pod to Decided.
 func (b *Binder) Record(ref placement.PodRef, d history.Decision) {
 	if b.Decided != nil {
@@ -230,7 +223,7 @@ func (b *Binder) mayDecide(ctx, asked context.Context) error {
 		return errors.New("kube-scheduler has hung up")
 	}
 	if !b.MayLead() {
-		return errNotAlone
+		return errors.New("the Lease was not renewed in time: another may lead soon, or leads")
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("the API server has not answered in %v", BindTimeout)
@@ -302,7 +295,7 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := b.Now().Add(-limit)
 	for _, a := range b.Cache.AssumedBefore(before) {
 		log := b.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
-		pod, err := b.readAssumed(ctx, a.Pod)
+		pod, err := b.readPod(ctx, a.Pod)
 		switch {
 		case err != nil:
 			log.Warn("assumed pod cannot be read; it is assumed as before", zap.Error(err))
@@ -311,13 +304,6 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 			log.Info("assumed pod forgotten: it is not bound")
 		}
 	}
-}
-
-// readAssumed reads an assumed pod within ReadTimeout, because other pods wait for their review.
-func (b *Binder) readAssumed(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
-	defer cancel()
-	return b.readPod(ctx, ref)
 }
 
 // bindDecision returns the record of a Bind. Parameter before is the node's state before the Bind.

@@ -22,24 +22,21 @@
 // Once a binding is sent, Bind continues even if its caller disconnects: a canceled binding would have an
 // unknown outcome without need. If the caller disconnects earlier, Bind does not send the binding.
 //
-// A lead is the period in which one process holds the Lease of the leader election. With two replicas, the
-// replica without the Lease learns of the leader's bindings through its watch. This watch may be behind when
-// a lead begins: client-go waits up to a minute before it retries an API server that was unavailable. So the
-// new leader first reads the API server's resource version. Until the watch has shown all changes up to this
-// version, the first Bind to each node reads the node's pods. Concurrent Binds share one read: on a loaded
-// API server, hundreds of separate reads exceeded their time limits. Both alternatives are worse: a process
-// that refuses all pods until the watch has caught up delays them for a minute, and a list of all pods is too
-// large in a large cluster.
+// With two replicas, the replica that does not lead learns of the leader's bindings through its watch. This
+// watch may be behind when a lead begins: client-go waits up to a minute before it retries an API server that
+// was unavailable. So the new leader first reads the API server's resource version. Until the watch has shown
+// all changes up to this version, the first Bind to each node reads the node's pods. Concurrent Binds share
+// one read: on a loaded API server, hundreds of separate reads exceeded their time limits. Both alternatives
+// are worse: a process that refuses all pods until the watch has caught up delays them for a minute, and a
+// list of all pods is too large in a large cluster.
 //
-// A binding lands when the API server writes it. If the binder's process itself takes part in the leader
-// election, it knows the start of its lead, and sends no binding that could land after the lead (Leads,
-// package lease). So these reads show all bindings of previous leaders.
+// If the binder's process itself takes part in the leader election, it knows the start of its lead, and sends
+// no binding that could land after the lead (Leads, package lease). So these reads show all bindings of
+// previous leaders.
 //
 // An extender beside each kube-scheduler does not know which kube-scheduler sends a request. At the first
-// Bind after IdleThreshold without requests, it reads the Lease of kube-scheduler, which takes a
-// millisecond or two. If the leader is the same as before and has led for Handover, no other process has
-// bound pods. One gap remains: if a kube-scheduler loses the lead during a Bind, its extender's binding
-// may land after the reads of the next leader. If the old and the new leader have allocated the same
-// memory, the device plugin, which allocates no device ID twice, gives one of the pods another GPU, or
-// rejects it.
+// Bind after IdleThreshold without requests, it reads the Lease of kube-scheduler. If the leader is the same
+// as before and has led for Handover, no other process has bound pods. One gap remains: if a kube-scheduler
+// loses the lead during a Bind, its extender's binding may land after the reads of the next leader. Then the
+// device plugin, which allocates no device ID twice, gives one of two pods another GPU, or rejects it.
 package binder

@@ -2,7 +2,6 @@ package binder
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -37,9 +36,8 @@ const ReadTimeout = 5 * time.Second
 type leadTracker struct {
 	mu        sync.Mutex
 	requested time.Time // time of the last request
-	since     time.Time // start of this process's own lead; zero if Leads is nil
-	term      int       // number of terms so far
-	readIn    int       // term in which the lead was read
+	term      time.Time // start of the present term; unused if this process takes part in the election
+	readIn    time.Time // term in which the lead was read
 	lead      *lead     // result of that read
 }
 
@@ -48,90 +46,61 @@ type lead struct {
 	leader string    // name from Cluster.Leader; empty: unknown
 	begun  time.Time // start of the lead, or the first read that showed it
 	from   string    // the API server's resource version when this value was created
-
-	mu    sync.Mutex
-	read  map[string]bool // nodes whose pods were read since this value was created
-	shown bool            // the watch has shown all changes up to from
+	read   sync.Map  // names of the nodes whose pods were read since
 }
 
-// recordRequest records the time of a request. If the previous request was too long ago, a new term begins.
-func (t *leadTracker) recordRequest(now time.Time) {
+// RecordRequest records the time of a request of kube-scheduler. If the previous request was too long ago, a
+// new term begins.
+func (b *Binder) RecordRequest() {
+	now, t := b.Now(), &b.leads
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// Passed includes a pause of the virtual machine: another process may have led during it.
 	if lease.Passed(t.requested, now) > IdleThreshold {
-		t.term++
+		t.term = now
 	}
 	t.requested = now
 }
 
-// recordStart records the start of this process's own lead. A new start begins a new term.
-func (t *leadTracker) recordStart(since time.Time) {
+// last returns the lead that was read last. Result current reports whether that read was in the given term.
+func (t *leadTracker) last(term time.Time) (l *lead, current bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !since.Equal(t.since) {
-		t.since = since
-		t.term++
-	}
-}
-
-// last returns the lead that was read last, and the present term. Result current reports whether that read
-// was in the present term.
-func (t *leadTracker) last() (l *lead, term int, current bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.lead, t.term, t.lead != nil && t.readIn == t.term
+	return t.lead, t.lead != nil && t.readIn.Equal(term)
 }
 
 // recordLead records the lead that was read in a term.
-func (t *leadTracker) recordLead(l *lead, term int) {
+func (t *leadTracker) recordLead(l *lead, term time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if term >= t.readIn {
+	if !term.Before(t.readIn) {
 		t.lead, t.readIn = l, term
 	}
 }
 
-// covers reports whether the cache has all pods that were bound to a node before the lead began.
-func (l *lead) covers(node string, shown func(revision string) bool) bool {
-	l.mu.Lock()
-	done := l.shown || l.read[node]
-	l.mu.Unlock()
-	if done || !shown(l.from) {
-		return done
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.shown = true
-	return true
-}
-
-// recordRead records that the pods of a node were read.
-func (l *lead) recordRead(node string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.read[node] = true
-}
-
-// loadNode loads the pods that previous leaders bound to a node. The leader can change only between terms, so
-// loadNode reads it once in each term. If the leader has changed, or has led only for a short time, the watch
-// may be a minute behind: client-go may wait that long before it retries an API server that was unavailable.
-// Until the watch has shown all earlier changes, loadNode reads the pods of the node. Concurrent Binds share
-// one read.
+// loadNode loads the pods that previous leaders bound to a node, until the watch has shown all changes from
+// before the lead.
 func (b *Binder) loadNode(ctx context.Context, node string) error {
 	lead, err := b.currentLead(ctx)
-	if err != nil || lead.covers(node, b.Cluster.Shown) {
+	if err != nil {
 		return err
 	}
 	_, err = b.shareRead(ctx, "pods of "+node+" since "+lead.from, func(ctx context.Context) (any, error) {
-		if lead.covers(node, b.Cluster.Shown) {
+		if _, known := lead.read.Load(node); known || b.Cluster.Shown(lead.from) {
 			return nil, nil
 		}
-		return nil, b.readNode(ctx, node)
+		read := b.Cache.BeginRead()
+		defer read.End()
+		pods, err := b.Cluster.ReadPodsOn(ctx, node)
+		if err != nil {
+			return nil, fmt.Errorf("read the pods of node %s: %w", node, err)
+		}
+		for _, pod := range pods {
+			b.storePod(read, pod)
+		}
+		lead.read.Store(node, true)
+		return nil, nil
 	})
-	if err == nil {
-		lead.recordRead(node)
-	}
 	return err
 }
 
@@ -151,25 +120,16 @@ func (b *Binder) shareRead(ctx context.Context, key string, read func(context.Co
 	return result, err
 }
 
-// errNotAlone is the error of a process that can no longer rely on its Lease.
-var errNotAlone = errors.New("the Lease was not renewed in time: another may lead soon, or leads")
-
-// currentLead returns the current lead. If this process itself leads, all bindings of previous leaders have
-// landed or failed, because no process sends a binding that could land when another process leads.
+// currentLead returns the current lead. It reads the lead once in each term.
 func (b *Binder) currentLead(ctx context.Context) (*lead, error) {
+	b.leads.mu.Lock()
+	term := b.leads.term
+	b.leads.mu.Unlock()
 	if b.Leads != nil {
-		since, alone := b.Leads()
-		if !alone {
-			return nil, errNotAlone
-		}
-		b.leads.recordStart(since)
+		term, _ = b.Leads()
 	}
-	last, term, current := b.leads.last()
-	if current {
-		return last, nil
-	}
-	found, err := b.shareRead(ctx, "lead in term "+strconv.Itoa(term), func(ctx context.Context) (any, error) {
-		last, term, current := b.leads.last()
+	found, err := b.shareRead(ctx, "lead in term "+strconv.FormatInt(term.UnixNano(), 10), func(ctx context.Context) (any, error) {
+		last, current := b.leads.last(term)
 		if current {
 			return last, nil
 		}
@@ -186,53 +146,34 @@ func (b *Binder) currentLead(ctx context.Context) (*lead, error) {
 }
 
 // readLead reads the current leader. It returns last if the same process leads and has led for Handover, and
-// otherwise a new value.
+// otherwise a new value. If this process itself leads, all bindings of previous leaders have landed or failed,
+// because no process sends a binding that could land when another process leads.
 func (b *Binder) readLead(ctx context.Context, last *lead) (*lead, error) {
-	if b.Leads != nil {
-		return b.newLead(ctx, "", b.Now())
-	}
-	leader, err := b.Cluster.Leader(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read which kube-scheduler leads: %w", err)
-	}
-	now := b.Now()
-	if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < Handover {
-		begun := now
-		if last != nil && leader == last.leader {
-			begun = last.begun
+	leader, err := "", error(nil)
+	if b.Leads == nil {
+		if leader, err = b.Cluster.Leader(ctx); err != nil {
+			return nil, fmt.Errorf("read which kube-scheduler leads: %w", err)
 		}
-		return b.newLead(ctx, leader, begun)
 	}
-	return last, nil
-}
-
-// newLead returns a lead for which no node has been read yet.
-func (b *Binder) newLead(ctx context.Context, leader string, begun time.Time) (*lead, error) {
+	begun := b.Now()
+	if leader != "" && last != nil && leader == last.leader {
+		if begun.Sub(last.begun) >= Handover {
+			return last, nil
+		}
+		begun = last.begun
+	}
 	from, err := b.Cluster.Revision(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read how far the API server has got: %w", err)
 	}
-	return &lead{leader: leader, begun: begun, from: from, read: make(map[string]bool)}, nil
+	return &lead{leader: leader, begun: begun, from: from}, nil
 }
 
-// The following methods store the pods that they read in the cache, because the watch may be behind.
-
-// readNode reads the pods that are bound to a node.
-func (b *Binder) readNode(ctx context.Context, node string) error {
-	read := b.Cache.BeginRead()
-	defer read.End()
-	pods, err := b.Cluster.ReadPodsOn(ctx, node)
-	if err != nil {
-		return fmt.Errorf("read the pods of node %s: %w", node, err)
-	}
-	for _, pod := range pods {
-		b.storePod(read, pod)
-	}
-	return nil
-}
-
-// readPod reads the pod with the name of ref, which may have another UID by now; nil: there is none.
+// readPod reads the pod with the name of ref, which may have another UID by now; nil: there is none. It stores
+// a bound pod in the cache, because the watch may be behind.
 func (b *Binder) readPod(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
+	defer cancel()
 	read := b.Cache.BeginRead()
 	defer read.End()
 	pod, err := b.Cluster.ReadPod(ctx, ref.Namespace, ref.Name)

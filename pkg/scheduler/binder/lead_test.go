@@ -13,35 +13,40 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease/leasetest"
 )
 
+func requestAt(b *Binder, now time.Time) {
+	b.Now = func() time.Time { return now }
+	b.RecordRequest()
+}
+
 // The machines of a kube-scheduler and its extender are paused, another kube-scheduler leads, and both
 // machines resume. The extender reads the Lease again.
 func TestAPausedMachineIsASilence(t *testing.T) {
-	var leads leadTracker
 	now := time.Now()
-	leads.recordRequest(now)
-	_, term, _ := leads.last()
-	leads.recordLead(&lead{leader: "a"}, term)
-	leads.recordRequest(leasetest.AfterPause(now.Add(IdleThreshold/2), time.Minute))
-	if _, _, current := leads.last(); current {
+	b := new(Binder)
+	requestAt(b, now)
+	leads := &b.leads
+	leads.recordLead(&lead{leader: "a"}, leads.term)
+	requestAt(b, leasetest.AfterPause(now.Add(IdleThreshold/2), time.Minute))
+	if _, current := leads.last(leads.term); current {
 		t.Error("a minute has passed, in which another may have led, and the Lease is not read again")
 	}
 }
 
 // A new term begins during a read of the Lease. The next request reads the Lease again.
 func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
-	var leads leadTracker
 	now := time.Now()
-	leads.recordRequest(now)
-	_, term, _ := leads.last()
-	leads.recordRequest(now.Add(IdleThreshold + 1))
-	leads.recordLead(&lead{leader: "a"}, term)
-	if _, _, current := leads.last(); current {
+	b := new(Binder)
+	requestAt(b, now)
+	leads := &b.leads
+	before := leads.term
+	requestAt(b, now.Add(IdleThreshold+1))
+	leads.recordLead(&lead{leader: "a"}, before)
+	if _, current := leads.last(leads.term); current {
 		t.Error("the Lease is not read again")
 	}
-	_, term, _ = leads.last()
-	leads.recordLead(&lead{leader: "b"}, term)
-	leads.recordLead(&lead{leader: "a"}, term-1) // a late response
-	if last, _, current := leads.last(); !current || last.leader != "b" {
+	leads.recordLead(&lead{leader: "b"}, leads.term)
+	leads.recordLead(&lead{leader: "a"}, before) // a late response
+	if last, current := leads.last(leads.term); !current || last.leader != "b" {
 		t.Errorf("leader %q, current %t; want b", last.leader, current)
 	}
 }
@@ -57,7 +62,7 @@ func TestALeadThatCannotBegin(t *testing.T) {
 	if lead, err := b.currentLead(t.Context()); lead != nil || err == nil || !strings.Contains(err.Error(), "no answer") {
 		t.Errorf("lead %v, %v", lead, err)
 	}
-	if last, _, _ := b.leads.last(); last != nil {
+	if last := b.leads.lead; last != nil {
 		t.Errorf("%+v has begun", last)
 	}
 }
