@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
@@ -22,16 +23,10 @@ import (
 // Fleet supplies the scheduler's state of nodes and pods.
 type Fleet struct {
 	Nodes   func() []placement.Node
-	Facts   func(placement.Node) inspect.NodeFacts
+	Facts   func([]placement.Node) inspect.Facts
 	Assumed func(before time.Time) []cache.Assumed
-	Waiting func() []WaitingPod
-	Pods    bool // create a series for each pod too
-}
-
-// WaitingPod is a pod that requests GPU memory and has no node.
-type WaitingPod struct {
-	Namespace, Name string
-	Created         time.Time
+	Waiting func() []*v1.Pod // that request GPU memory and have no node
+	Pods    bool             // create a series for each pod too
 }
 
 // gauge is a metric of the fleet.
@@ -48,14 +43,11 @@ func (g gauge) family() *dto.MetricFamily {
 // behind. It yields metrics of nodes, GPUs and pods in parts, one for each node. A part is valid until the caller
 // requests the next part.
 func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
-	var nodes []placement.Node
-	var facts []inspect.NodeFacts
+	nodes := slices.DeleteFunc(slices.Clone(f.Nodes()), func(n placement.Node) bool { return len(n.Devices) == 0 })
+	facts := f.Facts(nodes).Nodes
 	sum := fleetSum{namespaces: make(map[string]float64)}
-	for _, n := range f.Nodes() {
-		if len(n.Devices) > 0 {
-			nodes, facts = append(nodes, n), append(facts, f.Facts(n))
-			sum.add(n, facts[len(facts)-1])
-		}
+	for _, n := range nodes {
+		sum.add(n, facts[n.Name])
 	}
 	emit := func(g gauge) (more bool) { return len(g.samples) == 0 || yield(g.family()) }
 	for _, g := range append(sum.gauges(), f.podGauges()...) {
@@ -73,8 +65,8 @@ func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
 		{"gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", perGPU(func(d placement.Device, _ placement.Node) float64 { return oneIf(d.Status.Open()) })},
 		{"pod_allocated_bytes", "Memory that is allocated to a pod, on all GPUs of its node.", f.pods},
 	} {
-		for i, n := range nodes {
-			if !emit(gauge{metric.name, metric.help, metric.samples(n, facts[i])}) {
+		for _, n := range nodes {
+			if !emit(gauge{metric.name, metric.help, metric.samples(n, facts[n.Name])}) {
 				return
 			}
 		}
@@ -103,16 +95,17 @@ func (s *fleetSum) gauges() []gauge {
 func (f Fleet) podGauges() []gauge {
 	now := time.Now()
 	waiting := f.Waiting()
-	slices.SortFunc(waiting, func(a, b WaitingPod) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	slices.SortFunc(waiting, func(a, b *v1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	age := func(pod *v1.Pod) float64 { return max(0, now.Sub(pod.CreationTimestamp.Time).Seconds()) }
 	var longest []*dto.Metric
 	for _, pod := range waiting[:min(maxWaiting, len(waiting))] {
-		longest = append(longest, sample(pod.age(now), label("namespace", pod.Namespace), label("pod", pod.Name)))
+		longest = append(longest, sample(age(pod), label("namespace", pod.Namespace), label("pod", pod.Name)))
 	}
 	eldest := 0.0
 	if len(waiting) > 0 {
-		eldest = waiting[0].age(now)
+		eldest = age(waiting[0])
 	}
 	assumed, oldest := f.Assumed(now), 0.0
 	if len(assumed) > 0 {
@@ -224,9 +217,6 @@ func (s *fleetSum) largestNamespaces() map[string]float64 {
 	}
 	return out
 }
-
-// age returns the pod's age in seconds.
-func (p WaitingPod) age(now time.Time) float64 { return max(0, now.Sub(p.Created).Seconds()) }
 
 func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	s.nodes++

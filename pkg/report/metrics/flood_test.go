@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -45,8 +47,8 @@ func start(t *testing.T, nodes []placement.Node) string {
 	t.Helper()
 	registry := metrics.NewRegistry("dev")
 	fleet := metrics.Fleet{
-		Nodes: func() []placement.Node { return nodes }, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} },
-		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() []metrics.WaitingPod { return nil },
+		Nodes: func() []placement.Node { return nodes }, Facts: func([]placement.Node) inspect.Facts { return inspect.Facts{} },
+		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() []*v1.Pod { return nil },
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
@@ -182,8 +184,8 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="unknown"} 5.368
 `} {
 		registry := newRegistry(t)
 		parts := Fleet{
-			Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
-			Waiting: func() []WaitingPod { return nil }, Pods: on,
+			Nodes: books.Nodes, Facts: noFacts, Assumed: books.AssumedBefore,
+			Waiting: func() []*v1.Pod { return nil }, Pods: on,
 		}.Series
 		want(t, with(t, registry, parts), []string{"gpumem_extender_pod_allocated_bytes"}, text)
 	}
@@ -202,8 +204,8 @@ func TestSharesAreBytes(t *testing.T) {
 	})
 	registry := newRegistry(t)
 	parts := Fleet{
-		Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
-		Waiting: func() []WaitingPod { return nil }, Pods: true,
+		Nodes: books.Nodes, Facts: noFacts, Assumed: books.AssumedBefore,
+		Waiting: func() []*v1.Pod { return nil }, Pods: true,
 	}.Series
 	want(t, with(t, registry, parts), []string{"gpumem_extender_pod_allocated_bytes", "gpumem_extender_gpu_capacity_bytes"}, `
 # HELP gpumem_extender_gpu_capacity_bytes Memory that a GPU offers to pods.
@@ -221,10 +223,10 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="two"} 1.6106127
 func TestFleet(t *testing.T) {
 	registry := newRegistry(t)
 	books := cache.New()
-	facts := func(n placement.Node) inspect.NodeFacts {
-		return map[string]inspect.NodeFacts{"d": {Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
+	facts := func([]placement.Node) inspect.Facts {
+		return inspect.Facts{Nodes: map[string]inspect.NodeFacts{"d": {Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}}
 	}
-	parts := Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() []WaitingPod { return waiting(7) }}.Series
+	parts := Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() []*v1.Pod { return waiting(7) }}.Series
 	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
@@ -405,7 +407,7 @@ func TestNamespacesAreBounded(t *testing.T) {
 	for i := range 3 {
 		add(fmt.Sprint("small-", i), 1)
 	}
-	parts := Fleet{Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore, Waiting: func() []WaitingPod { return nil }}.Series
+	parts := Fleet{Nodes: books.Nodes, Facts: noFacts, Assumed: books.AssumedBefore, Waiting: func() []*v1.Pod { return nil }}.Series
 	families, err := with(t, registry, parts).Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -429,12 +431,16 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
+func noFacts([]placement.Node) inspect.Facts { return inspect.Facts{} }
+
 // waiting returns n pods of the namespace team. pod-0 is an hour old, and each next pod is a second
 // younger.
-func waiting(n int) (out []WaitingPod) {
+func waiting(n int) (out []*v1.Pod) {
 	created := time.Now().Add(-time.Hour)
 	for i := range n {
-		out = append(out, WaitingPod{Namespace: "team", Name: fmt.Sprint("pod-", i), Created: created.Add(time.Duration(i) * time.Second)})
+		out = append(out, &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: fmt.Sprint("pod-", i), CreationTimestamp: metav1.NewTime(created.Add(time.Duration(i) * time.Second)),
+		}})
 	}
 	return out
 }
@@ -443,8 +449,8 @@ func TestOldestWaitingPodsHaveSeries(t *testing.T) {
 	pods := waiting(maxWaiting + 1)
 	slices.Reverse(pods)
 	fleet := Fleet{
-		Nodes: func() []placement.Node { return nil }, Assumed: func(time.Time) []cache.Assumed { return nil },
-		Waiting: func() []WaitingPod { return pods },
+		Nodes: func() []placement.Node { return nil }, Facts: noFacts, Assumed: func(time.Time) []cache.Assumed { return nil },
+		Waiting: func() []*v1.Pod { return pods },
 	}
 	ages := make(map[string]float64)
 	for family := range fleet.Series {

@@ -79,20 +79,11 @@ func (s *Service) fleet() metrics.Fleet {
 	return metrics.Fleet{
 		Nodes: s.Binder.Cache.Nodes,
 		Pods:  s.PodMetrics,
-		Facts: func(n placement.Node) inspect.NodeFacts {
-			node := s.Watch.Node(n.Name)
-			if node == nil {
-				return inspect.NodeFacts{} // the node was deleted meanwhile
-			}
-			return nodefilter.NodeFacts(s.Names, node, nodefilter.Advertises(s.Names, n))
+		Facts: func(nodes []placement.Node) inspect.Facts {
+			return nodefilter.Facts(s.Names, nodes, s.Watch.Node, nil)
 		},
 		Assumed: s.Binder.Cache.AssumedBefore,
-		Waiting: func() (out []metrics.WaitingPod) {
-			for _, pod := range s.Watch.Waiting() {
-				out = append(out, metrics.WaitingPod{Namespace: pod.Namespace, Name: pod.Name, Created: pod.CreationTimestamp.Time})
-			}
-			return out
-		},
+		Waiting: s.Watch.Waiting,
 	}
 }
 
