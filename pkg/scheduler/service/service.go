@@ -29,14 +29,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
-// reviewInterval is the time between two reviews of assumed pods.
-const reviewInterval = 5 * time.Second
-
-// repriceInterval is the time between two updates of the prices (package ranking). Requests do not update the
-// prices: kube-scheduler sends one request at a time, and the next pods would wait until all nodes have been
-// evaluated.
-const repriceInterval = time.Second
-
 // wakeInterval is the time between two checks for waiting pods that fit now.
 const wakeInterval = time.Second
 
@@ -128,8 +120,10 @@ func (s *Service) Run(ctx context.Context, wake func(context.Context), opened []
 	every := func(interval time.Duration, do func(context.Context)) {
 		group.Go(func() error { wait.UntilWithContext(ctx, do, interval); return nil })
 	}
-	every(repriceInterval, func(context.Context) { s.Binder.Cache.Reprice() })
-	every(reviewInterval, func(ctx context.Context) { s.Binder.ReviewAssumed(ctx, s.AssumeLimit) })
+	// Requests do not update the prices (package ranking): kube-scheduler sends one request at a time, and the next pods
+	// would wait until all nodes have been evaluated.
+	every(time.Second, func(context.Context) { s.Binder.Cache.Reprice() })
+	every(5*time.Second, func(ctx context.Context) { s.Binder.ReviewAssumed(ctx, s.AssumeLimit) })
 	every(wakeInterval, wake)
 	if s.SelfCheck > 0 {
 		comparer := controller.Comparer{Log: s.Log.Named("comparer"), Names: s.Names, Cache: s.Binder.Cache, Stored: s.Watch.Stored, Compared: s.Measured.Compared}
