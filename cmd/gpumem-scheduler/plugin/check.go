@@ -9,35 +9,35 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
 
-// Check rejects a profile that lacks an extension point of GPUMemory, or in which DefaultBinder or
-// DefaultPreemption comes before GPUMemory. Such a profile could bind pods without a GPU, or evict
-// more pods than necessary. Check does not look for other plugins that bind or evict.
+// Check rejects a profile that lacks an extension point of GPUMemory, or in which another plugin may bind or
+// evict pods before GPUMemory. kube-scheduler calls the plugins of a point in order, until one has bound the
+// pod or has found victims.
 func Check(profile string, plugins *config.Plugins) error {
 	points := []struct {
-		name  string
-		set   config.PluginSet
-		later string // plugin that must come after GPUMemory
+		name string
+		set  config.PluginSet
+		harm string // by plugins that come before GPUMemory; empty: none
 	}{
 		{"preEnqueue", plugins.PreEnqueue, ""},
 		{"preFilter", plugins.PreFilter, ""},
 		{"filter", plugins.Filter, ""},
-		{"postFilter", plugins.PostFilter, names.DefaultPreemption},
+		{"postFilter", plugins.PostFilter, "evict more pods than necessary"},
 		{"preScore", plugins.PreScore, ""},
 		{"score", plugins.Score, ""},
 		{"reserve", plugins.Reserve, ""},
-		{"bind", plugins.Bind, names.DefaultBinder},
+		{"bind", plugins.Bind, "bind pods without a GPU"},
 	}
 	var errs []error
 	for _, point := range points {
-		index := func(name string) int {
-			return slices.IndexFunc(point.set.Enabled, func(p config.Plugin) bool { return p.Name == name })
-		}
-		ours, other := index(Name), index(point.later)
-		switch {
-		case ours < 0:
+		ours := slices.IndexFunc(point.set.Enabled, func(p config.Plugin) bool { return p.Name == Name })
+		if ours < 0 {
 			errs = append(errs, fmt.Errorf("profile %s: enable %s at %s", profile, Name, point.name))
-		case other >= 0 && other < ours:
-			errs = append(errs, fmt.Errorf("profile %s: %s comes before %s at %s: disable it there, and enable it again after", profile, point.later, Name, point.name))
+			continue
+		}
+		for _, other := range point.set.Enabled[:ours] {
+			if point.harm != "" && other.Name != names.DynamicResources { // it evicts no pods
+				errs = append(errs, fmt.Errorf("profile %s: %s comes before %s at %s and could %s: enable %s first at %s", profile, other.Name, Name, point.name, point.harm, Name, point.name))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -22,8 +22,8 @@
 // # Invariants
 //
 //   - One State serves the plugins of all profiles.
-//   - Check rejects a configuration in which DefaultBinder or DefaultPreemption comes before GPUMemory, or
-//     in which GPUMemory lacks an extension point.
+//   - Check rejects a configuration in which another plugin could bind or evict pods before GPUMemory, or in
+//     which GPUMemory lacks an extension point.
 //   - The process binds nothing after Drain has returned, because package lease releases the Lease then.
 //   - The process sends no binding that could land when another process leads: see package lease.
 //
