@@ -15,9 +15,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/resourceslices"
 )
 
-// claimsKey is the key of claimScores in the state of a cycle.
-const claimsKey = Name + "/claims"
-
 // claimScores contains the scores of nodes for a pod with a claim, by node name.
 type claimScores map[string]int64
 
@@ -36,51 +33,24 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 	if err != nil {
 		return fwk.NewStatus(fwk.Skip) // allocations are changing, so only other scores decide
 	}
-	nodes := make([]*placement.Node, len(infos))
+	var known []*placement.Node
 	var unitMiB int64
-	for i, info := range infos {
-		nodes[i] = p.nodeByClaims(info.Node().Name, allocated)
-		unitMiB = cmp.Or(unitMiB, nodes[i].UnitMiB)
+	for _, info := range infos {
+		if n := p.decider.Cache.GetNode(info.Node().Name); n != nil {
+			known, unitMiB = append(known, n), cmp.Or(unitMiB, n.UnitMiB)
+		}
 	}
 	request := requestOf(claim, unitMiB)
-	for _, n := range nodes {
-		firstFit(n, request)
+	nodes := make([]*placement.Node, len(known))
+	for i, n := range known {
+		nodes[i] = p.nodeByClaims(n, request, allocated)
 	}
-	order := ranking.Rank(len(nodes), p.decider.Policies, request, nodes, nil)
 	scores := make(claimScores, len(nodes))
-	for _, one := range order.Best {
+	for _, one := range ranking.Rank(len(nodes), p.decider.Policies, request, nodes, nil).Best {
 		scores[one.Node.Name] = one.Score
 	}
-	state.Write(claimsKey, scores)
+	state.Write(Name, scores)
 	return nil
-}
-
-// firstFit marks all GPUs of a node as cordoned, except those that kube-scheduler's own plugin will choose
-// for the request: the first GPUs that fit, in the published order. So the rank of a node reflects the actual
-// allocation.
-func firstFit(n *placement.Node, request placement.Request) {
-	units, cores := request.Share()
-	left := request.GPUs()
-	for _, i := range resourceslices.Order(n.Devices, func(d placement.Device) gpu.Device { return *d.Device }) {
-		d := n.Devices[i]
-		if left > 0 && d.Status.Open() && d.Free() >= units && d.FreeCores() >= cores {
-			left--
-			continue
-		}
-		status := d.Status
-		status.Cordoned = true
-		n.Devices[i] = d.With(status)
-	}
-}
-
-// claimScore returns the score of a node for a pod with a claim.
-func claimScore(state fwk.CycleState, node string) int64 {
-	kept, err := state.Read(claimsKey)
-	if err != nil {
-		return 0
-	}
-	scores, _ := kept.(claimScores)
-	return scores[node] * (maxScore / ranking.MaxScore)
 }
 
 // claimOf returns the request of the claim for which rankClaims ranks nodes; nil: there is no such claim.
@@ -95,7 +65,7 @@ func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
 			continue
 		}
 		asks := claim.Spec.Devices.Requests[0].Exactly
-		if asks == nil || asks.DeviceClassName != p.names.Domain() || asks.Capacity == nil {
+		if asks == nil || asks.DeviceClassName != p.decider.Names.Domain() || asks.Capacity == nil {
 			continue
 		}
 		_, memory := asks.Capacity.Requests[resourceslices.CapacityMemory]
@@ -134,29 +104,33 @@ func unitsOf(bytes, unitMiB int64) gpu.Units {
 
 // nodeByClaims returns a node with only those GPUs that pods get by claims, and with the amounts that
 // kube-scheduler has allocated there. The cache has only the amounts of prepared claims, which may be lower.
-func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState) *placement.Node {
-	known := p.decider.Binder.Cache.GetNode(name)
-	if known == nil {
-		return &placement.Node{Name: name}
-	}
+// Of these GPUs, only those take pods that kube-scheduler's own plugin will choose for the request: the first
+// ones that fit, in the published order. So the rank of a node reflects the actual allocation.
+func (p *Plugin) nodeByClaims(known *placement.Node, request placement.Request, allocated *structured.AllocatedState) *placement.Node {
 	n := *known
 	n.Devices, n.Nominated = nil, nil
-	for _, d := range known.Devices {
+	units, cores := request.Share()
+	left := request.GPUs()
+	for _, i := range resourceslices.Order(known.Devices, func(d placement.Device) gpu.Device { return *d.Device }) {
+		d := placement.Device{Device: known.Devices[i].Device}
 		if !d.Status.ByClaims {
 			continue
 		}
-		taken := allocated.AggregatedCapacity[structured.MakeDeviceID(p.names.Domain(), name, resourceslices.DeviceName(d.UUID))]
-		status := d.Status
-		status.ByClaims = false
-		d = placement.Device{Device: d.With(status).Device}
-		if memory := taken[resourceslices.CapacityMemory]; memory != nil {
-			d.Requested = unitsOf(memory.Value(), n.UnitMiB)
+		for name, amount := range allocated.AggregatedCapacity[structured.MakeDeviceID(p.decider.Names.Domain(), n.Name, resourceslices.DeviceName(d.UUID))] {
+			switch name {
+			case resourceslices.CapacityMemory:
+				d.Requested = unitsOf(amount.Value(), n.UnitMiB)
+			case resourceslices.CapacityShares:
+				d.Requested = gpu.Units(amount.Value())
+			case resourceslices.CapacityCores:
+				d.RequestedCores = int(amount.Value())
+			}
 		}
-		if shares := taken[resourceslices.CapacityShares]; shares != nil {
-			d.Requested = gpu.Units(shares.Value())
-		}
-		if cores := taken[resourceslices.CapacityCores]; cores != nil {
-			d.RequestedCores = int(cores.Value())
+		if left > 0 && d.Status.Open() && d.Free() >= units && d.FreeCores() >= cores {
+			left--
+			status := d.Status
+			status.ByClaims = false
+			d = d.With(status)
 		}
 		n.Devices = append(n.Devices, d)
 	}

@@ -39,47 +39,41 @@ func (s *State) EnableHints(profiles profile.Map) {
 // kube-scheduler evaluates these few nodes faster than Best finds a hint.
 func (h *hintingFramework) RunPreFilterPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string]) {
 	result, status, unschedulable := h.Framework.RunPreFilterPlugins(ctx, state, pod)
-	if c := cycleOf(state); c != nil {
+	if c := stored[*cycle](state); c != nil {
 		c.few = !result.AllNodes()
 	}
 	return result, status, unschedulable
 }
 
 // bestNode returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes.
-// Four kinds of pods get no hint: a pod that PreFilter restricts to some nodes (RunPreFilterPlugins); a
-// nominated pod, because it goes to its nominated node; a pod that prefers some nodes, because kube-scheduler
-// must score all nodes; and a pod of a group.
-func (h *hintingFramework) bestNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod) string {
-	c := cycleOf(state)
-	if c.few || pod.Status.NominatedNodeName != "" || grouped(pod) || len(api.Preferences(pod)) > 0 {
+// Three kinds of pods get no hint: a pod that PreFilter restricts to some nodes (RunPreFilterPlugins); a
+// nominated pod, because it goes to its nominated node; and a pod that prefers some nodes, because
+// kube-scheduler must score all nodes.
+func (h *hintingFramework) bestNode(ctx context.Context, c *cycle, state fwk.CycleState, pod *v1.Pod) string {
+	if c.few || pod.Status.NominatedNodeName != "" || len(api.Preferences(pod)) > 0 {
 		return ""
 	}
-	infos := h.SnapshotSharedLister().NodeInfos()
+	var passed []fwk.NodeInfo
 	passes := func(node string) bool {
-		info, err := infos.Get(node) // kube-scheduler may not have a node that the cache has
-		return err == nil && h.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess()
+		info, err := h.SnapshotSharedLister().NodeInfos().Get(node)
+		if err != nil || !h.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess() {
+			return false // err != nil: kube-scheduler may not have a node that the cache has
+		}
+		passed = append(passed, info)
+		return true
 	}
-	return h.decider.Best(c.Cycle, nil, passes, func(nodes []string) string { return h.highestScored(ctx, state, pod, nodes) })
+	return h.decider.Best(c.Cycle, nil, passes, func([]string) string { return h.highestScored(ctx, state, pod, passed) })
 }
 
-// highestScored returns the node with kube-scheduler's highest score.
-func (h *hintingFramework) highestScored(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []string) string {
-	var infos []fwk.NodeInfo
-	for _, name := range nodes {
-		info, err := h.SnapshotSharedLister().NodeInfos().Get(name)
-		if err != nil {
-			return nodes[0]
+// highestScored returns the node with kube-scheduler's highest score. If a plugin fails, it returns the first
+// node.
+func (h *hintingFramework) highestScored(ctx context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) string {
+	if h.RunPreScorePlugins(ctx, state, pod, infos).IsSuccess() {
+		if scores, status := h.RunScorePlugins(ctx, state, pod, infos); status.IsSuccess() {
+			return slices.MaxFunc(scores, func(a, b fwk.NodePluginScores) int { return cmp.Compare(a.TotalScore, b.TotalScore) }).Name
 		}
-		infos = append(infos, info)
 	}
-	if !h.RunPreScorePlugins(ctx, state, pod, infos).IsSuccess() {
-		return nodes[0]
-	}
-	scores, status := h.RunScorePlugins(ctx, state, pod, infos)
-	if !status.IsSuccess() {
-		return nodes[0]
-	}
-	return slices.MaxFunc(scores, func(a, b fwk.NodePluginScores) int { return cmp.Compare(a.TotalScore, b.TotalScore) }).Name
+	return infos[0].Node().Name
 }
 
 // preferenceWeight exceeds the sum of all scores of a node.
@@ -89,7 +83,7 @@ const preferenceWeight = 1 << 24
 // decides between nodes that the pod prefers equally.
 func (h *hintingFramework) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
 	nodes, status := h.Framework.RunScorePlugins(ctx, state, pod, infos)
-	if cycleOf(state) == nil || !status.IsSuccess() {
+	if stored[*cycle](state) == nil || !status.IsSuccess() {
 		return nodes, status
 	}
 	plugins := api.Preferences(pod)

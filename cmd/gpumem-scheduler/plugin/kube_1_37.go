@@ -14,13 +14,10 @@ import (
 
 // SelectVictimsOnNode returns the victims of one node for kube-scheduler's preemption. If pods are evicted in
 // groups, which may span several nodes, kube-scheduler's own selection applies.
-func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, possible []*preemption.DomainVictim, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
+func (p *Plugin) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, possible []*preemption.DomainVictim, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
 	if slices.ContainsFunc(possible, func(v *preemption.DomainVictim) bool { return len(v.Pods()) > 1 }) {
-		return e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
+		return p.Interface.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
 	}
-	s := e.selectVictims(ctx, state, pod, info, budgets, func() (s selected) {
-		s.victims, s.violations, s.status = e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
-		return s
-	})
-	return s.victims, s.violations, s.status
+	better := p.betterVictims(ctx, state, pod, info, budgets)
+	return better(p.Interface.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets))
 }

@@ -11,10 +11,7 @@ import (
 )
 
 // SelectVictimsOnNode returns the victims of one node for kube-scheduler's preemption.
-func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
-	s := e.selectVictims(ctx, state, pod, info, budgets, func() (s selected) {
-		s.victims, s.violations, s.status = e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, budgets)
-		return s
-	})
-	return s.victims, s.violations, s.status
+func (p *Plugin) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
+	better := p.betterVictims(ctx, state, pod, info, budgets)
+	return better(p.Interface.SelectVictimsOnNode(ctx, state, pod, info, budgets))
 }

@@ -8,11 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
-	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/history"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
@@ -23,31 +25,18 @@ const Name = "GPUMemory"
 
 // Plugin schedules pods with GPU memory in one profile.
 type Plugin struct {
-	names   api.Names
-	decider *decider.Decider // shared by all profiles
-	handle  fwk.Handle       // of this profile
-	evictor *evictor
+	preemption.Interface // of DefaultPreemption, except SelectVictimsOnNode
+
+	decider    *decider.Decider // shared by all profiles
+	handle     fwk.Handle       // of this profile
+	preemption *defaultpreemption.DefaultPreemption
 }
 
+// Check verifies the other extension points.
 var (
-	_ fwk.PreEnqueuePlugin  = (*Plugin)(nil)
-	_ fwk.PreFilterPlugin   = (*Plugin)(nil)
-	_ fwk.FilterPlugin      = (*Plugin)(nil)
-	_ fwk.PostFilterPlugin  = (*Plugin)(nil)
-	_ fwk.PreScorePlugin    = (*Plugin)(nil)
-	_ fwk.ScorePlugin       = (*Plugin)(nil)
-	_ fwk.ReservePlugin     = (*Plugin)(nil)
-	_ fwk.BindPlugin        = (*Plugin)(nil)
 	_ fwk.SignPlugin        = (*Plugin)(nil)
 	_ fwk.EnqueueExtensions = (*Plugin)(nil)
 )
-
-func newPlugin(ctx context.Context, names api.Names, decider *decider.Decider, handle fwk.Handle) (*Plugin, error) {
-	p := &Plugin{names: names, decider: decider, handle: handle}
-	var err error
-	p.evictor, err = newEvictor(ctx, p)
-	return p, err
-}
 
 // Name returns the plugin's name.
 func (p *Plugin) Name() string { return Name }
@@ -61,15 +50,12 @@ type cycle struct {
 // Clone returns c itself, because preemption removes pods only from the copied NodeInfo.
 func (c *cycle) Clone() fwk.StateData { return c }
 
-// cycleOf returns the cycle that PreFilter stored in kube-scheduler's state; nil: the pod requests no GPU
-// memory.
-func cycleOf(state fwk.CycleState) *cycle {
-	stored, err := state.Read(Name)
-	if err != nil {
-		return nil
-	}
-	c, _ := stored.(*cycle)
-	return c
+// stored returns the plugin's value in kube-scheduler's state: a *cycle for a pod with GPU memory, and
+// claimScores for a pod with a claim. It returns nil if the value is missing or has another type.
+func stored[T fwk.StateData](state fwk.CycleState) T {
+	data, _ := state.Read(Name)
+	value, _ := data.(T)
+	return value
 }
 
 // nodeOf converts kube-scheduler's view of a node.
@@ -108,7 +94,7 @@ func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter rejects the node if the pod does not fit the node's GPUs.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
-	c := cycleOf(state)
+	c := stored[*cycle](state)
 	if c == nil {
 		return nil
 	}
@@ -129,7 +115,7 @@ func refusalStatus(refusal *decide.Refusal, reason string) *fwk.Status {
 
 // PreScore ranks all nodes at once.
 func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) *fwk.Status {
-	c := cycleOf(state)
+	c := stored[*cycle](state)
 	if c == nil {
 		return p.rankClaims(state, pod, infos)
 	}
@@ -145,13 +131,17 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 	return nil
 }
 
+// scoreFactor converts scores to the range of kube-scheduler, which ends at 100. The constants for that limit
+// differ between Kubernetes 1.35 and later versions.
+const scoreFactor = 100 / ranking.MaxScore
+
 // Score returns the node's score.
 func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
-	c := cycleOf(state)
+	c := stored[*cycle](state)
 	if c == nil {
-		return claimScore(state, info.Node().Name), nil
+		return stored[claimScores](state)[info.Node().Name] * scoreFactor, nil
 	}
-	return c.Score(info.Node().Name) * (maxScore / ranking.MaxScore), nil
+	return c.Score(info.Node().Name) * scoreFactor, nil
 }
 
 // ScoreExtensions returns nil, because the scores need no normalization.
@@ -159,7 +149,7 @@ func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
 // Reserve picks the pod's GPUs and reserves them.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, node string) *fwk.Status {
-	c := cycleOf(state)
+	c := stored[*cycle](state)
 	if c == nil {
 		return nil
 	}
@@ -167,40 +157,39 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, nod
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	if err := p.decider.Reserve(c.Cycle, nodeOf(info)); err != nil {
-		return errorStatus(err)
-	}
-	return nil
+	return statusOf(p.decider.Reserve(c.Cycle, nodeOf(info)))
 }
 
 // Unreserve releases the reservation, unless a binding may still succeed.
 func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) {
-	if c := cycleOf(state); c != nil {
+	if c := stored[*cycle](state); c != nil {
 		p.decider.Unreserve(c.Cycle)
 	}
 }
 
 // Bind sends the binding with the assignment.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, node string) *fwk.Status {
-	c := cycleOf(state)
+	c := stored[*cycle](state)
 	if c == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	if err := p.decider.Bind(ctx, c.Pod, node); err != nil {
-		return errorStatus(err)
-	}
-	return nil
+	return statusOf(p.decider.Bind(ctx, c.Pod, node))
 }
 
-// errorStatus converts an error into a status. A refusal by the core gets its full message.
-func errorStatus(err error) *fwk.Status { return fwk.AsStatus(errors.New(reasons.Error(err))) }
+// statusOf converts an error into a status. A refusal by the core gets its full message.
+func statusOf(err error) *fwk.Status {
+	if err == nil {
+		return nil
+	}
+	return fwk.AsStatus(errors.New(reasons.Error(err)))
+}
 
 // SignPod returns a signature of the pod's request: pods with different requests need different decisions.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if !p.names.Holds(pod) {
+	if !p.decider.Names.Holds(pod) {
 		return nil, nil
 	}
-	req, err := p.names.Request(pod)
+	req, err := p.decider.Names.Request(pod)
 	if err != nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
 	}
@@ -216,34 +205,25 @@ type signature struct {
 
 func signatureOf(r placement.Request) signature { return signature{r, r.Containers.All()} }
 
-// EventsToRegister returns the events that may free GPU memory for a refused pod. An event with objects of
-// unexpected types requeues the pod.
+// EventsToRegister returns the events that may free GPU memory for a refused pod.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	hint := func(helps func(waiting *v1.Pod, before, after any) (helps, known bool)) fwk.QueueingHintFn {
-		return func(_ klog.Logger, waiting *v1.Pod, before, after any) (fwk.QueueingHint, error) {
-			if helps, known := helps(waiting, before, after); known && !helps {
-				return fwk.QueueSkip, nil
-			}
-			return fwk.Queue, nil
-		}
+	on := func(resource fwk.EventResource, action fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
+		return fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: resource, ActionType: action}, QueueingHintFn: hint}
 	}
-	gone := hint(func(waiting *v1.Pod, before, _ any) (bool, bool) {
-		pod, ok := before.(*v1.Pod)
-		return ok && p.decider.DeletionHelps(waiting, pod), ok
-	})
-	changed := hint(func(waiting *v1.Pod, before, after any) (bool, bool) {
-		was, wasPod := before.(*v1.Pod)
-		is, isPod := after.(*v1.Pod)
-		ok := wasPod && isPod
-		return ok && p.decider.ChangeHelps(waiting, was, is), ok
-	})
-	offers := hint(func(waiting *v1.Pod, _, after any) (bool, bool) {
-		node, ok := after.(*v1.Node)
-		return ok && p.decider.NodeHelps(waiting, node), ok
-	})
 	return []fwk.ClusterEventWithHint{
-		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete}, QueueingHintFn: gone},
-		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Update}, QueueingHintFn: changed},
-		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAnnotation}, QueueingHintFn: offers},
+		on(fwk.Pod, fwk.Delete, hint(func(waiting, deleted, _ *v1.Pod) bool { return p.decider.DeletionHelps(waiting, deleted) })),
+		on(fwk.Pod, fwk.Update, hint(p.decider.ChangeHelps)),
+		on(fwk.Node, fwk.Add|fwk.UpdateNodeAnnotation, hint(func(waiting *v1.Pod, _, node *v1.Node) bool { return p.decider.NodeHelps(waiting, node) })),
 	}, nil
+}
+
+// hint requeues a waiting pod if the function returns true, or if an object of the event has another type.
+func hint[T any](helps func(waiting *v1.Pod, before, after T) bool) fwk.QueueingHintFn {
+	return func(_ klog.Logger, waiting *v1.Pod, before, after any) (fwk.QueueingHint, error) {
+		was, is, err := util.As[T](before, after)
+		if err != nil || helps(waiting, was, is) {
+			return fwk.Queue, err
+		}
+		return fwk.QueueSkip, nil
+	}
 }

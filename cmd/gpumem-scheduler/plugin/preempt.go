@@ -10,7 +10,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/util"
@@ -20,39 +20,28 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
-// evictor is kube-scheduler's DefaultPreemption with cheaper victims (selectVictims).
-type evictor struct {
-	*defaultpreemption.DefaultPreemption
-	plugin *Plugin
-}
-
-// kube-scheduler's defaults: preemption evaluates a tenth of the nodes, but at least 100.
-const (
-	leastCandidates        = 100
-	leastCandidatesPercent = 10
-)
-
-func newEvictor(ctx context.Context, p *Plugin) (*evictor, error) {
-	features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-	args := &schedulerconfig.DefaultPreemptionArgs{MinCandidateNodesPercentage: leastCandidatesPercent, MinCandidateNodesAbsolute: leastCandidates}
-	pl, err := defaultpreemption.New(ctx, args, p.handle, features)
+// newPlugin returns the plugin of one profile. It wraps kube-scheduler's DefaultPreemption, which then calls
+// the plugin's SelectVictimsOnNode.
+func newPlugin(ctx context.Context, decider *decider.Decider, handle fwk.Handle) (*Plugin, error) {
+	args := &config.DefaultPreemptionArgs{MinCandidateNodesPercentage: 10, MinCandidateNodesAbsolute: 100} // kube-scheduler's defaults
+	preemption, err := defaultpreemption.New(ctx, args, handle, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
 	if err != nil {
 		return nil, err
 	}
-	e := &evictor{DefaultPreemption: pl, plugin: p}
-	pl.Evaluator = newEvaluator(p.handle, e, features)
-	return e, nil
+	p := &Plugin{Interface: preemption, preemption: preemption, decider: decider, handle: handle}
+	preemption.Evaluator.PluginName, preemption.Evaluator.Interface = Name, p
+	return p, nil
 }
 
 // PreEnqueue keeps a pod out of the queue while its victims are being evicted.
 func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
-	return p.evictor.PreEnqueue(ctx, pod)
+	return p.preemption.PreEnqueue(ctx, pod)
 }
 
 // PostFilter records why a pod with GPU memory fits no node, and evicts other pods for it. For pods without
 // GPU memory, kube-scheduler's own plugin does this.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	c := cycleOf(state)
+	c := stored[*cycle](state)
 	if c == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
@@ -60,12 +49,12 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	if !p.decider.MayEvict(c.Cycle, 0) {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, decider.NoEviction)
 	}
-	result, status := p.evictor.PostFilter(ctx, state, pod, statuses)
-	if status.IsSuccess() && result != nil && result.NominatingInfo != nil {
+	result, status := p.preemption.PostFilter(ctx, state, pod, statuses)
+	if status.IsSuccess() {
 		p.decider.Evicts(c.Cycle, 0, 1, result.NominatedNodeName, "")
-	} else {
-		p.decider.Evicts(c.Cycle, 0, 0, "", status.Message())
+		return result, status
 	}
+	p.decider.Evicts(c.Cycle, 0, 0, "", status.Message())
 	if status.Code() == fwk.Unschedulable {
 		// This status ends PostFilter: kube-scheduler's own plugin would return the same result.
 		said := status.Reasons()
@@ -103,48 +92,39 @@ func (p *Plugin) recordUnfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) 
 	return closest
 }
 
-// selected is the result of kube-scheduler's preemption for one node: the victims, and the number of victims
-// whose eviction violates a budget.
-type selected struct {
-	victims    []*v1.Pod
-	violations int
-	status     *fwk.Status
-}
-
-// selectVictims returns the victims of a node. Parameter own runs kube-scheduler's own selection, which
+// betterVictims prepares the choice of a node's victims. Call it before kube-scheduler's own selection, which
+// removes pods from info, and call the returned function with the results of that selection. kube-scheduler
 // spares the more important pods one after the other, and so may evict many small pods although one is
-// enough. If gpumem's victims on one GPU cost less, and all filters pass without these pods, selectVictims
+// enough. If gpumem's victims on one GPU cost less, and all filters pass without these pods, the function
 // returns gpumem's victims instead.
-func (e *evictor) selectVictims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget, own func() selected) selected {
+func (p *Plugin) betterVictims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) func([]*v1.Pod, int, *fwk.Status) ([]*v1.Pod, int, *fwk.Status) {
 	whole, before := info.Snapshot(), state.Clone()
-	s := own()
-	c := cycleOf(state)
-	if c == nil || !s.status.IsSuccess() {
-		return s
+	return func(victims []*v1.Pod, violations int, status *fwk.Status) ([]*v1.Pod, int, *fwk.Status) {
+		c := stored[*cycle](state)
+		if c == nil || !status.IsSuccess() {
+			return victims, violations, status
+		}
+		cheaper, n, ok := p.decider.Cheaper(c.Cycle, nodeOf(whole), victims, budgets)
+		if !ok || !p.passesWithout(ctx, before, pod, whole, cheaper) {
+			return victims, violations, status
+		}
+		slices.SortFunc(cheaper, func(a, b *v1.Pod) int { // the most important first: kube-scheduler compares nodes by the first victim
+			return placement.CompareBool(util.MoreImportantPod(b, a), util.MoreImportantPod(a, b))
+		})
+		return cheaper, n, status
 	}
-	cheaper, n, ok := e.plugin.decider.Cheaper(c.Cycle, nodeOf(whole), s.victims, budgets)
-	if !ok || !e.passesFilters(ctx, before, pod, whole, cheaper) {
-		return s
-	}
-	slices.SortFunc(cheaper, func(a, b *v1.Pod) int { // the most important first: kube-scheduler compares nodes by the first victim
-		return placement.CompareBool(util.MoreImportantPod(b, a), util.MoreImportantPod(a, b))
-	})
-	return selected{cheaper, n, s.status}
 }
 
-// passesFilters reports whether the pod passes all filters on a node after some pods have left it.
-func (e *evictor) passesFilters(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, gone []*v1.Pod) bool {
-	h := e.plugin.handle
+// passesWithout reports whether the pod passes all filters on a node after the victims have left it.
+func (p *Plugin) passesWithout(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, victims []*v1.Pod) bool {
 	for _, i := range slices.Clone(info.GetPods()) {
-		if !slices.Contains(gone, i.GetPod()) {
+		if !slices.Contains(victims, i.GetPod()) {
 			continue
 		}
-		if err := info.RemovePod(klog.FromContext(ctx), i.GetPod()); err != nil {
-			return false
-		}
-		if !h.RunPreFilterExtensionRemovePod(ctx, state, pod, i, info).IsSuccess() {
+		err := info.RemovePod(klog.FromContext(ctx), i.GetPod())
+		if err != nil || !p.handle.RunPreFilterExtensionRemovePod(ctx, state, pod, i, info).IsSuccess() {
 			return false
 		}
 	}
-	return h.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess()
+	return p.handle.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess()
 }

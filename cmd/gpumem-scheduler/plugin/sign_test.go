@@ -10,6 +10,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
+	"github.com/gpumem/gpumem/pkg/scheduler/decider"
 )
 
 // asking returns a request that differs from other in one field.
@@ -56,7 +58,7 @@ func TestSignPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Plugin{names: names}
+	p := &Plugin{decider: &decider.Decider{Binder: &binder.Binder{Names: names}}}
 	sign := func(units, policy string) (string, bool) {
 		pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{
 			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{names.GPUMem(): resource.MustParse(units)}},

@@ -60,7 +60,7 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 		}
 		s.Watch, s.handle = watch, handle
 	}
-	return newPlugin(ctx, s.conf.Names, s.decider, handle)
+	return newPlugin(ctx, s.decider, handle)
 }
 
 // Start sets up the binder and the service. Call it after all profiles have been created and before
