@@ -102,9 +102,7 @@ func run(cmd *cobra.Command, kube *options.Options, conf *service.Config, logFla
 		}
 		leads = lock.Leads
 	}
-	if err := state.Start(leads); err != nil {
-		return err
-	}
+	state.Start(leads)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return state.Run(ctx) })
 	group.Go(func() error { defer cancel(); return app.Run(ctx, cc, scheduler) })

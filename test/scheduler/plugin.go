@@ -114,9 +114,7 @@ func (c *cluster) startPlugin(ctx context.Context, t testing.TB, running *sync.W
 	if !c.unhinted {
 		c.state.EnableHints(c.scheduler.Profiles)
 	}
-	if err := c.state.Start(lease.LeadAlone(time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	c.state.Start(lease.LeadAlone(time.Now()))
 	c.watch = c.state.Watch
 	running.Go(func() {
 		if err := c.state.Run(ctx); err != nil {

@@ -29,7 +29,7 @@ type State struct {
 	log     *zap.Logger
 
 	Cache *cache.Cache           // GPU memory by pod
-	Watch *controller.Controller // feeds Cache; nil: no profile has the plugin
+	Watch *controller.Controller // feeds Cache; New sets it
 
 	handle  fwk.Handle // of the first profile: all profiles share one queue
 	decider *decider.Decider
@@ -63,35 +63,31 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 	return newPlugin(ctx, s.decider, handle)
 }
 
-// Start sets up the binder and the service. Call it after all profiles have been created and before
+// Start sets up the binder and the service. Call it after Check has accepted all profiles and before
 // kube-scheduler runs. Parameter leads becomes binder.Binder.Leads.
-func (s *State) Start(leads func() (since time.Time, alone bool)) error {
-	if s.Watch == nil {
-		return fmt.Errorf("no profile of the configuration has the plugin %s", Name)
-	}
+func (s *State) Start(leads func() (since time.Time, alone bool)) {
 	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, s.Watch)
 	s.decider.Binder = s.service.Binder
 	s.decider.Leads = leads
-	return nil
 }
 
 // Run serves HTTP and runs the periodic tasks until the context is done. Call Start before.
-func (s *State) Run(ctx context.Context) error { return s.service.Run(ctx, s.Wake, nil) }
-
-// Wake requeues the waiting pods that fit now.
-func (s *State) Wake(ctx context.Context) { s.decider.Wake(ctx, queue{s}) }
+func (s *State) Run(ctx context.Context) error {
+	return s.service.Run(ctx, func(ctx context.Context) { s.decider.Wake(ctx, queue{s.Watch, s.handle}) }, nil)
+}
 
 // Drain rejects new Binds. It returns when all sent bindings have been answered or cannot land any more. Then
 // another process may decide.
 func (s *State) Drain() { s.decider.Binder.Drain() }
 
 // queue is kube-scheduler's queue.
-type queue struct{ *State }
-
-func (q queue) Waiting() []*v1.Pod { return q.Watch.Waiting() }
+type queue struct {
+	*controller.Controller // has the method Waiting
+	handle                 fwk.Handle
+}
 
 func (q queue) Wake(ctx context.Context, ref placement.PodRef, _ *string) error {
-	pod := q.Watch.Pod(ref.Namespace, ref.Name)
+	pod := q.Pod(ref.Namespace, ref.Name)
 	if pod == nil || string(pod.UID) != ref.UID {
 		return errors.New("it is gone")
 	}
