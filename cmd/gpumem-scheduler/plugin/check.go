@@ -13,7 +13,8 @@ import (
 // evict pods before GPUMemory. kube-scheduler calls the plugins of a point in order, until one has bound the
 // pod or has found victims.
 func Check(profile string, plugins *config.Plugins) error {
-	points := []struct {
+	var errs []error
+	for _, point := range []struct {
 		name string
 		set  config.PluginSet
 		harm string // by plugins that come before GPUMemory; empty: none
@@ -26,9 +27,7 @@ func Check(profile string, plugins *config.Plugins) error {
 		{"score", plugins.Score, ""},
 		{"reserve", plugins.Reserve, ""},
 		{"bind", plugins.Bind, "bind pods without a GPU"},
-	}
-	var errs []error
-	for _, point := range points {
+	} {
 		ours := slices.IndexFunc(point.set.Enabled, func(p config.Plugin) bool { return p.Name == Name })
 		if ours < 0 {
 			errs = append(errs, fmt.Errorf("profile %s: enable %s at %s", profile, Name, point.name))
@@ -46,12 +45,12 @@ func Check(profile string, plugins *config.Plugins) error {
 // CheckExtenders rejects extenders that would bind pods with GPU memory, because kube-scheduler calls their
 // bind before any plugin.
 func (s *State) CheckExtenders(extenders []config.Extender) error {
-	ours := func(r config.ExtenderManagedResource) bool {
+	memory := func(r config.ExtenderManagedResource) bool {
 		return r.Name == string(s.conf.Names.GPUMem()) || r.Name == string(s.conf.Names.GPUShares())
 	}
 	var errs []error
 	for _, e := range extenders {
-		if e.BindVerb != "" && (len(e.ManagedResources) == 0 || slices.ContainsFunc(e.ManagedResources, ours)) {
+		if e.BindVerb != "" && (len(e.ManagedResources) == 0 || slices.ContainsFunc(e.ManagedResources, memory)) {
 			errs = append(errs, fmt.Errorf("the extender at %s would bind pods with GPU memory, without a GPU: leave out its bindVerb, or name other managedResources", e.URLPrefix))
 		}
 	}

@@ -21,9 +21,10 @@ type claimScores map[string]int64
 // Clone returns s itself, because s does not change.
 func (s claimScores) Clone() fwk.StateData { return s }
 
-// rankClaims ranks nodes for the pod's first unallocated claim of gpumem's device class. The ranking is the
-// same as for a pod with the extended resource. kube-scheduler's own plugin chooses the GPUs on the node.
-// rankClaims skips claims for whole GPUs, which request no amount.
+// rankClaims ranks nodes for the pod's first unallocated claim of gpumem's device class, as for a pod with the
+// extended resource. It skips claims for whole GPUs, which request no amount. kube-scheduler's own plugin
+// filters the nodes and allocates the GPUs. To choose GPUs, gpumem would have to replace that plugin, which
+// makes its choice in Filter already.
 func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) *fwk.Status {
 	claim := p.claimOf(pod)
 	if claim == nil {
@@ -33,16 +34,15 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 	if err != nil {
 		return fwk.NewStatus(fwk.Skip) // allocations are changing, so only other scores decide
 	}
-	var known []*placement.Node
+	var nodes []*placement.Node
 	var unitMiB int64
 	for _, info := range infos {
 		if n := p.decider.Cache.GetNode(info.Node().Name); n != nil {
-			known, unitMiB = append(known, n), cmp.Or(unitMiB, n.UnitMiB)
+			nodes, unitMiB = append(nodes, n), cmp.Or(unitMiB, n.UnitMiB)
 		}
 	}
 	request := requestOf(claim, unitMiB)
-	nodes := make([]*placement.Node, len(known))
-	for i, n := range known {
+	for i, n := range nodes {
 		nodes[i] = p.nodeByClaims(n, request, allocated)
 	}
 	scores := make(claimScores, len(nodes))
@@ -95,17 +95,12 @@ func requestOf(asks *resourceapi.ExactDeviceRequest, unitMiB int64) placement.Re
 // unitsOf converts bytes to units, rounded up as kube-scheduler rounds up requests.
 func unitsOf(bytes, unitMiB int64) gpu.Units {
 	unit := max(1, unitMiB) << 20
-	units := gpu.Units(bytes / unit)
-	if bytes%unit > 0 {
-		units++
-	}
-	return units
+	return gpu.Units(bytes/unit + min(1, bytes%unit))
 }
 
-// nodeByClaims returns a node with only those GPUs that pods get by claims, and with the amounts that
-// kube-scheduler has allocated there. The cache has only the amounts of prepared claims, which may be lower.
-// Of these GPUs, only those take pods that kube-scheduler's own plugin will choose for the request: the first
-// ones that fit, in the published order. So the rank of a node reflects the actual allocation.
+// nodeByClaims returns a node with its GPUs for claims, and with the amounts that kube-scheduler has allocated
+// there. The cache has only the amounts of prepared claims, which may be lower. Only those GPUs take pods that
+// kube-scheduler's own plugin will allocate: the first ones that fit, in the published order.
 func (p *Plugin) nodeByClaims(known *placement.Node, request placement.Request, allocated *structured.AllocatedState) *placement.Node {
 	n := *known
 	n.Devices, n.Nominated = nil, nil

@@ -62,18 +62,15 @@ func (h *hintingFramework) bestNode(ctx context.Context, c *cycle, state fwk.Cyc
 		passed = append(passed, info)
 		return true
 	}
-	return h.decider.Best(c.Cycle, nil, passes, func([]string) string { return h.highestScored(ctx, state, pod, passed) })
-}
-
-// highestScored returns the node with kube-scheduler's highest score. If a plugin fails, it returns the first
-// node.
-func (h *hintingFramework) highestScored(ctx context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) string {
-	if h.RunPreScorePlugins(ctx, state, pod, infos).IsSuccess() {
-		if scores, status := h.RunScorePlugins(ctx, state, pod, infos); status.IsSuccess() {
-			return slices.MaxFunc(scores, func(a, b fwk.NodePluginScores) int { return cmp.Compare(a.TotalScore, b.TotalScore) }).Name
+	highestScored := func([]string) string { // by kube-scheduler's scores
+		if h.RunPreScorePlugins(ctx, state, pod, passed).IsSuccess() {
+			if scores, status := h.RunScorePlugins(ctx, state, pod, passed); status.IsSuccess() {
+				return slices.MaxFunc(scores, func(a, b fwk.NodePluginScores) int { return cmp.Compare(a.TotalScore, b.TotalScore) }).Name
+			}
 		}
+		return passed[0].Node().Name // a plugin failed
 	}
-	return infos[0].Node().Name
+	return h.decider.Best(c.Cycle, nil, passes, highestScored)
 }
 
 // preferenceWeight exceeds the sum of all scores of a node.

@@ -15,9 +15,10 @@ import (
 // SelectVictimsOnNode returns the victims of one node for kube-scheduler's preemption. If pods are evicted in
 // groups, which may span several nodes, kube-scheduler's own selection applies.
 func (p *Plugin) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, possible []*preemption.DomainVictim, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
+	before, whole := state.Clone(), info.Snapshot()
+	victims, violations, status := p.Interface.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
 	if slices.ContainsFunc(possible, func(v *preemption.DomainVictim) bool { return len(v.Pods()) > 1 }) {
-		return p.Interface.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
+		return victims, violations, status
 	}
-	better := p.betterVictims(ctx, state, pod, info, budgets)
-	return better(p.Interface.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets))
+	return p.cheaperVictims(ctx, before, pod, whole, budgets, victims, violations, status)
 }

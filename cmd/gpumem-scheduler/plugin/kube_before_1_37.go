@@ -12,6 +12,7 @@ import (
 
 // SelectVictimsOnNode returns the victims of one node for kube-scheduler's preemption.
 func (p *Plugin) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
-	better := p.betterVictims(ctx, state, pod, info, budgets)
-	return better(p.Interface.SelectVictimsOnNode(ctx, state, pod, info, budgets))
+	before, whole := state.Clone(), info.Snapshot()
+	victims, violations, status := p.Interface.SelectVictimsOnNode(ctx, state, pod, info, budgets)
+	return p.cheaperVictims(ctx, before, pod, whole, budgets, victims, violations, status)
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
-	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/history"
@@ -25,11 +24,12 @@ const Name = "GPUMemory"
 
 // Plugin schedules pods with GPU memory in one profile.
 type Plugin struct {
-	preemption.Interface // of DefaultPreemption, except SelectVictimsOnNode
+	preemption.Interface // of defaults, except SelectVictimsOnNode
+	fwk.PreEnqueuePlugin // of defaults: keeps a pod out of the queue while its victims are being evicted
 
-	decider    *decider.Decider // shared by all profiles
-	handle     fwk.Handle       // of this profile
-	preemption *defaultpreemption.DefaultPreemption
+	decider  *decider.Decider // shared by all profiles
+	handle   fwk.Handle       // of this profile
+	defaults *defaultpreemption.DefaultPreemption
 }
 
 // Check verifies the other extension points.
@@ -88,18 +88,15 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	return &fwk.PreFilterResult{NodeNames: sets.New(c.BoundNode())}, nil
 }
 
-// PreFilterExtensions returns nil, because Filter reads the pods from NodeInfo, from which preemption removes
-// its victims.
+// PreFilterExtensions returns nil: preemption removes its victims from NodeInfo, and Filter reads NodeInfo.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter rejects the node if the pod does not fit the node's GPUs.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
-	c := stored[*cycle](state)
-	if c == nil {
-		return nil
-	}
-	if refusal := p.decider.Refuse(c.Cycle, nodeOf(info)); refusal != nil {
-		return refusalStatus(refusal, c.Message(refusal))
+	if c := stored[*cycle](state); c != nil {
+		if refusal := p.decider.Refuse(c.Cycle, nodeOf(info)); refusal != nil {
+			return refusalStatus(refusal, c.Message(refusal))
+		}
 	}
 	return nil
 }
@@ -131,8 +128,7 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 	return nil
 }
 
-// scoreFactor converts scores to the range of kube-scheduler, which ends at 100. The constants for that limit
-// differ between Kubernetes 1.35 and later versions.
+// scoreFactor converts scores to kube-scheduler's range. Its limit has no constant in all supported versions.
 const scoreFactor = 100 / ranking.MaxScore
 
 // Score returns the node's score.
@@ -184,46 +180,32 @@ func statusOf(err error) *fwk.Status {
 	return fwk.AsStatus(errors.New(reasons.Error(err)))
 }
 
-// SignPod returns a signature of the pod's request: pods with different requests need different decisions.
+// SignPod returns no signature for a pod with GPU memory. By signatures, kube-scheduler reuses the nodes of an
+// earlier pod. hintingFramework replaces that for pods with GPU memory.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if !p.decider.Names.Holds(pod) {
-		return nil, nil
+	if p.decider.Names.Holds(pod) {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "the node hint replaces the signature")
 	}
-	req, err := p.decider.Names.Request(pod)
-	if err != nil {
-		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
-	}
-	return []fwk.SignFragment{{Key: Name + ".Request", Value: signatureOf(req)}}, nil
+	return nil, nil
 }
-
-// signature contains all fields of a request, in a form that has a JSON encoding: kube-scheduler compares
-// signatures as JSON. The priority is included, because it decides which nominated pods precede the pod.
-type signature struct {
-	placement.Request
-	Containers []placement.Container // replaces the request's containers, which have no JSON form
-}
-
-func signatureOf(r placement.Request) signature { return signature{r, r.Containers.All()} }
 
 // EventsToRegister returns the events that may free GPU memory for a refused pod.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	on := func(resource fwk.EventResource, action fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
-		return fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: resource, ActionType: action}, QueueingHintFn: hint}
-	}
 	return []fwk.ClusterEventWithHint{
-		on(fwk.Pod, fwk.Delete, hint(func(waiting, deleted, _ *v1.Pod) bool { return p.decider.DeletionHelps(waiting, deleted) })),
-		on(fwk.Pod, fwk.Update, hint(p.decider.ChangeHelps)),
-		on(fwk.Node, fwk.Add|fwk.UpdateNodeAnnotation, hint(func(waiting *v1.Pod, _, node *v1.Node) bool { return p.decider.NodeHelps(waiting, node) })),
+		event(fwk.Pod, fwk.Delete, func(waiting, deleted, _ *v1.Pod) bool { return p.decider.DeletionHelps(waiting, deleted) }),
+		event(fwk.Pod, fwk.Update, p.decider.ChangeHelps),
+		event(fwk.Node, fwk.Add|fwk.UpdateNodeAnnotation, func(waiting *v1.Pod, _, node *v1.Node) bool { return p.decider.NodeHelps(waiting, node) }),
 	}, nil
 }
 
-// hint requeues a waiting pod if the function returns true, or if an object of the event has another type.
-func hint[T any](helps func(waiting *v1.Pod, before, after T) bool) fwk.QueueingHintFn {
-	return func(_ klog.Logger, waiting *v1.Pod, before, after any) (fwk.QueueingHint, error) {
+// event returns an event that requeues a waiting pod if helps returns true. T is the type of its objects.
+func event[T any](resource fwk.EventResource, action fwk.ActionType, helps func(waiting *v1.Pod, before, after T) bool) fwk.ClusterEventWithHint {
+	hint := func(_ klog.Logger, waiting *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 		was, is, err := util.As[T](before, after)
 		if err != nil || helps(waiting, was, is) {
 			return fwk.Queue, err
 		}
 		return fwk.QueueSkip, nil
 	}
+	return fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: resource, ActionType: action}, QueueingHintFn: hint}
 }

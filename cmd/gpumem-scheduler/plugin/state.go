@@ -9,8 +9,12 @@ import (
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -41,8 +45,7 @@ func NewState(log *zap.Logger, version string, conf service.Config) *State {
 	return &State{conf: conf, version: version, log: log, Cache: cache.New(), decider: new(decider.Decider)}
 }
 
-// New returns the plugin of one profile. The first call connects the cache to the informers of
-// kube-scheduler.
+// New returns the plugin of one profile. The first call connects the cache to kube-scheduler's informers.
 func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	if args != nil {
 		return nil, fmt.Errorf("%s takes no arguments in the configuration: its settings are flags of %s", Name, Self)
@@ -60,7 +63,14 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 		}
 		s.Watch, s.handle = watch, handle
 	}
-	return newPlugin(ctx, s.decider, handle)
+	bounds := &config.DefaultPreemptionArgs{MinCandidateNodesPercentage: 10, MinCandidateNodesAbsolute: 100} // kube-scheduler's defaults
+	defaults, err := defaultpreemption.New(ctx, bounds, handle, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
+	if err != nil {
+		return nil, err
+	}
+	p := &Plugin{Interface: defaults, PreEnqueuePlugin: defaults, decider: s.decider, handle: handle, defaults: defaults}
+	defaults.Evaluator.PluginName, defaults.Evaluator.Interface = Name, p // so that it calls p's SelectVictimsOnNode
+	return p, nil
 }
 
 // Start sets up the binder and the service. Call it after Check has accepted all profiles and before
@@ -78,12 +88,12 @@ func (s *State) Run(ctx context.Context) error {
 
 // Drain rejects new Binds. It returns when all sent bindings have been answered or cannot land any more. Then
 // another process may decide.
-func (s *State) Drain() { s.decider.Binder.Drain() }
+func (s *State) Drain() { s.decider.Drain() }
 
-// queue is kube-scheduler's queue.
+// queue is kube-scheduler's queue. The controller lists the waiting pods.
 type queue struct {
-	*controller.Controller // has the method Waiting
-	handle                 fwk.Handle
+	*controller.Controller
+	handle fwk.Handle
 }
 
 func (q queue) Wake(ctx context.Context, ref placement.PodRef, _ *string) error {
