@@ -52,7 +52,7 @@ func newCommand() *cobra.Command {
 		Use: plugin.Self,
 		Long: `gpumem-scheduler is kube-scheduler with the plugin GPUMemory in it, which places pods that ask
 for GPU memory. It takes kube-scheduler's flags and configuration. Each profile must have the
-plugin at all its points, before DefaultBinder and DefaultPreemption.`,
+plugin at all its points, and first at postFilter and bind.`,
 		Args:              cobra.NoArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return kube.ComponentGlobalsRegistry.Set() },
 		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, kube, &conf, log) },
