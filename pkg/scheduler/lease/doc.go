@@ -20,14 +20,9 @@
 // GPU, or rejects it.
 //
 // During a freeze of the leader, another process may also acquire and release the Lease. The next renewal of
-// the frozen process then acquires the Lease again. client-go reports no loss, so kube-scheduler runs on: it
-// exits only when client-go reports a loss. But the Lease counts its transitions, so Lock detects that a new
-// lead has begun.
+// the frozen process then acquires the Lease again, and client-go reports no loss. But the Lease counts its
+// transitions, so Lock detects that a new lead has begun.
 //
-// If somebody deletes the Lease, another process may create it. The previous holder notices at its next
-// renewal, within seconds. The new holder has seen the previous Lease, so it sends nothing until the previous
-// holder has stopped sending.
-//
-// A process releases the Lease when it exits. If it cannot renew the Lease, it releases the Lease before the
-// duration is over. In both cases client-go calls Update, which waits until all bindings have been answered.
+// client-go releases the Lease when the process exits, or cannot renew the Lease. In both cases it calls
+// Update before the duration is over.
 package lease

@@ -69,35 +69,36 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	if l.other {
 		l.from = l.now().Add(l.duration)
 	}
+	l.since, l.renewed = time.Time{}, time.Time{}
 	l.mu.Unlock()
-	return l.write(record, true, func() error { return l.Interface.Create(ctx, record) })
+	return l.write(ctx, record, l.Interface.Create)
 }
 
 // Update renews, acquires or releases the Lease.
 func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(record, false, func() error { return l.Interface.Update(ctx, record) })
+	return l.write(ctx, record, l.Interface.Update)
 }
 
-func (l *Lock) write(record resourcelock.LeaderElectionRecord, created bool, send func() error) error {
+func (l *Lock) write(ctx context.Context, record resourcelock.LeaderElectionRecord, send func(context.Context, resourcelock.LeaderElectionRecord) error) error {
 	own := record.HolderIdentity == l.Identity()
 	if !own {
-		l.set(time.Time{}, 0, true)
+		l.set(time.Time{}, 0)
 		l.drain()
 	}
 	sent := l.now()
-	err := send()
+	err := send(ctx, record)
 	if own && err == nil {
-		l.set(sent, record.LeaderTransitions, created)
+		l.set(sent, record.LeaderTransitions)
 	}
 	return err
 }
 
-// set records a renewal, or a release with a zero time. If the Lease was created or its number of transitions
-// has changed, other processes may have held it, so a new lead begins.
-func (l *Lock) set(renewed time.Time, turns int, begins bool) {
+// set records a renewal, or a release with a zero time. If the number of transitions has changed, other
+// processes have held the Lease, so a new lead begins.
+func (l *Lock) set(renewed time.Time, turns int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if begins || l.renewed.IsZero() || turns != l.turns {
+	if renewed.IsZero() || l.renewed.IsZero() || turns != l.turns {
 		l.since = renewed
 	}
 	l.renewed, l.turns = renewed, turns
