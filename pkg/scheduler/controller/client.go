@@ -36,9 +36,8 @@ func (c *Controller) PodsBy(ctx context.Context, namespace, selector string) ([]
 }
 
 // Leader reads the holder of the Lease and its number of transitions. The number distinguishes two leads of
-// one process: after a freeze, a process may lead again after another process has led. Leader returns an
-// empty name if nobody holds the Lease or the process may not read it. This read of one object goes to etcd,
-// and takes a millisecond or two.
+// one process: after a freeze, a process may lead again after another process has led. The result is empty if
+// nobody holds the Lease or the process may not read it. The read takes a millisecond or two.
 func (c *Controller) Leader(ctx context.Context) (string, error) {
 	lease, err := c.client.CoordinationV1().Leases(c.Lease.Namespace).Get(ctx, c.Lease.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
@@ -54,8 +53,7 @@ func (c *Controller) Leader(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s %d", record.HolderIdentity, record.LeaderTransitions), nil
 }
 
-// Revision reads the current resource version of the API server. The API server may wait up to 0.1 s for
-// etcd.
+// Revision reads the current resource version. The API server may wait up to 0.1 s for etcd.
 func (c *Controller) Revision(ctx context.Context) (string, error) {
 	list, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {

@@ -37,7 +37,15 @@ func (c *Comparer) Compare() {
 		return
 	}
 	c.Cache.Expire(time.Now())
-	stored := c.rebuild(pods, nodes)
+	stored := cache.New()
+	feeder := &Feeder{Log: zap.NewNop(), Names: c.Names, Cache: stored} // the handlers have logged all errors already
+	// The pods come first, so that the cache computes the state of each node only once.
+	for _, pod := range pods {
+		feeder.setPod(pod)
+	}
+	for _, node := range nodes {
+		feeder.setNode(node)
+	}
 	wrong := make(map[string]int)
 	suspects := make(map[cache.Difference]bool)
 	for _, d := range c.Cache.Differences(stored) {
@@ -58,17 +66,4 @@ func (c *Comparer) Compare() {
 	}
 	c.suspects = suspects
 	c.Compared(wrong)
-}
-
-// rebuild returns a cache of the stored objects. It adds the pods first, so that the cache computes the state
-// of each node only once.
-func (c *Comparer) rebuild(pods []*v1.Pod, nodes []*v1.Node) *cache.Cache {
-	feeder := &Feeder{Log: zap.NewNop(), Names: c.Names, Cache: cache.New()} // the handlers have logged all errors already
-	for _, pod := range pods {
-		feeder.setPod(pod)
-	}
-	for _, node := range nodes {
-		feeder.setNode(node)
-	}
-	return feeder.Cache
 }

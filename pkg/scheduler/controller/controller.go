@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
 	policylisters "k8s.io/client-go/listers/policy/v1"
@@ -27,16 +28,15 @@ type Controller struct {
 	// empty, because its own process takes part in the election.
 	Lease types.NamespacedName
 
-	names      api.Names
-	client     kubernetes.Interface
-	progress   progress
-	pods       informers.SharedInformerFactory
-	others     informers.SharedInformerFactory // nodes and PodDisruptionBudgets
-	podLister  listers.PodLister
-	podIndex   toolscache.Indexer
-	nodeLister listers.NodeLister
-	budgets    policylisters.PodDisruptionBudgetLister
-	lists      []firstList
+	names    api.Names
+	client   kubernetes.Interface
+	factory  informers.SharedInformerFactory
+	progress progress
+	pods     listers.PodLister
+	podIndex toolscache.Indexer
+	nodes    listers.NodeLister
+	budgets  policylisters.PodDisruptionBudgetLister
+	lists    []firstList
 }
 
 // firstList is the first list of one kind of objects.
@@ -50,41 +50,38 @@ const byNode = "node"
 
 // New returns a controller. It watches nothing until Run.
 func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache.Cache) (*Controller, error) {
-	tweak := informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = notTerminal().String() })
-	pods := informers.NewSharedInformerFactoryWithOptions(client, 0, tweak, informers.WithTransform(Trim(names)))
-	others := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names)))
-	return follow(&Feeder{Log: log, Names: names, Cache: c}, client, pods, others)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names)))
+	// The first informer of a type is the factory's informer.
+	omitTerminal := func(o *metav1.ListOptions) { o.FieldSelector = notTerminal().String() }
+	coreinformers.New(factory, metav1.NamespaceAll, omitTerminal).Pods().Informer()
+	return Follow(log, client, factory, names, c)
 }
 
 // Follow returns a controller that uses the informers of kube-scheduler, whose pod informer omits terminal
 // pods. Call it before the informers start, and do not call Run.
-func Follow(log *zap.Logger, client kubernetes.Interface, factory informers.SharedInformerFactory, names api.Names, c *cache.Cache) (*Controller, error) {
-	return follow(&Feeder{Log: log, Names: names, Cache: c}, client, factory, factory)
-}
-
-func follow(feeder *Feeder, client kubernetes.Interface, pods, others informers.SharedInformerFactory) (*Controller, error) {
-	podInformer, nodeInformer, budgetInformer := pods.Core().V1().Pods(), others.Core().V1().Nodes(), others.Policy().V1().PodDisruptionBudgets()
+func Follow(log *zap.Logger, client kubernetes.Interface, factory informers.SharedInformerFactory, names api.Names, books *cache.Cache) (*Controller, error) {
+	pods, nodes, budgets := factory.Core().V1().Pods(), factory.Core().V1().Nodes(), factory.Policy().V1().PodDisruptionBudgets()
 	c := &Controller{
-		names: feeder.Names, client: client, pods: pods, others: others,
-		podLister: podInformer.Lister(), podIndex: podInformer.Informer().GetIndexer(),
-		nodeLister: nodeInformer.Lister(), budgets: budgetInformer.Lister(),
+		names: names, client: client, factory: factory,
+		pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), nodes: nodes.Lister(), budgets: budgets.Lister(),
+		progress: progress{received: pods.Informer().LastSyncResourceVersion},
 	}
-	if err := podInformer.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf(feeder.Names)}); err != nil {
+	if err := pods.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf(names)}); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	c.progress.received = podInformer.Informer().LastSyncResourceVersion
-	podsDone, err := podInformer.Informer().AddEventHandler(c.progress.wrapHandler(feeder.PodHandler()))
+	feeder := &Feeder{Log: log, Names: names, Cache: books}
+	podsDone, err := pods.Informer().AddEventHandler(c.progress.wrapHandler(feeder.PodHandler()))
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	nodesDone, err := nodeInformer.Informer().AddEventHandler(feeder.NodeHandler())
+	nodesDone, err := nodes.Informer().AddEventHandler(feeder.NodeHandler())
 	if err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
 	c.lists = []firstList{
 		{"the first list of nodes has not been worked off", nodesDone.HasSynced},
 		{"the first list of pods has not been worked off", podsDone.HasSynced},
-		{"the first list of PodDisruptionBudgets has not arrived", budgetInformer.Informer().HasSynced},
+		{"the first list of PodDisruptionBudgets has not arrived", budgets.Informer().HasSynced},
 	}
 	return c, nil
 }
@@ -99,11 +96,9 @@ func notTerminal() fields.Selector {
 
 // Run watches until the context is done.
 func (c *Controller) Run(ctx context.Context) {
-	c.pods.Start(ctx.Done())
-	c.others.Start(ctx.Done())
+	c.factory.Start(ctx.Done())
 	<-ctx.Done()
-	c.pods.Shutdown()
-	c.others.Shutdown()
+	c.factory.Shutdown()
 }
 
 // Missing returns the first list that is not in the cache yet; empty: all are.
@@ -121,21 +116,21 @@ func (c *Controller) Shown(revision string) bool { return c.progress.hasPassed(r
 
 // Pod returns a pod as the watch last showed it, or nil. The pod is trimmed.
 func (c *Controller) Pod(namespace, name string) *v1.Pod {
-	pod, _ := c.podLister.Pods(namespace).Get(name) // the only error is NotFound
+	pod, _ := c.pods.Pods(namespace).Get(name) // the only error is NotFound
 	return pod
 }
 
 // Node returns a node as the watch last showed it, or nil. The node is trimmed. Callers must not change it.
 func (c *Controller) Node(name string) *v1.Node {
-	node, _ := c.nodeLister.Get(name) // the only error is NotFound
+	node, _ := c.nodes.Get(name) // the only error is NotFound
 	return node
 }
 
 // Stored returns all objects that the watches have shown, trimmed, and whether the first lists are complete.
 // Callers must not change the objects. The cache may not have the latest changes yet.
 func (c *Controller) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
-	pods, podsErr := c.podLister.List(labels.Everything())
-	nodes, nodesErr := c.nodeLister.List(labels.Everything())
+	pods, podsErr := c.pods.List(labels.Everything())
+	nodes, nodesErr := c.nodes.List(labels.Everything())
 	return pods, nodes, c.Missing() == "" && podsErr == nil && nodesErr == nil
 }
 
