@@ -9,7 +9,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-helpers='/(placementtest|kubetest|plugintest|clitest|clirun|tabletest|pagetest|standin)/'
+helpers='/(placementtest|kubetest|leasetest|plugintest|clitest|clirun|tabletest|pagetest|standin)/'
 
 # lines counts the lines of the files that it reads from its input.
 lines() { tr '\n' '\0' | xargs -0 -r cat | wc -l; }
