@@ -30,17 +30,16 @@ type Cluster interface {
 	// ReadPodsOn reads from the API server the pods of a node that have not ended. The result includes all
 	// pods that are bound at the time of the call.
 	ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
-	// Leader reads the current leader of the kube-schedulers. If a process leads again after another process,
-	// Leader returns a different name than before. Leader returns an empty name if the leader is unknown.
+	// Leader reads the current leader of the kube-schedulers; empty: unknown. The name of a process that leads
+	// again after another process differs from its name before.
 	Leader(ctx context.Context) (string, error)
 	// Revision reads the current resource version of the API server. Shown reports whether the watch of pods
 	// has shown all changes up to a resource version.
 	Revision(ctx context.Context) (string, error)
 	Shown(revision string) bool
-	// Bind sends a binding. If Refused reports true for its error, nothing was written. After any other
-	// error, the outcome is unknown.
+	// Bind sends a binding. Refused reports whether an error of Bind means that nothing was written. After any
+	// other error, the outcome is unknown.
 	Bind(ctx context.Context, binding *v1.Binding) error
-	// Refused reports whether an error of Bind means that nothing was written.
 	Refused(err error) bool
 }
 

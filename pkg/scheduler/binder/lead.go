@@ -183,20 +183,16 @@ func (b *Binder) readPod(ctx context.Context, ref placement.PodRef) (*v1.Pod, er
 	return pod, err
 }
 
-// storePod adds a bound pod from a read to the cache, or removes the pod from the cache if it has ended.
+// storePod adds a bound pod with GPU memory from a read to the cache, or removes a pod that has ended.
 func (b *Binder) storePod(read *cache.Read, pod *v1.Pod) {
-	if !b.Names.Holds(pod) {
-		return
-	}
 	log := b.Log.With(zap.Stringer("pod", api.Ref(pod)), zap.String("uid", string(pod.UID)), zap.String("node", pod.Spec.NodeName))
-	if api.Terminal(pod) {
-		if b.Cache.ForgetPod(string(pod.UID)) {
+	holding, err := b.Names.Holding(pod)
+	switch {
+	case api.Terminal(pod):
+		if b.Cache.ForgetPod(holding.Pod.UID) {
 			log.Info("assumed pod forgotten: it has ended")
 		}
-		return
-	}
-	holding, err := b.Names.Holding(pod)
-	if !holding.Request.Empty() && read.AddPod(pod.Spec.NodeName, holding, b.Now()) {
+	case !holding.Request.Empty() && read.AddPod(pod.Spec.NodeName, holding, b.Now()):
 		log.Info("a read has shown a pod before the watch has", zap.NamedError("unreadable", err))
 	}
 }
