@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == resetCommand {
 		return runReset(args[1:], stdout)
 	}
-	opts := defaultOptions()
+	var opts options
 	if err := opts.parse(args, stdout); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 
 func TestOptionsReportAllMistakes(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
-	o := defaultOptions()
+	var o options
 	args := []string{
 		"--resource-domain=Not A Domain", "--unit-mib=0", "--reserve-mib=-1", "--probe-interval=1ms", "--ignore-xids=79,x",
 		"--unassigned=maybe", "--policy=best", "--device-list-strategy=cdi", "--framework-env=caffe", "--enforcement=hard", "--mps-dir=here", "--on-overuse=kill", "--overuse-tolerance-mib=-1", "--kubelet-dir=",
@@ -48,7 +48,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 
 func TestOptionsByDefault(t *testing.T) {
 	t.Setenv("NODE_NAME", "n1")
-	o := defaultOptions()
+	var o options
 	if err := o.parse(nil, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestWithNothingAround(t *testing.T) {
 // A process with a failed part ends at once, and so does a process whose devices the kubelet has never read. Neither
 // process withdraws the inventory: that would fail here, because the API server has no node.
 func TestWhatIsNotToldToEndDoesNotWithdraw(t *testing.T) {
-	o := defaultOptions()
+	var o options
 	if err := o.parse([]string{"--node-name=n1"}, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func FuzzOptions(f *testing.F) {
 	f.Add("--node-name= --probe-interval=-1s --ignore-xids=-1")
 	f.Add("--node-name=n1 --policy=exclusive --unassigned=refuse --kube-api-qps=NaN")
 	f.Fuzz(func(t *testing.T, line string) {
-		o := defaultOptions()
+		var o options
 		if o.parse(strings.Fields(line), io.Discard) != nil {
 			return
 		}

@@ -62,7 +62,7 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
 	f.StringVar(&o.driverRoot, "driver-root", "/", "`directory` under which the NVIDIA driver is installed")
 	f.StringVar(&o.devices, "devices", "", "`globs` of the UUIDs or indexes of the GPUs that the device plugin offers, with commas between them and ! before those that it leaves to others; empty: all. Others are not probed")
-	f.StringVar(&o.kubeletDir, "kubelet-dir", defaultOptions().kubeletDir, "`directory` of the kubelet, where the device plugin records which GPUs the indexes in --devices select")
+	f.StringVar(&o.kubeletDir, "kubelet-dir", defaultKubeletDir, "`directory` of the kubelet, where the device plugin records which GPUs the indexes in --devices select")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", 0, "`MiB` of each GPU that no client may have")
 	f.BoolVar(&o.mig, "mig", false, "run a daemon for each MIG instance as well")
 	f.BoolVar(&o.olderOnly, "older-drivers-only", false, "run no daemon where the driver limits memory by itself (615 and newer)")

@@ -19,7 +19,7 @@ const resetCommand = "was-reset"
 func runReset(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-device-plugin was-reset", pflag.ContinueOnError)
 	gpus := f.StringSlice("gpus", nil, "`UUIDs` of the GPUs that were reset, with commas between them")
-	kubeletDir := f.String("kubelet-dir", defaultOptions().kubeletDir, "`directory` of the kubelet, with device-plugins in it")
+	kubeletDir := f.String("kubelet-dir", defaultKubeletDir, "`directory` of the kubelet, with device-plugins in it")
 	err := daemon.Parse(f, `gpumem-device-plugin was-reset returns GPUs to use that were reset after an XID.
 
 Usage: gpumem-device-plugin was-reset --gpus=UUID [flags]`, args, stdout)

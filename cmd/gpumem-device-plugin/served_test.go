@@ -81,7 +81,7 @@ func TestANodeServesTheSameUntilNothingIsLeft(t *testing.T) {
 		"claims to shares, with claims to memory": {"--claims --claims-in-shares", api.ByClaims, nodeapi.Snapshot{Offered: byClaims}, prepared, wantsClaims, "the node keeps serving claims to " + mem + " instead of claims to " + share + " until these have ended: ml/b, ml/c"},
 		"claims to memory, with claims to shares": {"--claims", api.ByClaims, nodeapi.Snapshot{Offered: byClaims}, inShares, claimsInShares, "the node keeps serving claims to " + share + " instead of claims to " + mem + " until these have ended: ml/c"},
 	} {
-		o := defaultOptions()
+		var o options
 		if err := o.parse(strings.Fields("--node-name=n1 --unit-mib=512 "+tc.flags), io.Discard); err != nil {
 			t.Fatal(err)
 		}
