@@ -1,7 +1,6 @@
 // Package extender serves package decider over HTTP for a kube-scheduler that cannot be replaced. It has the
 // verbs filter, prioritize, preempt and bind. Package decider makes the decisions: start with the table in
-// its documentation. This package reads requests and writes responses, waits for late watch events, scales
-// scores, detects requests about a sample of the nodes, and identifies victims by their UIDs.
+// its documentation.
 //
 // # Protocol
 //
@@ -29,8 +28,7 @@
 // # Decisions
 //
 // If Extender.Alone is set, Filter returns one node, and kube-scheduler scores nothing. So the pod's node is
-// certain, and kube-scheduler sends one request less. If the pod itself prefers some nodes, Filter returns
-// all feasible nodes nevertheless. In both cases, it returns reasons only if no node is feasible.
+// certain, and kube-scheduler sends one request less.
 //
 // To requeue a pod (Decider.Wake), gpumem-extender changes an annotation of the pod, and kube-scheduler then
 // tries the pod again. An alternative without this write is that Filter returns an error instead of a
@@ -38,12 +36,11 @@
 // waits.
 //
 // kube-scheduler's watch may show the deletion of a pod a moment before the extender's watch does. A pod that
-// is refused in that moment would wait for the next event. So Filter waits up to recheckTimeout for a change
-// before it refuses a pod on all nodes, unless all refusals are unresolvable. These waits take at most a
-// tenth of the time, because all other pods wait meanwhile.
+// is refused in that moment would wait for the next event, or evict another pod. So Filter waits for a change
+// before it refuses a pod on all nodes.
 //
-// The package uses github.com/go-json-experiment/json, the module form of Go 1.27's encoding/json/v2. Half of
-// the time of a filter request for 5,000 nodes was spent in encoding/json.
+// The package uses github.com/go-json-experiment/json, the module form of Go 1.27's encoding/json/v2, because
+// half of the time of a filter request for 5,000 nodes was spent in encoding/json.
 //
 // kube-scheduler selects the nodes for Preempt by sums of resources and omits nodes whose sum suffices.
 // Preempt cannot add nodes. Some of the proposed victims are needed only for the node's sum of GPU memory.
