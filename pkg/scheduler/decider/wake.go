@@ -54,7 +54,7 @@ type waiting struct {
 	elsewhere bool          // the nodes refused the pod only because the pod may be bound to another node
 
 	temporary []string  // the nodes that refuse the pod only temporarily
-	since     time.Time // start of the temporary refusals
+	since     time.Time // start of the decisions in which the pod was likely to fit soon; zero: it was not in this one
 
 	seen      uint64    // number of the last cache change that updateFit has evaluated
 	fitNode   string    // a node that the pod fits now, and that refused it or that the sample lacks; empty: none
@@ -64,12 +64,9 @@ type waiting struct {
 	next      time.Time // earliest time of the next attempt
 }
 
-// fits reports whether the pod is likely to fit a node soon, without an eviction.
-func (p *waiting) fits() bool { return len(p.temporary) > 0 || p.fitNode != "" }
-
-// isTemporary reports whether the pod is likely to fit a node soon, and has not been so for too long.
+// isTemporary reports whether the pod is likely to fit a node soon, without an eviction.
 func (p *waiting) isTemporary(now time.Time) bool {
-	return p != nil && p.fits() && now.Sub(p.since) < maxTemporary
+	return p != nil && now.Sub(p.since) < maxTemporary
 }
 
 // queuesOn returns the node to which Wake nominates the pod. It returns an empty string if the temporary
@@ -107,15 +104,17 @@ func (w *waiters) clone() map[string]*waiting {
 }
 
 // add records a waiting pod. If the pod already has a record, p takes over its attempts and the time of the
-// next attempt. If both records have temporary refusals, p also takes over the start of the refusals. If the
-// first node of the old record still refuses the pod temporarily, p contains only this node.
+// next attempt. If the pod was likely to fit soon in both decisions, p also takes over the start. If the first
+// node of the old record still refuses the pod temporarily, p contains only this node.
 func (w *waiters) add(p *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p.since = p.decided
+	if len(p.temporary) > 0 || p.fitNode != "" {
+		p.since = p.decided
+	}
 	if last := w.pods[p.Pod.UID]; last != nil {
 		p.tries, p.next = last.tries, last.next
-		if last.fits() && p.fits() {
+		if !last.since.IsZero() && !p.since.IsZero() {
 			p.since = last.since
 		}
 		if len(last.temporary) > 0 && slices.Contains(p.temporary, last.temporary[0]) {

@@ -31,13 +31,22 @@ func TestARefusedPodKeepsItsPauses(t *testing.T) {
 	}{
 		{1 * time.Second, []string{"n2", "n1"}, 0, []string{"n1"}}, // the nomination to n1 continues
 		{2 * time.Second, []string{"n2"}, 0, []string{"n2"}},
-		{3 * time.Second, nil, 3 * time.Second, nil},
+		{3 * time.Second, nil, -1, nil},
 		{4 * time.Second, []string{"n3"}, 4 * time.Second, []string{"n3"}},
 	} {
 		p := add("a", tc.after, tc.temporary...)
-		if p.tries != 3 || !p.next.Equal(start.Add(time.Minute)) || !p.since.Equal(start.Add(tc.since)) || !slices.Equal(p.temporary, tc.queue) {
+		since := start.Add(tc.since)
+		if tc.since < 0 {
+			since = time.Time{}
+		}
+		if p.tries != 3 || !p.next.Equal(start.Add(time.Minute)) || !p.since.Equal(since) || !slices.Equal(p.temporary, tc.queue) {
 			t.Errorf("refusal after %s: %+v", tc.after, p)
 		}
+	}
+	// A node has come to fit the pod between two refusals. Only the second is temporary.
+	add("c", 0).fitNode = "n1"
+	if p := add("c", 5*time.Minute, "n1"); !p.since.Equal(start.Add(5 * time.Minute)) {
+		t.Errorf("a temporary refusal after another: %+v", p)
 	}
 	if other := add("b", time.Second); other.tries != 0 || !other.next.IsZero() {
 		t.Errorf("another pod: %+v", other)
