@@ -45,7 +45,8 @@ type firstList struct {
 	isDone  toolscache.InformerSynced
 }
 
-// byNode is the name of the index of pods by node.
+// byNode is the name of the index of pods by node. Pods that request GPU memory and have no node are under the
+// empty name.
 const byNode = "node"
 
 // New returns a controller. It watches nothing until Run.
@@ -66,7 +67,13 @@ func Follow(log *zap.Logger, client kubernetes.Interface, factory informers.Shar
 		pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), nodes: nodes.Lister(), budgets: budgets.Lister(),
 		progress: progress{received: pods.Informer().LastSyncResourceVersion},
 	}
-	if err := pods.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf(names)}); err != nil {
+	nodeOf := func(obj any) ([]string, error) {
+		if pod, ok := obj.(*v1.Pod); ok && (pod.Spec.NodeName != "" || names.Holds(pod)) {
+			return []string{pod.Spec.NodeName}, nil
+		}
+		return nil, nil
+	}
+	if err := pods.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf}); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	feeder := &Feeder{Log: log, Names: names, Cache: books}
@@ -132,17 +139,6 @@ func (c *Controller) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) 
 	pods, podsErr := c.pods.List(labels.Everything())
 	nodes, nodesErr := c.nodes.List(labels.Everything())
 	return pods, nodes, c.Missing() == "" && podsErr == nil && nodesErr == nil
-}
-
-// nodeOf returns the index function for pods by node. Pods that request GPU memory and have no node are under
-// the empty name.
-func nodeOf(names api.Names) toolscache.IndexFunc {
-	return func(obj any) ([]string, error) {
-		if pod, ok := obj.(*v1.Pod); ok && (pod.Spec.NodeName != "" || names.Holds(pod)) {
-			return []string{pod.Spec.NodeName}, nil
-		}
-		return nil, nil
-	}
 }
 
 // PodsOn returns the pods that are bound to a node and not terminal. The pods are trimmed.
