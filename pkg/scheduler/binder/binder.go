@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -75,11 +76,13 @@ type Binder struct {
 	// Decided receives each decision about a pod; nil: decisions are not recorded.
 	Decided func(placement.PodRef, history.Decision)
 
-	leads leadTracker
+	lead  atomic.Pointer[lead] // the lead that was read last; nil: none
+	binds sync.WaitGroup       // bindings that are in progress, or that may land with an unknown outcome
 
-	mu       sync.Mutex
-	draining bool           // Drain has been called
-	binds    sync.WaitGroup // bindings that are in progress, or that may land with an unknown outcome
+	mu        sync.Mutex
+	draining  bool      // Drain has been called
+	requested time.Time // time of the last request
+	term      time.Time // start of the present term; unused if Leads is set
 }
 
 // Record passes a decision about a pod to Decided.

@@ -31,51 +31,28 @@ const Handover = 20 * time.Second
 // seconds for its cache, and then reads from etcd.
 const ReadTimeout = 5 * time.Second
 
-// leadTracker tracks the current lead. It divides time into terms: within a term, the leader cannot have
-// changed; between two terms, another process may have led.
-type leadTracker struct {
-	mu        sync.Mutex
-	requested time.Time // time of the last request
-	term      time.Time // start of the present term; unused if this process takes part in the election
-	readIn    time.Time // term in which the lead was read
-	lead      *lead     // result of that read
-}
-
-// lead is the period in which one kube-scheduler leads, as this process has observed it.
+// lead is the period in which one kube-scheduler leads, as this process has observed it. The binder divides
+// time into terms: within a term, the leader cannot have changed; between two terms, another process may have
+// led.
 type lead struct {
+	term   time.Time // start of the last term in which the lead was read
 	leader string    // name from Cluster.Leader; empty: unknown
 	begun  time.Time // start of the lead, or the first read that showed it
-	from   string    // the API server's resource version when this value was created
-	read   sync.Map  // names of the nodes whose pods were read since
+	from   string    // a resource version of the API server after the start of the lead
+	read   *sync.Map // names of the nodes whose pods were read since
 }
 
 // RecordRequest records the time of a request of kube-scheduler. If the previous request was too long ago, a
 // new term begins.
 func (b *Binder) RecordRequest() {
-	now, t := b.Now(), &b.leads
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	now := b.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	// Passed includes a pause of the virtual machine: another process may have led during it.
-	if lease.Passed(t.requested, now) > IdleThreshold {
-		t.term = now
+	if lease.Passed(b.requested, now) > IdleThreshold {
+		b.term = now
 	}
-	t.requested = now
-}
-
-// last returns the lead that was read last. Result current reports whether that read was in the given term.
-func (t *leadTracker) last(term time.Time) (l *lead, current bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.lead, t.lead != nil && t.readIn.Equal(term)
-}
-
-// recordLead records the lead that was read in a term.
-func (t *leadTracker) recordLead(l *lead, term time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !term.Before(t.readIn) {
-		t.lead, t.readIn = l, term
-	}
+	b.requested = now
 }
 
 // loadNode loads the pods that previous leaders bound to a node, until the watch has shown all changes from
@@ -122,22 +99,22 @@ func (b *Binder) shareRead(ctx context.Context, key string, read func(context.Co
 
 // currentLead returns the current lead. It reads the lead once in each term.
 func (b *Binder) currentLead(ctx context.Context) (*lead, error) {
-	b.leads.mu.Lock()
-	term := b.leads.term
-	b.leads.mu.Unlock()
+	b.mu.Lock()
+	term := b.term
+	b.mu.Unlock()
 	if b.Leads != nil {
 		term, _ = b.Leads()
 	}
 	found, err := b.shareRead(ctx, "lead in term "+strconv.FormatInt(term.UnixNano(), 10), func(ctx context.Context) (any, error) {
-		last, current := b.leads.last(term)
-		if current {
+		last := b.lead.Load()
+		if last != nil && last.term.Equal(term) {
 			return last, nil
 		}
-		found, err := b.readLead(ctx, last)
+		next, err := b.readLead(ctx, last, term)
 		if err == nil {
-			b.leads.recordLead(found, term)
+			b.lead.CompareAndSwap(last, next) // unless the lead was read in another term meanwhile
 		}
-		return found, err
+		return next, err
 	})
 	if err != nil {
 		return nil, err
@@ -145,28 +122,28 @@ func (b *Binder) currentLead(ctx context.Context) (*lead, error) {
 	return found.(*lead), nil
 }
 
-// readLead reads the current leader. It returns last if the same process leads and has led for Handover, and
-// otherwise a new value. If this process itself leads, all bindings of previous leaders have landed or failed,
+// readLead reads the current leader. If the same process leads as before and has led for Handover, the last
+// lead continues. If this process itself leads, all bindings of previous leaders have landed or failed,
 // because no process sends a binding that could land when another process leads.
-func (b *Binder) readLead(ctx context.Context, last *lead) (*lead, error) {
-	leader, err := "", error(nil)
+func (b *Binder) readLead(ctx context.Context, last *lead, term time.Time) (_ *lead, err error) {
+	next := &lead{term: term, read: new(sync.Map)}
 	if b.Leads == nil {
-		if leader, err = b.Cluster.Leader(ctx); err != nil {
+		if next.leader, err = b.Cluster.Leader(ctx); err != nil {
 			return nil, fmt.Errorf("read which kube-scheduler leads: %w", err)
 		}
 	}
-	begun := b.Now()
-	if leader != "" && last != nil && leader == last.leader {
-		if begun.Sub(last.begun) >= Handover {
-			return last, nil
+	next.begun = b.Now()
+	if next.leader != "" && last != nil && next.leader == last.leader {
+		if next.begun.Sub(last.begun) >= Handover {
+			next.begun, next.from, next.read = last.begun, last.from, last.read
+			return next, nil
 		}
-		begun = last.begun
+		next.begun = last.begun
 	}
-	from, err := b.Cluster.Revision(ctx)
-	if err != nil {
+	if next.from, err = b.Cluster.Revision(ctx); err != nil {
 		return nil, fmt.Errorf("read how far the API server has got: %w", err)
 	}
-	return &lead{leader: leader, begun: begun, from: from}, nil
+	return next, nil
 }
 
 // readPod reads the pod with the name of ref, which may have another UID by now; nil: there is none. It stores

@@ -13,41 +13,82 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease/leasetest"
 )
 
-func requestAt(b *Binder, now time.Time) {
-	b.Now = func() time.Time { return now }
-	b.RecordRequest()
+// led is an API server with a leader. It counts the reads of the leader.
+type led struct {
+	Cluster
+	leader string
+	reads  int
+	during func() // runs once, during a read of the leader; nil: nothing runs
+}
+
+func (l *led) Leader(context.Context) (string, error) {
+	leader, during := l.leader, l.during
+	l.reads, l.during = l.reads+1, nil
+	if during != nil {
+		during()
+	}
+	return leader, nil
+}
+
+func (l *led) Revision(context.Context) (string, error) { return "1", nil }
+
+// follower is a Binder that takes no part in the election.
+type follower struct {
+	*Binder
+	*led
+}
+
+func newFollower() follower {
+	api := &led{leader: "a"}
+	return follower{&Binder{Cluster: api, Reads: new(singleflight.Group)}, api}
+}
+
+func (f follower) requestAt(now time.Time) {
+	f.Now = func() time.Time { return now }
+	f.RecordRequest()
+}
+
+// wantLead checks the current leader, and the number of times that the leader was read so far.
+func (f follower) wantLead(t *testing.T, leader string, reads int) {
+	t.Helper()
+	current, err := f.currentLead(t.Context())
+	if err != nil || current.leader != leader || f.reads != reads {
+		t.Errorf("lead %+v, %v; the Lease was read %d times; want %s and %d", current, err, f.reads, leader, reads)
+	}
 }
 
 // The machines of a kube-scheduler and its extender are paused, another kube-scheduler leads, and both
 // machines resume. The extender reads the Lease again.
 func TestAPausedMachineIsASilence(t *testing.T) {
-	now := time.Now()
-	b := new(Binder)
-	requestAt(b, now)
-	leads := &b.leads
-	leads.recordLead(&lead{leader: "a"}, leads.term)
-	requestAt(b, leasetest.AfterPause(now.Add(IdleThreshold/2), time.Minute))
-	if _, current := leads.last(leads.term); current {
-		t.Error("a minute has passed, in which another may have led, and the Lease is not read again")
-	}
+	f, now := newFollower(), time.Now()
+	f.requestAt(now)
+	f.wantLead(t, "a", 1)
+	f.requestAt(now.Add(IdleThreshold / 2))
+	f.wantLead(t, "a", 1)
+	f.leader = "b"
+	f.requestAt(leasetest.AfterPause(now.Add(IdleThreshold/2), time.Minute))
+	f.wantLead(t, "b", 2)
 }
 
-// A new term begins during a read of the Lease. The next request reads the Lease again.
+// A new term begins during a read of the Lease. The next request reads the Lease again, unless the Lease was
+// read in the new term already: then the late response changes nothing.
 func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
-	now := time.Now()
-	b := new(Binder)
-	requestAt(b, now)
-	leads := &b.leads
-	before := leads.term
-	requestAt(b, now.Add(IdleThreshold+1))
-	leads.recordLead(&lead{leader: "a"}, before)
-	if _, current := leads.last(leads.term); current {
-		t.Error("the Lease is not read again")
-	}
-	leads.recordLead(&lead{leader: "b"}, leads.term)
-	leads.recordLead(&lead{leader: "a"}, before) // a late response
-	if last, current := leads.last(leads.term); !current || last.leader != "b" {
-		t.Errorf("leader %q, current %t; want b", last.leader, current)
+	for name, readAgain := range map[string]bool{"the new term has no read yet": false, "a late response": true} {
+		t.Run(name, func(t *testing.T) {
+			f, now := newFollower(), time.Now()
+			f.requestAt(now)
+			f.during = func() {
+				f.led.leader = "b"
+				f.requestAt(now.Add(IdleThreshold + 1))
+				if readAgain {
+					f.wantLead(t, "b", 2)
+				}
+			}
+			if _, err := f.currentLead(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.wantLead(t, "b", 2)
+		})
 	}
 }
 
@@ -62,7 +103,7 @@ func TestALeadThatCannotBegin(t *testing.T) {
 	if lead, err := b.currentLead(t.Context()); lead != nil || err == nil || !strings.Contains(err.Error(), "no answer") {
 		t.Errorf("lead %v, %v", lead, err)
 	}
-	if last := b.leads.lead; last != nil {
+	if last := b.lead.Load(); last != nil {
 		t.Errorf("%+v has begun", last)
 	}
 }
