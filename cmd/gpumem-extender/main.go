@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 	"github.com/gpumem/gpumem/pkg/process/serve"
@@ -124,13 +123,13 @@ func (o *options) complete() error {
 
 // start runs the parts of the process until the context is done.
 func start(ctx context.Context, log *zap.Logger, opts *options, client kubernetes.Interface) error {
-	state := cache.New()
-	watch, err := controller.New(log.Named("controller"), client, opts.Names, state)
+	parts := service.New("gpumem-extender", version, log, opts.Config)
+	watch, err := controller.New(log.Named("controller"), client, opts.Names, parts.Binder.Cache)
 	if err != nil {
 		return err
 	}
 	watch.Lease = opts.lease
-	parts := service.New("gpumem-extender", version, log, opts.Config, state, watch)
+	parts.Connect(watch)
 	ext := &extender.Extender{Neighbours: watch, Alone: opts.chooseNode, Answered: parts.Measured.Answered}
 	ext.Binder = parts.Binder
 	verbs, err := net.Listen("tcp", opts.listen)

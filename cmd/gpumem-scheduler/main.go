@@ -94,15 +94,14 @@ func run(cmd *cobra.Command, kube *options.Options, conf *service.Config, logFla
 		return fmt.Errorf("the configuration of kube-scheduler: %w", err)
 	}
 	state.EnableHints(scheduler.Profiles)
-	leads := lease.LeadAlone(time.Now())
+	state.Binder.Leads = lease.LeadAlone(time.Now())
 	if cc.LeaderElection != nil {
-		lock, err := lease.Watch(cc.LeaderElection, time.Now, state.Drain)
+		lock, err := lease.Watch(cc.LeaderElection, time.Now, state.Binder.Drain)
 		if err != nil {
 			return fmt.Errorf("the configuration of kube-scheduler: %w", err)
 		}
-		leads = lock.Leads
+		state.Binder.Leads = lock.Leads
 	}
-	state.Start(leads)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return state.Run(ctx) })
 	group.Go(func() error { defer cancel(); return app.Run(ctx, cc, scheduler) })

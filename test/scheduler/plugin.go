@@ -50,7 +50,7 @@ func inProcess(c *cluster) {
 		ProbeListen: "127.0.0.1:0", ReadListen: "127.0.0.1:0", AssumeLimit: 30 * time.Second, SelfCheck: time.Minute,
 		Names: names, Policies: ranking.Policies{GPU: placement.Binpack},
 	})
-	c.cache = c.state.Cache
+	c.cache = c.state.Binder.Cache
 	c.cfg.Extenders = nil
 	c.toExtender = c.toScheduler // there is one watch
 	for i := range c.cfg.Profiles {
@@ -114,7 +114,7 @@ func (c *cluster) startPlugin(ctx context.Context, t testing.TB, running *sync.W
 	if !c.unhinted {
 		c.state.EnableHints(c.scheduler.Profiles)
 	}
-	c.state.Start(lease.LeadAlone(time.Now()))
+	c.state.Binder.Leads = lease.LeadAlone(time.Now())
 	c.watch = c.state.Watch
 	running.Go(func() {
 		if err := c.state.Run(ctx); err != nil {

@@ -46,7 +46,7 @@ func Check(profile string, plugins *config.Plugins) error {
 // bind before any plugin.
 func (s *State) CheckExtenders(extenders []config.Extender) error {
 	memory := func(r config.ExtenderManagedResource) bool {
-		return r.Name == string(s.conf.Names.GPUMem()) || r.Name == string(s.conf.Names.GPUShares())
+		return r.Name == string(s.Names.GPUMem()) || r.Name == string(s.Names.GPUShares())
 	}
 	var errs []error
 	for _, e := range extenders {

@@ -28,10 +28,10 @@ type hintingFramework struct {
 // EnableHints enables hints in all profiles. kube-scheduler requests hints only if its feature gate is on.
 func (s *State) EnableHints(profiles profile.Map) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.OpportunisticBatching) {
-		s.log.Warn("the feature gate OpportunisticBatching of kube-scheduler is off: kube-scheduler filters and scores a sample of the nodes for each pod, which takes several times the processor time")
+		s.Log.Warn("the feature gate OpportunisticBatching of kube-scheduler is off: kube-scheduler filters and scores a sample of the nodes for each pod, which takes several times the processor time")
 	}
 	for name, f := range profiles {
-		profiles[name] = &hintingFramework{f, s.decider}
+		profiles[name] = &hintingFramework{f, &s.decider}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 
-	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
@@ -28,21 +26,16 @@ const Self = "gpumem-scheduler"
 
 // State is shared by the plugins of all profiles, because two caches would allocate one GPU twice.
 type State struct {
-	conf    service.Config
-	version string
-	log     *zap.Logger
-
-	Cache *cache.Cache           // GPU memory by pod
-	Watch *controller.Controller // feeds Cache; New sets it
-
+	*service.Service
+	decider decider.Decider
 	handle  fwk.Handle // of the first profile: all profiles share one queue
-	decider *decider.Decider
-	service *service.Service
 }
 
 // NewState returns the state of a process.
 func NewState(log *zap.Logger, version string, conf service.Config) *State {
-	return &State{conf: conf, version: version, log: log, Cache: cache.New(), decider: new(decider.Decider)}
+	s := &State{Service: service.New(Self, version, log, conf)}
+	s.decider.Binder = s.Binder
+	return s
 }
 
 // New returns the plugin of one profile. The first call connects the cache to kube-scheduler's informers.
@@ -57,38 +50,27 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 				return nil, fmt.Errorf("watch nodes: %w", err)
 			}
 		}
-		watch, err := controller.Follow(s.log.Named("controller"), handle.ClientSet(), factory, s.conf.Names, s.Cache)
+		watch, err := controller.Follow(s.Log.Named("controller"), handle.ClientSet(), factory, s.Names, s.Binder.Cache)
 		if err != nil {
 			return nil, err
 		}
-		s.Watch, s.handle = watch, handle
+		s.Connect(watch)
+		s.handle = handle
 	}
 	bounds := &config.DefaultPreemptionArgs{MinCandidateNodesPercentage: 10, MinCandidateNodesAbsolute: 100} // kube-scheduler's defaults
 	defaults, err := defaultpreemption.New(ctx, bounds, handle, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
 	if err != nil {
 		return nil, err
 	}
-	p := &Plugin{Interface: defaults, PreEnqueuePlugin: defaults, decider: s.decider, handle: handle, defaults: defaults}
+	p := &Plugin{Interface: defaults, PreEnqueuePlugin: defaults, decider: &s.decider, handle: handle, defaults: defaults}
 	defaults.Evaluator.PluginName, defaults.Evaluator.Interface = Name, p // so that it calls p's SelectVictimsOnNode
 	return p, nil
 }
 
-// Start sets up the binder and the service. Call it after Check has accepted all profiles and before
-// kube-scheduler runs. Parameter leads becomes binder.Binder.Leads.
-func (s *State) Start(leads func() (since time.Time, alone bool)) {
-	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, s.Watch)
-	s.decider.Binder = s.service.Binder
-	s.decider.Leads = leads
-}
-
-// Run serves HTTP and runs the periodic tasks until the context is done. Call Start before.
+// Run serves HTTP and runs the periodic tasks until the context is done. Call it after Check has accepted all profiles.
 func (s *State) Run(ctx context.Context) error {
-	return s.service.Run(ctx, func(ctx context.Context) { s.decider.Wake(ctx, queue{s.Watch, s.handle}) }, nil)
+	return s.Service.Run(ctx, func(ctx context.Context) { s.decider.Wake(ctx, queue{s.Watch, s.handle}) }, nil)
 }
-
-// Drain rejects new Binds. It returns when all sent bindings have been answered or cannot land any more. Then
-// another process may decide.
-func (s *State) Drain() { s.decider.Drain() }
 
 // queue is kube-scheduler's queue. The controller lists the waiting pods.
 type queue struct {

@@ -46,24 +46,26 @@ type Service struct {
 	decided  *history.Log
 }
 
-// New returns a service with a binder that uses the controller. Both are ready when the cache is complete, unless the
-// caller adds conditions before Run. Parameter self is the program name.
-func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache, watch *controller.Controller) *Service {
-	s := &Service{
-		Config: conf, Version: version, Log: log, Watch: watch,
-		Checks:   []serve.Check{{Name: "cache", Missing: watch.Missing}},
-		registry: metrics.NewRegistry(version), decided: history.NewLog(conf.Decisions),
-	}
+// New returns a service with a binder and an empty cache. Parameter self is the program name.
+func New(self, version string, log *zap.Logger, conf Config) *Service {
+	s := &Service{Config: conf, Version: version, Log: log, registry: metrics.NewRegistry(version), decided: history.NewLog(conf.Decisions)}
 	s.Measured = metrics.NewExtender(s.registry)
 	s.Binder = &binder.Binder{
-		Self: self, Log: log.Named(strings.TrimPrefix(self, "gpumem-")), Names: conf.Names, Cache: books, Cluster: watch,
-		Reads: new(singleflight.Group), Policies: conf.Policies, Now: time.Now, Missing: watch.Missing,
+		Self: self, Log: log.Named(strings.TrimPrefix(self, "gpumem-")), Names: conf.Names, Cache: cache.New(),
+		Reads: new(singleflight.Group), Policies: conf.Policies, Now: time.Now,
 		Decided: func(pod placement.PodRef, d history.Decision) {
 			s.decided.Add(pod, d)
 			s.Measured.Decided(d)
 		},
 	}
 	return s
+}
+
+// Connect connects the service and its binder to the controller, which feeds the cache. They are ready when the cache
+// is complete, unless the caller adds conditions before Run.
+func (s *Service) Connect(watch *controller.Controller) {
+	s.Watch, s.Binder.Cluster, s.Binder.Missing = watch, watch, watch.Missing
+	s.Checks = []serve.Check{{Name: "cache", Missing: watch.Missing}}
 }
 
 // fleet returns the sources of the metrics about nodes and pods.

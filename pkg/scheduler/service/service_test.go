@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/kubetest"
 	"github.com/gpumem/gpumem/pkg/report/page"
@@ -55,12 +54,12 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 		if err := conf.Complete(); err != nil {
 			t.Fatal(err)
 		}
-		books := cache.New()
-		watch, err := controller.New(zaptest.NewLogger(t), client, names, books)
+		s := New("gpumem-extender", "test", zaptest.NewLogger(t), conf)
+		watch, err := controller.New(zaptest.NewLogger(t), client, names, s.Binder.Cache)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := New("gpumem-extender", "test", zaptest.NewLogger(t), conf, books, watch)
+		s.Connect(watch)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); s.Watch.Run(ctx) }()
@@ -113,12 +112,12 @@ func TestRunWakesPods(t *testing.T) {
 	if err := conf.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	books, client := cache.New(), fake.NewClientset()
-	watch, err := controller.New(zap.NewNop(), client, kubetest.Names(t), books)
+	s := New("gpumem-extender", "test", zap.NewNop(), conf)
+	watch, err := controller.New(zap.NewNop(), fake.NewClientset(), kubetest.Names(t), s.Binder.Cache)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New("gpumem-extender", "test", zap.NewNop(), conf, books, watch)
+	s.Connect(watch)
 	ctx, cancel := context.WithCancel(t.Context())
 	woken, done := make(chan struct{}), make(chan error, 1)
 	go func() {
