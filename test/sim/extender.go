@@ -369,6 +369,11 @@ func (c cluster) Pod(_, name string) *v1.Pod {
 	return c.e.stored.pods.store[name]
 }
 
+func (c cluster) Node(name string) *v1.Node {
+	defer c.e.w.lock()()
+	return c.e.stored.nodes.store[name]
+}
+
 func (c cluster) Waiting() (out []*v1.Pod) {
 	defer c.e.w.lock()()
 	for _, pod := range sorted(c.e.stored.pods.store) {

@@ -356,11 +356,13 @@ func (s *scheduler) preempt(pod *v1.Pod, no refusal) {
 				}
 			}
 		}
-		if names := slices.Sorted(maps.Keys(answer)); len(names) > 0 {
-			nominated = pick(w.rng, names)
-			for _, v := range answer[nominated].Pods {
-				victims = append(victims, podUID(v.UID))
-			}
+		names := slices.Sorted(maps.Keys(answer))
+		if len(names) == 0 {
+			return // the nomination remains: only kube-scheduler's own search removes it
+		}
+		nominated = pick(w.rng, names)
+		for _, v := range answer[nominated].Pods {
+			victims = append(victims, podUID(v.UID))
 		}
 	}
 	s.evict(pod, nominated, victims)

@@ -26,6 +26,8 @@ import (
 type Cluster interface {
 	// Pod returns a pod as the watch last showed it, or nil.
 	Pod(namespace, name string) *v1.Pod
+	// Node returns a node as the watch last showed it, or nil. The caller must not change it.
+	Node(name string) *v1.Node
 	// ReadPod reads a pod from the API server. It returns nil and no error if there is no such pod.
 	ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
 	// ReadPodsOn reads from the API server the pods of a node that have not ended. The result includes all

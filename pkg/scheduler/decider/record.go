@@ -51,11 +51,15 @@ func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []history.Node {
 		Question: c.Question, decided: d.Now(), seen: c.changes, sampled: c.Sampled, elsewhere: c.elsewhere != nil,
 		refusing: d.Cache.Set(slices.Values(names)), temporary: temporary,
 	}
-	if c.Sampled && c.elsewhere == nil {
-		if last := d.waiters.get(c.Pod.UID); last != nil {
-			p.tries = last.tries
+	tries := 0
+	if last := d.waiters.get(c.Pod.UID); last != nil {
+		// Before the sample, kube-scheduler asks about the nominated node only.
+		tries, p.sampled = last.tries, p.sampled || last.sampled && c.asked == 1
+	}
+	if p.sampled && !p.elsewhere {
+		if p.fitNode = d.fitting(c.Question, tries); p.fitNode != "" {
+			p.fitsSince = p.decided
 		}
-		d.updateFit(p, nil)
 	}
 	d.waiters.add(p)
 	return decision.Nodes

@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/nodefilter"
 )
 
 const (
@@ -161,7 +162,8 @@ func (w *waiters) update(previous, next *waiting) {
 // when an event may help. But kube-scheduler may receive the event before the cache does, and then
 // gpumem refuses the pod again. kube-scheduler may also ignore the event, or evaluate a sample of the nodes
 // that lacks the fitting node: Wake then nominates the pod to this node. After queueDelay of temporary
-// refusals, Wake queues a pod on a node, so that the pod precedes others there. Call Wake about once a second, and not concurrently.
+// refusals, Wake queues a pod on a node, so that the pod precedes others there. Call Wake about once a second,
+// and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	d.Cache.Expire(d.Now())
 	w := &d.waiters
@@ -195,9 +197,9 @@ func (d *Decider) Wake(ctx context.Context, queue Queue) {
 		}
 		p := *last
 		p.seen = seen
-		d.updateFit(&p, nodes)
-		if p.isDue(d.Now(), d.isStale(pod, p.Question)) {
-			d.wake(ctx, &p, queue)
+		d.updateFit(&p, pod, nodes)
+		if p.isDue(d.Now(), d.hasNominated(pod) && d.Cache.Refusal(pod.Status.NominatedNodeName, p.Question) != nil) {
+			d.wake(ctx, &p, pod, queue)
 		}
 		w.update(last, &p)
 	}
@@ -222,18 +224,24 @@ const freeTries = 4
 
 // wake requeues a pod. If kube-scheduler evaluates samples of the nodes, wake also nominates the pod to
 // fitNode, because the next sample may lack it. Other filters may exclude the node, so the pauses between
-// later attempts double.
-func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
+// later attempts double. After maxTemporary, wake keeps a nomination by another program, for example by a
+// preemption: otherwise the pod would lose the room that its victims leave, and evict others.
+func (d *Decider) wake(ctx context.Context, p *waiting, pod *v1.Pod, queue Queue) {
 	log := d.Log.With(zap.Stringer("pod", p.Pod), zap.String("uid", p.Pod.UID), zap.String("node", p.fitNode))
 	now := d.Now()
 	p.tries++
 	var nominate *string
-	if p.sampled {
+	nominated, _, _ := api.Nomination(pod, p.Request, now)
+	if d.hasNominated(pod) || p.sampled && (nominated == "" || p.isTemporary(now)) {
 		nominate = &p.fitNode
 	}
 	err := queue.Wake(ctx, p.Pod, nominate)
 	if extra := p.tries - freeTries; extra > 0 || err != nil {
 		p.next = now.Add(min(WakeAfter<<max(1, min(extra, 10)), maxWakePause))
+	}
+	if err == nil && nominate != nil {
+		// Until the watch shows the nomination, it must keep the memory from the other waiting pods.
+		d.Cache.QueuePod(p.fitNode, p.Pod, p.Request, now, now.Add(queueDelay))
 	}
 	switch p.woken = err == nil; {
 	case err != nil:
@@ -245,18 +253,19 @@ func (d *Decider) wake(ctx context.Context, p *waiting, queue Queue) {
 	}
 }
 
-// isStale reports whether Wake has nominated a pod to a node that it does not fit any more. kube-scheduler
-// keeps the nomination if the pod may evict no other pod, and reserves memory on the node.
-func (d *Decider) isStale(pod *v1.Pod, q cache.Question) bool {
+// hasNominated reports whether Wake has made the present nomination of a pod. Wake removes it when the pod does
+// not fit the node any more: kube-scheduler keeps it if the pod may evict no other pod, and reserves memory on
+// the node.
+func (d *Decider) hasNominated(pod *v1.Pod) bool {
 	node := pod.Status.NominatedNodeName
-	return node != "" && strings.HasSuffix(pod.Annotations[d.Names.RoomMadeAt()], " "+node) && d.Cache.Refusal(node, q) != nil
+	return node != "" && strings.HasSuffix(pod.Annotations[d.Names.RoomMadeAt()], " "+node)
 }
 
 // updateFit updates fitNode and fitsSince. If kube-scheduler asked about a sample, updateFit considers all
 // nodes, and otherwise those that refused the pod. If possible, it evaluates only the nodes in changed.
-func (d *Decider) updateFit(p *waiting, changed []string) {
+func (d *Decider) updateFit(p *waiting, pod *v1.Pod, changed []string) {
 	fits := func(name string) bool {
-		return (p.sampled || d.Cache.Has(p.refusing, name)) && d.Cache.Refusal(name, p.Question) == nil
+		return (d.Cache.Has(p.refusing, name) || p.sampled && !d.excludes(name, pod)) && d.Cache.Refusal(name, p.Question) == nil
 	}
 	if p.fitNode != "" && fits(p.fitNode) {
 		return
@@ -265,10 +274,10 @@ func (d *Decider) updateFit(p *waiting, changed []string) {
 		changed, _ = d.Cache.ChangedSince(0) // any other node may fit now
 	}
 	p.fitNode = ""
-	if p.sampled {
-		p.fitNode = d.fitting(p.Question, p.tries)
-	} else if i := slices.IndexFunc(changed, fits); i >= 0 {
-		p.fitNode = changed[i]
+	for _, name := range changed { // in no particular order
+		if (p.fitNode == "" || name < p.fitNode) && fits(name) {
+			p.fitNode = name
+		}
 	}
 	switch {
 	case p.fitNode == "":
@@ -281,9 +290,12 @@ func (d *Decider) updateFit(p *waiting, changed []string) {
 // fitting returns one of the nodes that a pod fits, or an empty name if it fits none. Number 0 is the best
 // node, and the numbers after the last node begin with the best one again.
 func (d *Decider) fitting(q cache.Question, number int) string {
+	pod := d.Cluster.Pod(q.Pod.Namespace, q.Pod.Name)
 	var names []string
 	d.index.Walk(d.Cache, d.question(q), func(n *placement.Node, _ int) bool {
-		names = append(names, n.Name)
+		if !d.excludes(n.Name, pod) && d.Cache.Refusal(n.Name, q) == nil {
+			names = append(names, n.Name)
+		}
 		return len(names) <= number
 	})
 	if len(names) == 0 {
@@ -292,7 +304,17 @@ func (d *Decider) fitting(q cache.Question, number int) string {
 	return names[number%len(names)]
 }
 
-// isDue reports whether Wake must requeue the pod now. Parameter stale is the result of isStale.
+// excludes reports whether a node takes no new pods, or the pod's spec excludes the node. kube-scheduler then
+// keeps the pod off the node, however much GPU memory is free. A pod or node that the watch has not shown
+// excludes nothing.
+func (d *Decider) excludes(name string, pod *v1.Pod) bool {
+	node := d.Cluster.Node(name)
+	return pod != nil && node != nil &&
+		(node.Spec.Unschedulable || api.NotReady(node) != nil || nodefilter.ExclusionRefusal(pod, node) != nil)
+}
+
+// isDue reports whether Wake must requeue the pod now. Parameter stale reports whether the pod does
+// not fit the node to which Wake has nominated it.
 func (p *waiting) isDue(now time.Time, stale bool) bool {
 	if p.woken || now.Before(p.next) {
 		return false

@@ -45,7 +45,8 @@ var (
 type fakeCluster struct {
 	mu        sync.Mutex
 	pods      map[string]*v1.Pod // by namespace/name
-	unheard   bool               // the watch has shown none of the pods
+	nodes     map[string]*v1.Node
+	unheard   bool // the watch has shown none of the pods
 	bindErr   error
 	landed    bool // a failing binding is written nevertheless
 	readErr   error
@@ -74,6 +75,8 @@ func (f *fakeCluster) Pod(namespace, name string) *v1.Pod {
 	}
 	return f.pods[namespace+"/"+name].DeepCopy()
 }
+
+func (f *fakeCluster) Node(name string) *v1.Node { return f.nodes[name] }
 
 func (f *fakeCluster) Waiting() (out []*v1.Pod) {
 	f.mu.Lock()

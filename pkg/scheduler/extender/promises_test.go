@@ -160,6 +160,9 @@ func (s *apiServer) Pod(_, name string) *v1.Pod {
 	return s.pods[name]
 }
 
+// Node returns nil: no test needs the object of a node.
+func (s *apiServer) Node(string) *v1.Node { return nil }
+
 // Waiting returns no pods: the tests send a request for each pod.
 func (s *apiServer) Waiting() []*v1.Pod { return nil }
 

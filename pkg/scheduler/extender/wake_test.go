@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -129,16 +130,14 @@ func (w *world) node(name string) {
 	w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Allocatable: 20}))
 }
 
-// kube-scheduler asks about samples of the nodes that lack the nodes where the pod fits. Wake nominates the pod
-// to these nodes in turn, because another constraint may exclude one of them. The attempts become rarer. The
-// pod evicts no other pod at first.
-func TestAPodIsNominatedToANodeThatTheSampleLacks(t *testing.T) {
-	w := newWorld(t)
+// newSampledWorld returns a world of 498 nodes, and kube-scheduler's sample of them. A pod of 14 units fits n400
+// and n401, which the sample lacks.
+func newSampledWorld(t testing.TB) (w *world, sample []string) {
+	w = newWorld(t)
 	w.Log = zap.NewNop() // each attempt logs 230 refusals
-	var names []string
 	for i := range 498 {
 		name := fmt.Sprintf("n%03d", i)
-		names = append(names, name)
+		sample = append(sample, name)
 		w.node(name)
 		w.Cache.AddPod(name, w.holding("on-"+name, "10"))
 	}
@@ -146,53 +145,191 @@ func TestAPodIsNominatedToANodeThatTheSampleLacks(t *testing.T) {
 	w.Cache.RemovePod("uid-on-n401")
 	w.Cache.RemoveNode("pair")
 	w.Cache.RemoveNode("big")
-	pod := w.pod("waits", "14")
-	sample := names[:nodesToFind(len(names))]
-	preempts := func() bool {
-		proposed := map[string]*extenderv1.MetaVictims{"n000": {Pods: []*extenderv1.MetaPod{{UID: "uid-on-n000"}}}}
-		return len(w.Preempt(t.Context(), &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToMetaVictims: proposed}).NodeNameToMetaVictims) > 0
+	return w, sample[:nodesToFind(len(sample))]
+}
+
+// mayPreempt reports whether the pod may evict a pod from n000.
+func (w *world) mayPreempt(t testing.TB, pod *v1.Pod) bool {
+	proposed := map[string]*extenderv1.MetaVictims{"n000": {Pods: []*extenderv1.MetaPod{{UID: "uid-on-n000"}}}}
+	return len(w.Preempt(t.Context(), &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToMetaVictims: proposed}).NodeNameToMetaVictims) > 0
+}
+
+// wakes lets the time pass in which Wake must requeue a pod, and returns the nominations.
+func (w *world) wakes(t testing.TB) (nominated []string) {
+	w.cluster.nominated = nil
+	for range 3 {
+		w.now = w.now.Add(decider.WakeAfter)
+		w.Wake(t.Context(), w.cluster)
 	}
-	tries := func(attempts int) (nominated []string) {
-		for range attempts {
+	for _, node := range w.cluster.nominated {
+		if node == nil {
+			nominated = append(nominated, "unchanged")
+		} else {
+			nominated = append(nominated, "to "+*node)
+		}
+	}
+	return nominated
+}
+
+// The nodes outside the sample with enough memory take no pods, or exclude this pod. Wake must not nominate the
+// pod to them, and they must not delay the pod's preemption.
+func TestNoPodIsNominatedToANodeThatExcludesIt(t *testing.T) {
+	for name, exclude := range map[string]func(*v1.Node, *v1.Pod){
+		"a cordoned node": func(n *v1.Node, _ *v1.Pod) { n.Spec.Unschedulable = true },
+		"a tainted node": func(n *v1.Node, _ *v1.Pod) {
+			n.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
+		},
+		"a node of the pool": func(_ *v1.Node, p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "a"} },
+		"a node that is down": func(n *v1.Node, _ *v1.Pod) {
+			n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown}}
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) { // Filter waits for changes
+			w, sample := newSampledWorld(t)
+			pod := w.pod("waits", "14")
+			w.cluster.nodes = map[string]*v1.Node{"n400": {}, "n401": {}}
+			for _, node := range w.cluster.nodes {
+				exclude(node, pod)
+			}
 			w.fits(pod, sample...)
-			for range 3 {
-				w.now = w.now.Add(decider.WakeAfter)
-				w.cluster.woken, w.cluster.nominated = nil, nil
-				w.Wake(context.Background(), w.cluster)
-				for _, node := range w.cluster.nominated {
-					nominated = append(nominated, *node)
+			if !w.mayPreempt(t, pod) {
+				t.Errorf("%s: the pod must not evict others, and fits no node that it may use", name)
+			}
+			if got := w.wakes(t); len(got) > 0 {
+				t.Errorf("%s: nominated %v", name, got)
+			}
+			w.cluster.nodes["n401"], pod.Spec.NodeSelector = &v1.Node{}, nil
+			w.node("n401")
+			if diff := cmp.Diff([]string{"to n401"}, w.wakes(t)); diff != "" {
+				t.Errorf("%s: after n401 admits the pod (-want +got):\n%s", name, diff)
+			}
+		})
+	}
+}
+
+// Two pods wait for the same room. Only one of them is nominated to it, also before the watch has shown that.
+func TestOnePodIsNominatedToARoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // Filter waits for changes
+		w, sample := newSampledWorld(t)
+		w.Cache.AddPod("n401", w.holding("on-n401", "10"))
+		for _, name := range []string{"a", "b", "c"} {
+			w.fits(w.pod(name, "14"), sample...)
+		}
+		w.now = w.now.Add(decider.WakeAfter)
+		w.Wake(t.Context(), w.cluster)
+		if got := w.cluster.woken; len(got) != 1 || *w.cluster.nominated[0] != "n400" {
+			t.Errorf("nominated: %v, want one pod", got)
+		}
+	})
+}
+
+// A new leader does not know which pods kube-scheduler asked about a sample for. It removes the nominations of
+// its predecessor nevertheless.
+func TestANewLeaderRemovesStaleNominations(t *testing.T) {
+	w, _ := newSampledWorld(t)
+	pod := w.pod("waits", "24")
+	pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}}
+	pod.Status.NominatedNodeName = "n000"
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, w.Names.RoomMadeAt(), "2026-01-01T00:00:00Z n000")
+	if diff := cmp.Diff([]string{"to "}, w.wakes(t)); diff != "" {
+		t.Errorf("nominations (-want +got):\n%s", diff)
+	}
+}
+
+// A pod has fitted n400 for a minute, and kube-scheduler does not accept n400. So the pod evicts others from
+// n000. Wake must not move it to n400 then: it would lose the room, and evict others elsewhere.
+func TestWakeKeepsTheNominationOfAPreemption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // Filter waits for changes
+		w, sample := newSampledWorld(t)
+		pod := w.pod("waits", "14")
+		for range 30 {
+			w.fits(pod, sample...)
+			w.wakes(t)
+		}
+		w.fits(pod, sample...)
+		if !w.mayPreempt(t, pod) {
+			t.Fatal("the pod may evict no other")
+		}
+		pod.Status.NominatedNodeName = "n000"
+		for range 30 {
+			w.fits(pod, "n000")
+			w.fits(pod, sample...)
+			for _, got := range w.wakes(t) {
+				if got != "unchanged" {
+					t.Errorf("nominated %s, and the victims on n000 are leaving", got)
 				}
 			}
 		}
-		return nominated
-	}
-	w.fits(pod, sample...)
-	if preempts() {
-		t.Error("the pod evicts another, and fits n400")
-	}
-	got := tries(60)
-	if len(got) < 6 || len(got) > 12 || !cmp.Equal(got[:4], []string{"n400", "n401", "n400", "n401"}) {
-		t.Errorf("nominated to %v in three minutes, want n400 and n401 in turn, less and less often", got)
-	}
-	if !preempts() {
-		t.Error("after three minutes, the pod evicts no other")
-	}
+	})
+}
 
-	// kube-scheduler keeps the nomination after the node has been taken.
-	w.Cache.AddPod("n400", w.holding("on-n400", "10"))
-	w.Cache.AddPod("n401", w.holding("on-n401", "10"))
-	pod.Status.NominatedNodeName = "n401"
-	if got := tries(5); len(got) > 0 {
-		t.Errorf("nominated to %v, and another program has nominated it to n401", got)
-	}
-	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, w.Names.RoomMadeAt(), "2026-01-01T00:00:00Z n401")
-	if got := tries(5); len(got) == 0 || got[0] != "" {
-		t.Errorf("nominated to %q, want that the nomination to n401 ends", got)
-	}
-	pod.Status.NominatedNodeName = ""
-	if got := tries(5); len(got) > 0 {
-		t.Errorf("nominated to %v, and it fits nowhere", got)
-	}
+// Before the sample, kube-scheduler asks about the node to which the pod is nominated. This must not prolong the
+// minute in which the pod evicts no other.
+func TestQuestionsAboutOneNodeDoNotDelayPreemption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // Filter waits for changes
+		w, sample := newSampledWorld(t)
+		pod := w.pod("waits", "14")
+		for range 30 {
+			w.fits(pod, sample...)
+			w.wakes(t)
+			w.fits(pod, "n000")
+		}
+		w.fits(pod, sample...)
+		if !w.mayPreempt(t, pod) {
+			t.Error("after a minute and a half, the pod evicts no other")
+		}
+	})
+}
+
+// kube-scheduler asks about samples of the nodes that lack the nodes where the pod fits. Wake nominates the pod
+// to these nodes in turn, because another constraint may exclude one of them. The attempts become rarer. The
+// pod evicts no other pod at first.
+func TestAPodIsNominatedToANodeThatTheSampleLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // Filter waits for changes
+		w, sample := newSampledWorld(t)
+		pod := w.pod("waits", "14")
+		tries := func(attempts int) (nominated []string) {
+			for range attempts {
+				w.fits(pod, sample...)
+				for range 3 {
+					w.now = w.now.Add(decider.WakeAfter)
+					w.cluster.woken, w.cluster.nominated = nil, nil
+					w.Wake(context.Background(), w.cluster)
+					for _, node := range w.cluster.nominated {
+						nominated = append(nominated, *node)
+					}
+				}
+			}
+			return nominated
+		}
+		w.fits(pod, sample...)
+		if w.mayPreempt(t, pod) {
+			t.Error("the pod evicts another, and fits n400")
+		}
+		got := tries(60)
+		if len(got) < 6 || len(got) > 12 || !cmp.Equal(got[:4], []string{"n400", "n401", "n400", "n401"}) {
+			t.Errorf("nominated to %v in three minutes, want n400 and n401 in turn, less and less often", got)
+		}
+		if !w.mayPreempt(t, pod) {
+			t.Error("after three minutes, the pod evicts no other")
+		}
+
+		// kube-scheduler keeps the nomination after the node has been taken.
+		w.Cache.AddPod("n400", w.holding("on-n400", "10"))
+		w.Cache.AddPod("n401", w.holding("on-n401", "10"))
+		pod.Status.NominatedNodeName = "n401"
+		if got := tries(5); len(got) > 0 {
+			t.Errorf("nominated to %v, and another program has nominated it to n401", got)
+		}
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, w.Names.RoomMadeAt(), "2026-01-01T00:00:00Z n401")
+		if got := tries(5); len(got) == 0 || got[0] != "" {
+			t.Errorf("nominated to %q, want that the nomination to n401 ends", got)
+		}
+		pod.Status.NominatedNodeName = ""
+		if got := tries(5); len(got) > 0 {
+			t.Errorf("nominated to %v, and it fits nowhere", got)
+		}
+	})
 }
 
 // A new extender wakes the pods that its predecessor refused, because no event makes kube-scheduler try these
