@@ -37,7 +37,7 @@ type waiting struct {
 	since time.Duration
 	until time.Duration // the end of its back-off
 	on    string        // where it fits
-	heard time.Duration // since when it fits there: until all have heard of that, it may be refused
+	heard time.Duration // since when it fits there, or was left out of a sample: until all have heard of that, it may be refused
 }
 
 // watchLiveness has I10 judged from now on.

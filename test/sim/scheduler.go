@@ -262,8 +262,12 @@ func (r *replica) nodesToFind(all int) int {
 	return min(all, max(atLeast, all*max(5, 50-all/125)/100))
 }
 
-// ask asks the extender about nodes, and notes which it refuses.
+// ask asks the extender about nodes, and notes which it refuses. A sample without the node that the pod fits
+// costs it one more back-off, unless the pod is nominated to a node already.
 func (s *scheduler) ask(pod *v1.Pod, names []string, no *refusal) ([]string, error) {
+	if wait := s.w.live.waits[string(pod.UID)]; wait != nil && s.replica.samples && pod.Status.NominatedNodeName == "" && !slices.Contains(names, wait.on) {
+		wait.heard = s.w.now()
+	}
 	result, err := s.replica.ext.filter(s, pod, names)
 	if err != nil || result.Error != "" {
 		return nil, errors.New("the extender does not answer")
