@@ -17,7 +17,7 @@ var (
 	faultsFound = regexp.MustCompile(`(?s)\n## Faults found\n.*?\n## `)
 	commit      = regexp.MustCompile(`\b[0-9a-f]{7}\b`)
 	traceOfSeed = regexp.MustCompile("`([a-z0-9-]+)`(?: \\| | \\()(?:seed )?([0-9]+)")
-	testCommand = regexp.MustCompile("`(?:cd ([a-z/]+) && )?go test (?:-run (\\S+) )?(\\S+)`")
+	testCommand = regexp.MustCompile("`(?:cd ([a-z/-]+) && )?go test (?:-run (\\S+) )?(\\S+)`")
 )
 
 // faults returns that part of docs/reliability.md.
