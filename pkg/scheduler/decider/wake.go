@@ -19,7 +19,8 @@ import (
 
 const (
 	// WakeAfter is the time for which a pod must have fitted some node before Wake requeues the pod. Until
-	// then, kube-scheduler may retry the pod itself.
+	// then, kube-scheduler may retry the pod itself. If kube-scheduler evaluates samples, Wake does not wait:
+	// a sample may lack the node, and kube-scheduler then backs off for up to ten seconds.
 	WakeAfter = time.Second
 	// RefusalTTL is the time after which Wake forgets a refused pod. It is twice the interval of five minutes
 	// at which the leading kube-scheduler retries each waiting pod.
@@ -265,7 +266,7 @@ func (d *Decider) hasNominated(pod *v1.Pod) bool {
 // nodes, and otherwise those that refused the pod. If possible, it evaluates only the nodes in changed.
 func (d *Decider) updateFit(p *waiting, pod *v1.Pod, changed []string) {
 	fits := func(name string) bool {
-		return (d.Cache.Has(p.refusing, name) || p.sampled && !d.excludes(name, pod)) && d.Cache.Refusal(name, p.Question) == nil
+		return (d.Cache.Has(p.refusing, name) || p.sampled && !d.excludes(name, pod, p.Request)) && d.Cache.Refusal(name, p.Question) == nil
 	}
 	if p.fitNode != "" && fits(p.fitNode) {
 		return
@@ -293,7 +294,7 @@ func (d *Decider) fitting(q cache.Question, number int) string {
 	pod := d.Cluster.Pod(q.Pod.Namespace, q.Pod.Name)
 	var names []string
 	d.index.Walk(d.Cache, d.question(q), func(n *placement.Node, _ int) bool {
-		if !d.excludes(n.Name, pod) && d.Cache.Refusal(n.Name, q) == nil {
+		if !d.excludes(n.Name, pod, q.Request) && d.Cache.Refusal(n.Name, q) == nil {
 			names = append(names, n.Name)
 		}
 		return len(names) <= number
@@ -304,10 +305,13 @@ func (d *Decider) fitting(q cache.Question, number int) string {
 	return names[number%len(names)]
 }
 
-// excludes reports whether a node takes no new pods, or the pod's spec excludes the node. kube-scheduler then
-// keeps the pod off the node, however much GPU memory is free. A pod or node that the watch has not shown
-// excludes nothing.
-func (d *Decider) excludes(name string, pod *v1.Pod) bool {
+// excludes reports whether a node takes no new pods or has too little CPU, or the pod's spec excludes the node.
+// kube-scheduler then keeps the pod off the node, however much GPU memory is free. A pod or node that the watch
+// has not shown excludes nothing.
+func (d *Decider) excludes(name string, pod *v1.Pod, req placement.Request) bool {
+	if cached := d.Cache.GetNode(name); cached != nil && cached.FreeCPU() < req.CPU {
+		return true
+	}
 	node := d.Cluster.Node(name)
 	return pod != nil && node != nil &&
 		(node.Spec.Unschedulable || api.NotReady(node) != nil || nodefilter.ExclusionRefusal(pod, node) != nil)
@@ -319,5 +323,5 @@ func (p *waiting) isDue(now time.Time, stale bool) bool {
 	if p.woken || now.Before(p.next) {
 		return false
 	}
-	return p.fitNode == "" && stale || p.fitNode != "" && now.Sub(p.fitsSince) >= WakeAfter
+	return p.fitNode == "" && stale || p.fitNode != "" && (p.sampled || now.Sub(p.fitsSince) >= WakeAfter)
 }

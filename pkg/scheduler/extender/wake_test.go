@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
@@ -174,13 +175,19 @@ func (w *world) wakes(t testing.TB) (nominated []string) {
 // The nodes outside the sample with enough memory take no pods, or exclude this pod. Wake must not nominate the
 // pod to them, and they must not delay the pod's preemption.
 func TestNoPodIsNominatedToANodeThatExcludesIt(t *testing.T) {
-	for name, exclude := range map[string]func(*v1.Node, *v1.Pod){
-		"a cordoned node": func(n *v1.Node, _ *v1.Pod) { n.Spec.Unschedulable = true },
-		"a tainted node": func(n *v1.Node, _ *v1.Pod) {
+	for name, exclude := range map[string]func(*world, *v1.Node, *v1.Pod){
+		"a cordoned node": func(_ *world, n *v1.Node, _ *v1.Pod) { n.Spec.Unschedulable = true },
+		"a tainted node": func(_ *world, n *v1.Node, _ *v1.Pod) {
 			n.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
 		},
-		"a node of the pool": func(_ *v1.Node, p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "a"} },
-		"a node that is down": func(n *v1.Node, _ *v1.Pod) {
+		"a node of the pool": func(_ *world, _ *v1.Node, p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "a"} },
+		"a node without CPU": func(w *world, n *v1.Node, p *v1.Pod) {
+			inv := inventory(gpu.Device{UUID: gpu.UUID("GPU-" + n.Name), Allocatable: 20})
+			inv.CPU = 500
+			w.Cache.SetNode(n.Name, inv)
+			p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
+		},
+		"a node that is down": func(_ *world, n *v1.Node, _ *v1.Pod) {
 			n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown}}
 		},
 	} {
@@ -188,8 +195,9 @@ func TestNoPodIsNominatedToANodeThatExcludesIt(t *testing.T) {
 			w, sample := newSampledWorld(t)
 			pod := w.pod("waits", "14")
 			w.cluster.nodes = map[string]*v1.Node{"n400": {}, "n401": {}}
-			for _, node := range w.cluster.nodes {
-				exclude(node, pod)
+			for name, node := range w.cluster.nodes {
+				node.Name = name
+				exclude(w, node, pod)
 			}
 			w.fits(pod, sample...)
 			if !w.mayPreempt(t, pod) {
@@ -207,7 +215,8 @@ func TestNoPodIsNominatedToANodeThatExcludesIt(t *testing.T) {
 	}
 }
 
-// Two pods wait for the same room. Only one of them is nominated to it, also before the watch has shown that.
+// Three pods wait for the same room. Wake nominates one of them at once, before kube-scheduler asks about another
+// sample and backs off. It does not nominate the others, also before the watch has shown the nomination.
 func TestOnePodIsNominatedToARoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // Filter waits for changes
 		w, sample := newSampledWorld(t)
@@ -215,7 +224,6 @@ func TestOnePodIsNominatedToARoom(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			w.fits(w.pod(name, "14"), sample...)
 		}
-		w.now = w.now.Add(decider.WakeAfter)
 		w.Wake(t.Context(), w.cluster)
 		if got := w.cluster.woken; len(got) != 1 || *w.cluster.nominated[0] != "n400" {
 			t.Errorf("nominated: %v, want one pod", got)
