@@ -79,7 +79,7 @@ func (m *Extender) Decided(d history.Decision) {
 	}
 }
 
-// Compared implements controller.Drift.
+// Compared counts the cached objects that a comparison (controller.Comparer) has corrected, by kind.
 func (m *Extender) Compared(wrong map[string]int) {
 	m.compared.Inc()
 	m.checked.SetToCurrentTime()
