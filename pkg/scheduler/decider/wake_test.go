@@ -1,12 +1,16 @@
 package decider
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // TestARefusedPodKeepsItsPauses verifies that another refusal neither resets the growing pause between attempts, nor
@@ -50,5 +54,32 @@ func TestARefusedPodKeepsItsPauses(t *testing.T) {
 	}
 	if other := add("b", time.Second); other.tries != 0 || !other.next.IsZero() {
 		t.Errorf("another pod: %+v", other)
+	}
+}
+
+// line is kube-scheduler's queue.
+type line []*v1.Pod
+
+func (l line) Waiting() []*v1.Pod                                  { return l }
+func (line) Wake(context.Context, placement.PodRef, *string) error { return nil }
+
+// A process loses its lead for a moment while a pod pauses between attempts to wake it. The pause continues when the
+// process leads again.
+func TestAShortLossOfTheLeadKeepsPauses(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod("waits", "20")
+	pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}}
+	w.watch.pods["waits"] = pod
+	w.Wake(t.Context(), line{})
+	w.waiters.add(&waiting{Question: cache.Question{Pod: api.Ref(pod)}, decided: w.now})
+	paused := *w.waiters.get(string(pod.UID))
+	paused.tries, paused.next = 7, w.now.Add(time.Minute)
+	w.waiters.update(w.waiters.get(string(pod.UID)), &paused)
+	for _, missing := range []string{"the Lease was not renewed", ""} {
+		w.missing = missing
+		w.Wake(t.Context(), line{pod})
+	}
+	if got := w.waiters.get(string(pod.UID)); got == nil || got.tries != 7 || !got.next.Equal(paused.next) {
+		t.Errorf("after the loss: %+v; want 7 tries and the next at %v", got, paused.next)
 	}
 }
