@@ -75,7 +75,7 @@ func (p *gpumem) walk(s *shape, visit func(node int) bool) {
 	req := p.request(s)
 	p.cache.Learn(*req)
 	p.cache.Reprice()
-	p.index.Walk(p.cache, ranking.Question{Request: *req, Defaults: p.policies}, func(n *placement.Node, _ int) bool { return visit(p.nodes[n.Name]) })
+	p.index.Walk(p.cache, ranking.Question{Request: *req, Defaults: p.policies}, nil, func(n *placement.Node, _ int) bool { return visit(p.nodes[n.Name]) })
 }
 
 // bind chooses the GPUs of the node as the scheduler does before the Binding; node -1: there is none.

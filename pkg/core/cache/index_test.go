@@ -73,7 +73,7 @@ func TestAnIndexOfACache(t *testing.T) {
 			}
 			view := NewQuestion(ref("asker"), req, defaults.GPU).View
 			var got, want []string
-			index.Walk(c, ranking.Question{Request: req, Defaults: defaults, View: view}, func(n *placement.Node, _ int) bool {
+			index.Walk(c, ranking.Question{Request: req, Defaults: defaults, View: view}, nil, func(n *placement.Node, _ int) bool {
 				got = append(got, n.Name)
 				return true
 			})
@@ -102,7 +102,7 @@ func TestAllocations(t *testing.T) {
 	var index ranking.Index
 	best := func(index *ranking.Index) {
 		question := ranking.Question{Request: ask(8), Defaults: ranking.Policies{GPU: placement.Binpack}}
-		index.Walk(c, question, func(*placement.Node, int) bool { return false })
+		index.Walk(c, question, nil, func(*placement.Node, int) bool { return false })
 	}
 	refused := NewQuestion(ref("refused"), ask(90), placement.Binpack)
 	for name, tc := range map[string]struct {
@@ -141,7 +141,7 @@ func BenchmarkBest(b *testing.B) {
 			c.Reprice()
 			var index ranking.Index
 			best := func(req placement.Request) (name string) {
-				index.Walk(c, ranking.Question{Request: req, Defaults: ranking.Policies{GPU: placement.Binpack}}, func(n *placement.Node, _ int) bool {
+				index.Walk(c, ranking.Question{Request: req, Defaults: ranking.Policies{GPU: placement.Binpack}}, nil, func(n *placement.Node, _ int) bool {
 					name = n.Name
 					return false
 				})
@@ -174,7 +174,7 @@ func BenchmarkIndex(b *testing.B) {
 	addFleet(c, 5_000)
 	b.ReportAllocs()
 	for b.Loop() {
-		new(ranking.Index).Walk(c, ranking.Question{Request: ask(8), Defaults: ranking.Policies{GPU: placement.Binpack}}, func(*placement.Node, int) bool { return false })
+		new(ranking.Index).Walk(c, ranking.Question{Request: ask(8), Defaults: ranking.Policies{GPU: placement.Binpack}}, nil, func(*placement.Node, int) bool { return false })
 	}
 }
 
@@ -207,7 +207,7 @@ func TestAnIndexFollowsThePrices(t *testing.T) {
 		req := requests[0]
 		var got, want []string
 		view := NewQuestion(ref("asker"), req, defaults.GPU).View
-		index.Walk(c, ranking.Question{Request: req, Defaults: defaults, View: view}, func(n *placement.Node, _ int) bool {
+		index.Walk(c, ranking.Question{Request: req, Defaults: defaults, View: view}, nil, func(n *placement.Node, _ int) bool {
 			got = append(got, n.Name)
 			return true
 		})

@@ -50,15 +50,18 @@ type Question struct {
 	View func(*placement.Node) *placement.Node
 }
 
-// Walk visits the nodes on which a request fits, the best first, until visit returns false. Equal nodes
-// have the same rank. Walk returns the number of nodes on which the request fits. The function visit
-// must not call the Index.
-func (x *Index) Walk(source Source, q Question, visit func(n *placement.Node, rank int) bool) (fit int) {
-	_, walk, fit := x.walk(source, q)
+// Walk visits the nodes on which a request fits, the best first, until visit returns false. If among is
+// not nil, Walk considers only the nodes in among. Equal nodes have the same rank. Walk returns the number
+// of nodes on which the request fits. The function visit must not call the Index.
+func (x *Index) Walk(source Source, q Question, among map[string]bool, visit func(n *placement.Node, rank int) bool) (fit int) {
+	_, walk, fit := x.walk(source, q, among)
 	defer x.mu.Unlock()
 	var last *ranked
 	rank := 0
 	for r := range walk {
+		if among != nil && !among[r.node.Name] {
+			continue
+		}
 		if last != nil && r.compare(last) != 0 {
 			rank++
 		}
@@ -72,11 +75,8 @@ func (x *Index) Walk(source Source, q Question, visit func(n *placement.Node, ra
 // Rank returns at most the given number of best nodes. If among is not nil, Rank considers only the
 // nodes in among. Ranking.ByPolicy is one of the returned nodes.
 func (x *Index) Rank(source Source, q Question, limit int, among map[string]bool) Ranking {
-	by, walk, fit := x.walk(source, q)
+	by, walk, fit := x.walk(source, q, among)
 	defer x.mu.Unlock()
-	if among != nil {
-		fit = len(among)
-	}
 	var sorted []*ranked
 	for r := range walk {
 		if among == nil || among[r.node.Name] {
@@ -86,21 +86,33 @@ func (x *Index) Rank(source Source, q Question, limit int, among map[string]bool
 			break
 		}
 	}
-	if len(sorted) < limit {
-		fit = len(sorted) // the request does not fit all nodes of among
-	}
 	return by.ranking(sorted, fit, limit)
 }
 
-// walk returns the up-to-date order for a question. It returns with x.mu locked.
-func (x *Index) walk(source Source, q Question) (by criteria, walk iter.Seq[*ranked], fit int) {
+// walk returns the up-to-date order for a question, and the number of nodes in it; if among is not nil, of
+// nodes in among. It returns with x.mu locked.
+func (x *Index) walk(source Source, q Question, among map[string]bool) (by criteria, walk iter.Seq[*ranked], fit int) {
 	x.mu.Lock()
 	o := x.sequence(q)
 	x.size -= len(o.sorted)
 	o.catchUp(source, q.Defaults.pay(q.Request, source.Prices()))
 	x.size += len(o.sorted)
 	others := o.rankNominated(source, q)
-	return o.criteria, merged(o.sorted, others), len(o.sorted) + len(others)
+	fit = len(o.sorted) + len(others)
+	if among != nil {
+		fit = 0
+		for name := range among {
+			if o.by[name] != nil {
+				fit++
+			}
+		}
+		for _, r := range others {
+			if among[r.node.Name] {
+				fit++
+			}
+		}
+	}
+	return o.criteria, merged(o.sorted, others), fit
 }
 
 // rankNominated ranks the nodes with nominated pods on which the request fits, the best first.

@@ -293,7 +293,7 @@ func FuzzIndex(f *testing.F) {
 			}
 			var walked []string
 			ranks := map[int]int64{0: MaxScore}
-			fit := index.Walk(&source, q, func(n *placement.Node, rank int) bool {
+			fit := index.Walk(&source, q, nil, func(n *placement.Node, rank int) bool {
 				one := want.Best[len(walked)]
 				if level, ok := ranks[rank]; ok && level != one.Score {
 					t.Fatalf("%s has rank %d with others of score %d, and score %d", n.Name, rank, level, one.Score)
@@ -314,7 +314,7 @@ func TestTheSizeOfAnIndexIsBounded(t *testing.T) {
 	var index Index
 	source := fleet{nodes: []placement.Node{machine("n", 0, 1, 8)}}
 	walk := func(req placement.Request) {
-		index.Walk(&source, Question{Request: req, Defaults: Policies{GPU: placement.Binpack}}, func(*placement.Node, int) bool { return true })
+		index.Walk(&source, Question{Request: req, Defaults: Policies{GPU: placement.Binpack}}, nil, func(*placement.Node, int) bool { return true })
 	}
 	walk(ask(1))
 	one := index.size
@@ -347,7 +347,7 @@ func TestAnIndexForgetsNodesThatAreGone(t *testing.T) {
 	for i := range 100 {
 		name := fmt.Sprint("n", i)
 		source.set(machine(name, 0, 1, 8, hold("p", ask(1), 0)))
-		index.Walk(&source, Question{Request: ask(1), Defaults: Policies{GPU: placement.Binpack}}, func(*placement.Node, int) bool { return true })
+		index.Walk(&source, Question{Request: ask(1), Defaults: Policies{GPU: placement.Binpack}}, nil, func(*placement.Node, int) bool { return true })
 		source.remove(name)
 	}
 	for _, o := range index.classes {
@@ -365,7 +365,7 @@ func TestAnIndexRemembersTheOrder(t *testing.T) {
 		source.set(machine(fmt.Sprint("n", i), 64_000, 2, 16))
 	}
 	best := func() {
-		index.Walk(&source, Question{Request: ask(4), Defaults: Policies{GPU: placement.Binpack}}, func(*placement.Node, int) bool { return false })
+		index.Walk(&source, Question{Request: ask(4), Defaults: Policies{GPU: placement.Binpack}}, nil, func(*placement.Node, int) bool { return false })
 	}
 	best()
 	if got := testing.AllocsPerRun(10, best); got > 16 {

@@ -30,22 +30,18 @@ func (d *Decider) Best(c *Cycle, among map[string]bool, passes func(node string)
 		limit = max(most>>n, leastTried)
 	}
 	var equal []string
-	tried, of, counted, done := 0, 0, 0, false
-	fit := d.index.Walk(d.Cache, d.question(c.Question), func(n *placement.Node, rank int) bool {
-		if among != nil && !among[n.Name] {
-			return true
+	tried, of := 0, 0
+	fit := d.index.Walk(d.Cache, d.question(c.Question), among, func(n *placement.Node, rank int) bool {
+		if len(equal) > 0 && rank != of {
+			return false
 		}
-		counted++
-		if done = done || len(equal) > 0 && rank != of; !done {
-			if tried++; passes(n.Name) {
-				equal, of = append(equal, n.Name), rank
-			}
-			done = len(equal) == maxEqual || tried == limit
+		if tried++; passes(n.Name) {
+			equal, of = append(equal, n.Name), rank
 		}
-		return !done || among != nil
+		return len(equal) < maxEqual && tried < limit
 	})
 	if among != nil {
-		nodes, fit = len(among), counted
+		nodes = len(among)
 	}
 	if len(equal) == 0 {
 		if tried == limit {

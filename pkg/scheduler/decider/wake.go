@@ -293,7 +293,7 @@ func (d *Decider) updateFit(p *waiting, pod *v1.Pod, changed []string) {
 func (d *Decider) fitting(q cache.Question, number int) string {
 	pod := d.Cluster.Pod(q.Pod.Namespace, q.Pod.Name)
 	var names []string
-	d.index.Walk(d.Cache, d.question(q), func(n *placement.Node, _ int) bool {
+	d.index.Walk(d.Cache, d.question(q), nil, func(n *placement.Node, _ int) bool {
 		if !d.excludes(n.Name, pod, q.Request) && d.Cache.Refusal(n.Name, q) == nil {
 			names = append(names, n.Name)
 		}
