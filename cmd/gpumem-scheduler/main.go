@@ -39,7 +39,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		// gpumem needs less processor time than kube-scheduler alone but stores more per node and pod, so it collects
 		// garbage earlier than by default.
-		debug.SetGCPercent(70)
+		debug.SetGCPercent(80)
 	}
 	os.Exit(cli.Run(newCommand()))
 }
