@@ -199,7 +199,7 @@ func (d *Decider) Wake(ctx context.Context, queue Queue) {
 		p := *last
 		p.seen = seen
 		d.updateFit(&p, pod, nodes)
-		if p.isDue(d.Now(), d.hasNominated(pod) && d.Cache.Refusal(pod.Status.NominatedNodeName, p.Question) != nil) {
+		if p.isDue(d.Now(), d.isStale(&p, pod)) {
 			d.wake(ctx, &p, pod, queue)
 		}
 		w.update(last, &p)
@@ -248,15 +248,20 @@ func (d *Decider) wake(ctx context.Context, p *waiting, pod *v1.Pod, queue Queue
 	case err != nil:
 		log.Warn("the pod cannot be requeued", zap.Error(err))
 	case p.fitNode == "":
-		log.Info("the pod does not fit its nominated node any more: nomination removed")
+		log.Info("the pod does not fit its nominated node: nomination removed")
 	default:
 		log.Info("the pod fits by now: kube-scheduler is made to try it again")
 	}
 }
 
-// hasNominated reports whether Wake has made the present nomination of a pod. Wake removes it when the pod does
-// not fit the node any more: kube-scheduler keeps it if the pod may evict no other pod, and reserves memory on
-// the node.
+// isStale reports whether Wake must remove its nomination of the pod, because the pod does not fit the node any
+// more, or pauses because other filters exclude the node. kube-scheduler keeps the nomination if the pod may
+// evict no other pod, and reserves memory on the node.
+func (d *Decider) isStale(p *waiting, pod *v1.Pod) bool {
+	return d.hasNominated(pod) && (d.Now().Before(p.next) || d.Cache.Refusal(pod.Status.NominatedNodeName, p.Question) != nil)
+}
+
+// hasNominated reports whether Wake has made the present nomination of a pod.
 func (d *Decider) hasNominated(pod *v1.Pod) bool {
 	node := pod.Status.NominatedNodeName
 	return node != "" && strings.HasSuffix(pod.Annotations[d.Names.RoomMadeAt()], " "+node)
@@ -267,6 +272,10 @@ func (d *Decider) hasNominated(pod *v1.Pod) bool {
 func (d *Decider) updateFit(p *waiting, pod *v1.Pod, changed []string) {
 	fits := func(name string) bool {
 		return (d.Cache.Has(p.refusing, name) || p.sampled && !d.excludes(name, pod, p.Request)) && d.Cache.Refusal(name, p.Question) == nil
+	}
+	if d.hasNominated(pod) && d.Now().Before(p.next) {
+		p.fitNode = "" // isStale
+		return
 	}
 	if p.fitNode != "" && fits(p.fitNode) {
 		return
@@ -317,11 +326,11 @@ func (d *Decider) excludes(name string, pod *v1.Pod, req placement.Request) bool
 		(node.Spec.Unschedulable || api.NotReady(node) != nil || nodefilter.ExclusionRefusal(pod, node) != nil)
 }
 
-// isDue reports whether Wake must requeue the pod now. Parameter stale reports whether the pod does
-// not fit the node to which Wake has nominated it.
+// isDue reports whether Wake must requeue the pod now. Parameter stale reports whether Wake must remove its
+// nomination of the pod.
 func (p *waiting) isDue(now time.Time, stale bool) bool {
-	if p.woken || now.Before(p.next) {
-		return false
+	if p.fitNode == "" {
+		return stale && !p.woken
 	}
-	return p.fitNode == "" && stale || p.fitNode != "" && (p.sampled || now.Sub(p.fitsSince) >= WakeAfter)
+	return !p.woken && !now.Before(p.next) && (p.sampled || now.Sub(p.fitsSince) >= WakeAfter)
 }

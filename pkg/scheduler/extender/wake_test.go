@@ -322,6 +322,23 @@ func TestAPodIsNominatedToANodeThatTheSampleLacks(t *testing.T) {
 			t.Error("after three minutes, the pod evicts no other")
 		}
 
+		// Other filters exclude n400, and kube-scheduler keeps the nomination. It ends at the next pause.
+		w.cluster.woken = nil
+		w.now = w.now.Add(time.Minute)
+		w.Wake(t.Context(), w.cluster)
+		nominate := func(node string) {
+			pod.Status.NominatedNodeName = node
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, w.Names.RoomMadeAt(), "2026-01-01T00:00:00Z "+node)
+		}
+		nominate("n400")
+		if got := tries(1); !cmp.Equal(got, []string{""}) {
+			t.Errorf("nominated to %q, want that the nomination ends", got)
+		}
+		nominate("")
+		if got := tries(1); len(got) > 0 {
+			t.Errorf("nominated to %q during the pause", got)
+		}
+
 		// kube-scheduler keeps the nomination after the node has been taken.
 		w.Cache.AddPod("n400", w.holding("on-n400", "10"))
 		w.Cache.AddPod("n401", w.holding("on-n401", "10"))
@@ -329,7 +346,7 @@ func TestAPodIsNominatedToANodeThatTheSampleLacks(t *testing.T) {
 		if got := tries(5); len(got) > 0 {
 			t.Errorf("nominated to %v, and another program has nominated it to n401", got)
 		}
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, w.Names.RoomMadeAt(), "2026-01-01T00:00:00Z n401")
+		nominate("n401")
 		if got := tries(5); len(got) == 0 || got[0] != "" {
 			t.Errorf("nominated to %q, want that the nomination to n401 ends", got)
 		}
