@@ -144,7 +144,7 @@ type question struct {
 // setup changes a cluster before it is started.
 type setup func(*cluster)
 
-// allNodes has kube-scheduler look at all nodes, and not at a sample.
+// allNodes makes kube-scheduler evaluate all nodes instead of a sample.
 func allNodes(c *cluster) { c.cfg.PercentageOfNodesToScore = new(int32(100)) }
 
 // uncounted has no question written down, which takes time.

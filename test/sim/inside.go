@@ -151,8 +151,8 @@ func (s *scheduler) decide(pod *v1.Pod) {
 	s.reserve(c, p, pod, pick(w.rng, names))
 }
 
-// findInside finds nodes for a pod: the one that it is nominated to, if it fits there, or else the
-// one that gpumem hints at, or else as many as kube-scheduler looks for. It returns those that gpumem has refused, too.
+// findInside finds nodes for a pod: the one that it is nominated to, if it fits there, or else the one that
+// gpumem hints at, or else as many as kube-scheduler searches for. It also returns the nodes that gpumem has refused.
 func (s *scheduler) findInside(c *decider.Cycle, p *spec, pod *v1.Pod) (names []string, no refusal, refusing []decider.Node) {
 	fits := func(node *v1.Node) bool {
 		if c.BoundNode() != "" && c.BoundNode() != node.Name {

@@ -99,8 +99,8 @@ func unitsOf(bytes, unitMiB int64) gpu.Units {
 }
 
 // nodeByClaims returns a node with its GPUs for claims, and with the amounts that kube-scheduler has allocated
-// there. The cache has only the amounts of prepared claims, which may be lower. Only those GPUs take pods that
-// kube-scheduler's own plugin will allocate: the first ones that fit, in the published order.
+// there. The cache has only the amounts of prepared claims, which may be lower. In the result, only the GPUs that
+// kube-scheduler's own plugin will allocate take pods: the first ones that fit, in the published order.
 func (p *Plugin) nodeByClaims(known *placement.Node, request placement.Request, allocated *structured.AllocatedState) *placement.Node {
 	n := *known
 	n.Devices, n.Nominated = nil, nil

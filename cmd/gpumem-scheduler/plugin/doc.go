@@ -11,5 +11,4 @@
 //   - One State serves the plugins of all profiles. So settings are flags, and not arguments of the plugin
 //     in the configuration, which belong to one profile.
 //   - The process binds nothing after Drain has returned, because package lease releases the Lease then.
-//   - The process sends no binding that could land when another process leads: see package lease.
 package plugin

@@ -19,7 +19,7 @@ import (
 
 // hintingFramework is the framework of one profile. It returns the best node for each pod with GPU memory as
 // a hint. kube-scheduler uses hints for its opportunistic batching (KEP-5598): it filters only the hinted
-// node, and evaluates all nodes in the same cycle if the hinted node does not pass.
+// node. If this node does not pass, kube-scheduler searches the nodes as usual in the same cycle.
 type hintingFramework struct {
 	framework.Framework
 	decider *decider.Decider
@@ -45,10 +45,10 @@ func (h *hintingFramework) RunPreFilterPlugins(ctx context.Context, state fwk.Cy
 	return result, status, unschedulable
 }
 
-// bestNode returns the best node that passes all filters; empty: kube-scheduler must evaluate all nodes.
+// bestNode returns the best node that passes all filters; empty: kube-scheduler must search the nodes itself.
 // Three kinds of pods get no hint: a pod that PreFilter restricts to some nodes (RunPreFilterPlugins); a
-// nominated pod, because it goes to its nominated node; and a pod that prefers some nodes, because
-// kube-scheduler must score all nodes.
+// nominated pod, because kube-scheduler tries its nominated node first; and a pod that prefers some nodes,
+// because kube-scheduler must score several nodes.
 func (h *hintingFramework) bestNode(ctx context.Context, c *cycle, state fwk.CycleState, pod *v1.Pod) string {
 	if c.few || pod.Status.NominatedNodeName != "" || len(api.Preferences(pod)) > 0 {
 		return ""

@@ -180,8 +180,8 @@ func statusOf(err error) *fwk.Status {
 	return fwk.AsStatus(errors.New(reasons.Error(err)))
 }
 
-// SignPod returns no signature for a pod with GPU memory. By signatures, kube-scheduler reuses the nodes of an
-// earlier pod. hintingFramework replaces that for pods with GPU memory.
+// SignPod returns no signature for a pod with GPU memory. kube-scheduler reuses the ranked nodes of an earlier pod
+// with the same signature. For pods with GPU memory, hintingFramework replaces this.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if p.decider.Names.Holds(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "the node hint replaces the signature")

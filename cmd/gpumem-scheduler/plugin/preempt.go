@@ -44,8 +44,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return result, status
 }
 
-// recordUnfit passes the nodes that this plugin was the first to refuse to Decider.Unfit. In a large cluster,
-// it returns descriptions of the three closest nodes, for kube-scheduler's message.
+// recordUnfit calls Decider.Unfit with the nodes whose first refusal is by this plugin. In a large cluster, it
+// returns descriptions of the three closest nodes, for kube-scheduler's message.
 func (p *Plugin) recordUnfit(c *decider.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
 	infos, _ := p.handle.SnapshotSharedLister().NodeInfos().List() // a snapshot's lister returns no error
 	var refused []decider.RefusedNode

@@ -67,7 +67,8 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 	return p, nil
 }
 
-// Run serves HTTP and runs the periodic tasks until the context is done. Call it after Check has accepted all profiles.
+// Run serves HTTP and runs the periodic tasks until the context is done. Call it after Check has accepted all
+// profiles.
 func (s *State) Run(ctx context.Context) error {
 	return s.Service.Run(ctx, func(ctx context.Context) { s.decider.Wake(ctx, queue{s.Watch, s.handle}) }, nil)
 }
@@ -78,6 +79,7 @@ type queue struct {
 	handle fwk.Handle
 }
 
+// Wake ignores nominate, because kube-scheduler asks this plugin about no samples (Cycle.Sampled).
 func (q queue) Wake(ctx context.Context, ref placement.PodRef, _ *string) error {
 	pod := q.Pod(ref.Namespace, ref.Name)
 	if pod == nil || string(pod.UID) != ref.UID {

@@ -89,8 +89,8 @@ func (x *Index) Rank(source Source, q Question, limit int, among map[string]bool
 	return by.ranking(sorted, fit, limit)
 }
 
-// walk returns the up-to-date order for a question, and the number of nodes in it; if among is not nil, of
-// nodes in among. It returns with x.mu locked.
+// walk returns the up-to-date order for a question, and the number of nodes in it. If among is not nil, this
+// number includes only nodes in among. walk returns with x.mu locked.
 func (x *Index) walk(source Source, q Question, among map[string]bool) (by criteria, walk iter.Seq[*ranked], fit int) {
 	x.mu.Lock()
 	o := x.sequence(q)

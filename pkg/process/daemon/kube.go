@@ -17,7 +17,7 @@ type Kube struct {
 	Burst  int
 }
 
-// AddFlags adds the flags for the configuration.
+// AddFlags adds the flags for the configuration. The present values are the defaults.
 func (k *Kube) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&k.Config, "kubeconfig", k.Config, "`file` with access to the API server; empty: the pod's service account")
 	f.Float32Var(&k.QPS, "kube-api-qps", k.QPS, "requests per second to the API server")

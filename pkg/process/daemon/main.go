@@ -51,8 +51,8 @@ type Options struct {
 	Flags *pflag.FlagSet // all flags of the program
 }
 
-// Parse adds the flags to the program's flags, and parses like the function Parse. If the arguments request the
-// version, Parse prints it to stdout and returns pflag.ErrHelp.
+// Parse adds the flags of the options to f, and parses the arguments like the function Parse. If these request
+// the version, Parse prints it to stdout and returns pflag.ErrHelp.
 func (o *Options) Parse(f *pflag.FlagSet, version, description string, args []string, stdout io.Writer) error {
 	var showVersion bool
 	o.Flags = f

@@ -25,7 +25,7 @@ type Fleet struct {
 	Nodes   func() []placement.Node
 	Facts   func([]placement.Node) inspect.Facts
 	Assumed func(before time.Time) []cache.Assumed
-	Waiting func() []*v1.Pod // that request GPU memory and have no node
+	Waiting func() []*v1.Pod // pods that request GPU memory and have no node
 	Pods    bool             // create a series for each pod too
 }
 

@@ -20,5 +20,5 @@
 // request the resources. Other taints reserve a part of the fleet for some pods.
 //
 // gpumem's scheduling decisions do not use this package, because kube-scheduler itself excludes such nodes.
-// The exception is the choice of a node outside kube-scheduler's sample (decider.Wake).
+// The exception is the choice of a node outside kube-scheduler's sample (package decider).
 package nodefilter

@@ -63,7 +63,7 @@ type Binder struct {
 	Names    api.Names
 	Cache    *cache.Cache
 	Cluster  Cluster
-	Reads    Flight           // shares reads of the API server
+	Reads    Flight           // merges concurrent reads of the API server
 	Policies ranking.Policies // for pods that name none
 	Now      func() time.Time
 
@@ -79,7 +79,7 @@ type Binder struct {
 	Decided func(placement.PodRef, history.Decision)
 
 	lead  atomic.Pointer[lead] // the lead that was read last; nil: none
-	binds sync.WaitGroup       // bindings that are in progress, or that may land with an unknown outcome
+	binds sync.WaitGroup       // bindings in progress, and bindings of unknown outcome that may still land
 
 	mu        sync.Mutex
 	draining  bool      // Drain has been called

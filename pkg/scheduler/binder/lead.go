@@ -16,8 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
-// IdleThreshold is the gap between two requests after which another extender may have served requests in
-// between. A change of the leader takes longer: a kube-scheduler that dies still holds the Lease for fifteen
+// IdleThreshold is a gap between two requests that is long enough for another extender to have served requests
+// meanwhile. A change of the leader takes longer: a kube-scheduler that dies still holds the Lease for fifteen
 // seconds. A kube-scheduler that loses or releases the Lease exits, and can lead again only after the next
 // leader has lost the Lease.
 const IdleThreshold = time.Second

@@ -22,7 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Controller feeds a cache from watches. It also reads pods and sends bindings for the extender or the plugin.
+// Controller feeds a cache from watches.
 type Controller struct {
 	// Lease names the Lease of the kube-schedulers that send requests to the extender. The plugin leaves it
 	// empty, because its own process takes part in the election.
@@ -52,14 +52,15 @@ const byNode = "node"
 // New returns a controller. It watches nothing until Run.
 func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache.Cache) (*Controller, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names)))
-	// The first informer of a type is the factory's informer.
+	// The factory stores the first informer of a type. So its pod informer omits terminal pods.
 	omitTerminal := func(o *metav1.ListOptions) { o.FieldSelector = notTerminal().String() }
 	coreinformers.New(factory, metav1.NamespaceAll, omitTerminal).Pods().Informer()
 	return Follow(log, client, factory, names, c)
 }
 
-// Follow returns a controller that uses the informers of kube-scheduler, whose pod informer omits terminal
-// pods. Call it before the informers start, and do not call Run.
+// Follow returns a controller that uses the informers of a factory. The factory's pod informer must omit terminal
+// pods, as kube-scheduler's does. Call Follow before the informers start. If kube-scheduler starts them, do not
+// call Run.
 func Follow(log *zap.Logger, client kubernetes.Interface, factory informers.SharedInformerFactory, names api.Names, books *cache.Cache) (*Controller, error) {
 	pods, nodes, budgets := factory.Core().V1().Pods(), factory.Core().V1().Nodes(), factory.Policy().V1().PodDisruptionBudgets()
 	c := &Controller{
@@ -108,7 +109,7 @@ func (c *Controller) Run(ctx context.Context) {
 	c.factory.Shutdown()
 }
 
-// Missing returns the first list that is not in the cache yet; empty: all are.
+// Missing returns a message about the first list that is not complete; empty: all are.
 func (c *Controller) Missing() string {
 	for _, list := range c.lists {
 		if !list.isDone() {

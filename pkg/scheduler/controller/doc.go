@@ -16,8 +16,8 @@
 // objects are stored, package trim removes the fields that gpumem does not read, because a cluster has far
 // more pods than those with GPU memory.
 //
-// Controller.Missing reports a list as missing until the handlers have processed it. It is not enough that the
-// list has arrived.
+// Controller.Missing reports a list of nodes or pods as missing until the handlers have processed it. It is not
+// enough that the list has arrived.
 //
 // The Comparer periodically compares the cache with the objects that the watches have stored, like
 // kube-scheduler's cache comparer. The comparison needs no request, and finds all faults between a watch

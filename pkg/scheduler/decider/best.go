@@ -7,8 +7,8 @@ import (
 
 const (
 	// minTried and maxTried bound the number of nodes that Best tries for one pod. Best tries a sixteenth of
-	// all nodes. If the other filters reject all tried nodes, kube-scheduler evaluates all nodes, and the
-	// time of Best is lost.
+	// all nodes. If the other filters reject all tried nodes, the caller evaluates the nodes as without Best, and
+	// the time of Best is lost.
 	minTried, maxTried = 32, 256
 	// A walk over the nodes is fruitless if it ends at the number of nodes to try, and the other filters have
 	// rejected all of them. Each fruitless walk in a row halves the number of nodes to try, down to
@@ -20,8 +20,8 @@ const (
 )
 
 // Best returns the best node that passes the other filters. If among is not nil, Best considers only the nodes
-// in among. It returns an empty name if none of the tried nodes passes: the caller must evaluate all nodes
-// then. If several nodes are equally good, choose picks one of them.
+// in among. It returns an empty name if none of the tried nodes passes: the caller must then evaluate the nodes
+// itself. If several nodes are equally good, choose picks one of them.
 func (d *Decider) Best(c *Cycle, among map[string]bool, passes func(node string) bool, choose func(nodes []string) string) string {
 	_, nodes := d.Cache.Changes()
 	most := min(max(minTried, nodes/16), maxTried)

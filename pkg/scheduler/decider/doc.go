@@ -32,9 +32,9 @@
 // Unfit only records a waiting pod. Preemption and defrag nominate a pod through the API server. So does
 // Wake, if kube-scheduler asked the extender about a sample of the nodes and the pod fits a node outside it.
 // Wake nominates a pod only in the cache after two seconds of temporary refusals: these end by themselves,
-// usually within a second, without an eviction (decide.Refusal). A nominated pod has no GPUs yet, but gpumem reserves its
-// requested memory on the node against pods of lower precedence. When a reservation is released, the pod
-// is nominated again if its nomination has not ended, and waits if it has.
+// usually within a second, without an eviction (decide.Refusal). A nominated pod has no GPUs yet, but gpumem
+// reserves its requested memory on the node against pods of lower precedence. When a reservation is released,
+// the pod is nominated again if its nomination has not ended, and waits if it has.
 //
 // A reserved pod has GPUs of a node, from Reserve or Bind until the watch shows its binding. If the outcome
 // of its binding is unknown, the pod keeps its GPUs until the binder reads the pod from the API server
@@ -59,8 +59,9 @@
 //     the pods that caused them. Both rules apply for a minute at most.
 //   - A pod that fits now is tried again. Either a queueing hint requeues it (DeletionHelps, ChangeHelps,
 //     NodeHelps), or Wake does within about two seconds if the cache handles the event later than
-//     kube-scheduler. This holds only for nodes that refused the pod for lack of GPU memory. Wake requeues a
-//     pod at most once after each refusal. After several vain attempts, the pause between two attempts grows.
+//     kube-scheduler. This holds for nodes that refused the pod for lack of GPU memory, and for nodes outside
+//     kube-scheduler's sample. Wake requeues a pod at most once after each refusal. After several vain
+//     attempts, the pause between two attempts grows.
 //
 // # Decisions
 //

@@ -29,8 +29,8 @@ func (d *Decider) Fits(c *Cycle, asked, fit int, refused []RefusedNode) {
 	})
 }
 
-// Unfit records that the pod fits no node, and adds it to the waiting pods. Wake requeues a waiting pod when
-// it fits one of the nodes that refused it. Unfit returns the nodes that are closest to a fit.
+// Unfit records that the pod fits no node, and adds it to the waiting pods (Wake). It returns the nodes that
+// are closest to a fit.
 func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []history.Node {
 	decision := history.Decision{
 		Verb: history.Filter, Result: history.Unfit, Asked: c.asked, Sampled: c.Sampled, Nodes: describe(refused),
@@ -53,7 +53,7 @@ func (d *Decider) Unfit(c *Cycle, refused []RefusedNode) []history.Node {
 	}
 	tries := 0
 	if last := d.waiters.get(c.Pod.UID); last != nil {
-		// Before the sample, kube-scheduler asks about the nominated node only.
+		// Before kube-scheduler asks about the next sample, it asks about the nominated node only.
 		tries, p.sampled = last.tries, p.sampled || last.sampled && c.asked == 1
 	}
 	if p.sampled && !p.elsewhere {

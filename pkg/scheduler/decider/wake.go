@@ -29,7 +29,7 @@ const (
 	maxWatchLag = time.Minute
 	// maxWakePause bounds the pause between two attempts to wake a pod.
 	maxWakePause = time.Minute
-	// queueDelay is the time after which Wake nominates a temporarily refused pod to a node (Cache.QueuePod).
+	// queueDelay is the time after which Wake nominates a temporarily refused pod in the cache (Cache.QueuePod).
 	// Most temporary refusals end earlier, and each nominated pod delays other pods.
 	queueDelay = 2 * time.Second
 	// maxTemporary is the time after which a pod that is likely to fit soon no longer counts as such: if it
@@ -56,23 +56,24 @@ type waiting struct {
 	elsewhere bool          // the nodes refused the pod only because the pod may be bound to another node
 
 	temporary []string  // the nodes that refuse the pod only temporarily
-	since     time.Time // start of the decisions in which the pod was likely to fit soon; zero: it was not in this one
+	since     time.Time // since then, each decision found the pod likely to fit soon; zero: the last one did not
 
 	seen      uint64    // number of the last cache change that updateFit has evaluated
-	fitNode   string    // a node that the pod fits now, and that refused it or that the sample lacks; empty: none
+	fitNode   string    // a node that the pod fits now. It refused the pod, or the sample lacks it; empty: none
 	fitsSince time.Time // time since which the pod has fitted some node
 	woken     bool      // Wake has requeued the pod since the decision
 	tries     int       // number of attempts to wake the pod
 	next      time.Time // earliest time of the next attempt
 }
 
-// isTemporary reports whether the pod is likely to fit a node soon, without an eviction.
+// isTemporary reports whether the pod is likely to fit a node soon, without an eviction, and has been so for less
+// than maxTemporary.
 func (p *waiting) isTemporary(now time.Time) bool {
 	return p != nil && now.Sub(p.since) < maxTemporary
 }
 
-// queuesOn returns the node to which Wake nominates the pod. It returns an empty string if the temporary
-// refusals began less than queueDelay or more than maxTemporary ago.
+// queuesOn returns the node to which Wake nominates the pod in the cache. It returns an empty string if no node
+// refuses the pod temporarily, or if since is less than queueDelay or at least maxTemporary ago.
 func (p *waiting) queuesOn(now time.Time) string {
 	if len(p.temporary) == 0 || !p.isTemporary(now) || now.Sub(p.since) < queueDelay {
 		return ""
@@ -163,8 +164,8 @@ func (w *waiters) update(previous, next *waiting) {
 // when an event may help. But kube-scheduler may receive the event before the cache does, and then
 // gpumem refuses the pod again. kube-scheduler may also ignore the event, or evaluate a sample of the nodes
 // that lacks the fitting node: Wake then nominates the pod to this node. After queueDelay of temporary
-// refusals, Wake queues a pod on a node, so that the pod precedes others there. Call Wake about once a second,
-// and not concurrently.
+// refusals, Wake nominates a pod in the cache, so that the pod precedes others on this node. Call Wake about
+// once a second, and not concurrently.
 func (d *Decider) Wake(ctx context.Context, queue Queue) {
 	d.Cache.Expire(d.Now())
 	w := &d.waiters
@@ -274,7 +275,7 @@ func (d *Decider) updateFit(p *waiting, pod *v1.Pod, changed []string) {
 		return (d.Cache.Has(p.refusing, name) || p.sampled && !d.excludes(name, pod, p.Request)) && d.Cache.Refusal(name, p.Question) == nil
 	}
 	if d.hasNominated(pod) && d.Now().Before(p.next) {
-		p.fitNode = "" // isStale
+		p.fitNode = "" // Wake removes the nomination (isStale)
 		return
 	}
 	if p.fitNode != "" && fits(p.fitNode) {
@@ -297,8 +298,8 @@ func (d *Decider) updateFit(p *waiting, pod *v1.Pod, changed []string) {
 	}
 }
 
-// fitting returns one of the nodes that a pod fits, or an empty name if it fits none. Number 0 is the best
-// node, and the numbers after the last node begin with the best one again.
+// fitting returns one of the nodes that a pod fits, or an empty name if it fits none. Parameter number counts
+// from the best node, which is 0, and starts again with the best node after the last one.
 func (d *Decider) fitting(q cache.Question, number int) string {
 	pod := d.Cluster.Pod(q.Pod.Namespace, q.Pod.Name)
 	var names []string

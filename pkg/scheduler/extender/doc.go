@@ -13,7 +13,7 @@
 //   - A pod that fits a node is bound at most five seconds after kube-scheduler's own back-off ends. By
 //     design, the following delay the pod: kube-scheduler's other filters, pods of higher priority, another
 //     pod that the kubelet could confuse with this one and has not admitted yet, and an earlier binding of
-//     unknown outcome.
+//     unknown outcome. A sample that lacks the node costs one more back-off.
 //   - Filter, Prioritize and Preempt reserve nothing. When Filter or Prioritize has chosen one node for a
 //     pod, later requests expect the pod there, but a pod is never refused on all nodes because of expected
 //     pods. Without expectations, one Bind in eight was refused in a burst of 2,000 pods, because

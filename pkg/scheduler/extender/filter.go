@@ -142,7 +142,7 @@ func (e *Extender) splitNodes(c *decider.Cycle, names []string) (fit []string, r
 }
 
 // best returns the best feasible node by the index, without evaluating the others. It returns an empty name if
-// no node is feasible beside the expected pods.
+// none of the tried nodes is feasible beside the expected pods (Decider.Best).
 func (e *Extender) best(c *decider.Cycle, names []string) string {
 	among := make(map[string]bool, len(names))
 	for _, name := range names {

@@ -1,13 +1,12 @@
-// Package lease wraps the lock of a leader election. It reports whether this process leads, and whether a
-// binding that it sends at this moment is sure to land or fail before another process can lead. A binding
-// lands when the API server writes it. Both kube-scheduler with the plugin and the extender of a cluster's
-// own kube-scheduler use this package, because they run in several replicas.
+// Package lease wraps the lock of a leader election. It reports whether this process leads, and whether it may
+// send a binding. A binding lands when the API server writes it. Both kube-scheduler with the plugin and the
+// extender of a cluster's own kube-scheduler use this package, because they run in several replicas.
 //
 // # Invariants
 //
 //   - If Leads allows a process to send, a binding that it sends then lands, or fails, before another process
 //     has the Lease. So when a lead begins, the API server has all bindings of previous leaders.
-//   - A process releases the Lease only after all its bindings have been answered.
+//   - A process releases the Lease only after all its bindings have been answered or can no longer land.
 //
 // # Decisions
 //

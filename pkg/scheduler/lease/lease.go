@@ -34,7 +34,7 @@ type Lock struct {
 
 // Watch replaces the lock of the configuration with a Lock. Before the Lock releases the Lease, Leads stops
 // allowing sending, and the Lock calls drain. The function drain must return only when all bindings have been
-// answered. Watch returns an error if the configured durations leave no time for sending.
+// answered or can no longer land. Watch returns an error if the configured durations leave no time for sending.
 func Watch(config *leaderelection.LeaderElectionConfig, now func() time.Time, drain func()) (*Lock, error) {
 	valid := config.LeaseDuration - controller.BindDeadline - margin
 	if valid <= config.RetryPeriod {
@@ -61,9 +61,9 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, err
 }
 
-// Create writes a new Lease. If another process held the previous Lease, somebody has deleted that Lease, and
-// its holder may not have noticed yet. The holder stops sending when the duration of the Lease has passed, so
-// this process sends nothing until then.
+// Create writes a new Lease, and a new lead begins. If another process held the previous Lease, somebody has
+// deleted that Lease, and its holder may not have noticed yet. The holder stops sending when the duration of the
+// Lease has passed, so this process sends nothing until then.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	if l.other {

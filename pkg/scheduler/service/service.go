@@ -61,8 +61,8 @@ func New(self, version string, log *zap.Logger, conf Config) *Service {
 	return s
 }
 
-// Connect connects the service and its binder to the controller, which feeds the cache. They are ready when the cache
-// is complete, unless the caller adds conditions before Run.
+// Connect connects the service and its binder to the controller, which feeds the cache. Both are ready when the
+// cache is complete. The caller may add conditions before Run.
 func (s *Service) Connect(watch *controller.Controller) {
 	s.Watch, s.Binder.Cluster, s.Binder.Missing = watch, watch, watch.Missing
 	s.Checks = []serve.Check{{Name: "cache", Missing: watch.Missing}}
@@ -122,8 +122,8 @@ func (s *Service) Run(ctx context.Context, wake func(context.Context), opened []
 	every := func(interval time.Duration, do func(context.Context)) {
 		group.Go(func() error { wait.UntilWithContext(ctx, do, interval); return nil })
 	}
-	// Requests do not update the prices (package ranking): kube-scheduler sends one request at a time, and the next pods
-	// would wait until all nodes have been evaluated.
+	// Requests do not update the prices (package ranking): kube-scheduler sends one request at a time, and the next
+	// pods would wait until all nodes have been evaluated.
 	every(time.Second, func(context.Context) { s.Binder.Cache.Reprice() })
 	every(5*time.Second, func(ctx context.Context) { s.Binder.ReviewAssumed(ctx, s.AssumeLimit) })
 	every(wakeInterval, wake)
