@@ -66,7 +66,7 @@ type extenderProc struct {
 	turn     time.Duration            // since when it has been, without a silence
 	turns    map[string]time.Duration // the same when the Bind calls under way began, by UID
 	looked   bool                     // the question at hand has been looked at once
-	again    chan struct{}            // Filter waits to look again until it is closed; nil: none does
+	again    []chan struct{}          // Filter, and Wake beside it, wait to look again until theirs is closed
 	lookedIn int                      // the step in which it was let to
 	open     map[*reply]func()        // questions under way, and what breaks each
 	stale    time.Duration            // reads that failed in reviews hold assumptions up to here
@@ -216,7 +216,7 @@ func (e *extenderProc) lookedAt() string {
 	var again chan struct{}
 	if e.looked && e.lookedIn != e.w.steps {
 		again = make(chan struct{})
-		e.again = again
+		e.again = append(e.again, again)
 	}
 	e.looked = true
 	e.w.mu.Unlock()
@@ -232,12 +232,14 @@ func (e *extenderProc) lookedAt() string {
 // lookAgain lets a Filter that waits for news look at it, in an event of its own.
 func (w *World) lookAgain() {
 	for _, r := range w.replicas {
-		if again := r.ext.again; again != nil {
+		if again := r.ext.again; len(again) > 0 {
 			r.ext.again = nil
 			w.after(1*tick, r.ext.process, r.ext.name+": looks again", func() {
 				w.busy = true
 				r.ext.lookedIn = w.steps
-				close(again)
+				for _, c := range again {
+					close(c)
+				}
 			})
 		}
 	}
