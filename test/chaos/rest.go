@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -244,6 +245,17 @@ func (b *bench) checkLeaks(ctx context.Context) error {
 		if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 			return err
 		}
+	}
+	// On a busy machine, a node may be tainted as unreachable for some seconds.
+	if _, err := settle(ctx, func(ctx context.Context) string {
+		pods, err := b.listPods(ctx)
+		waiting := slices.DeleteFunc(pods, func(p pod) bool { return isReady(p.Pod) })
+		if err != nil || len(waiting) > 0 {
+			return fmt.Sprint(len(waiting), " pods wait ", err)
+		}
+		return ""
+	}); err != nil {
+		return err
 	}
 	if err := b.awaitRunning(ctx, time.Now(), time.Time{}); err != nil {
 		return err
