@@ -249,7 +249,7 @@ func (d *Decider) wake(ctx context.Context, p *waiting, pod *v1.Pod, queue Queue
 	case err != nil:
 		log.Warn("the pod cannot be requeued", zap.Error(err))
 	case p.fitNode == "":
-		log.Info("the pod does not fit its nominated node: nomination removed")
+		log.Info("nomination removed")
 	default:
 		log.Info("the pod fits by now: kube-scheduler is made to try it again")
 	}
