@@ -19,15 +19,20 @@ const (
 	maxEqual = 16
 )
 
-// Best returns the best node that passes the other filters. If among is not nil, Best considers only the nodes
-// in among. It returns an empty name if none of the tried nodes passes: the caller must then evaluate the nodes
+// Best returns the best node that passes the other filters. If names is not nil, Best considers only these
+// nodes. It returns an empty name if none of the tried nodes passes: the caller must then evaluate the nodes
 // itself. If several nodes are equally good, choose picks one of them.
-func (d *Decider) Best(c *Cycle, among map[string]bool, passes func(node string) bool, choose func(nodes []string) string) string {
+func (d *Decider) Best(c *Cycle, names []string, passes func(node string) bool, choose func(nodes []string) string) string {
 	_, nodes := d.Cache.Changes()
 	most := min(max(minTried, nodes/16), maxTried)
 	limit := most
 	if n := d.fruitless.Load(); n%fullWalk != 0 {
 		limit = max(most>>n, leastTried)
+	}
+	var among map[string]bool
+	asked := nodes
+	if names != nil {
+		among, asked = setOf(names), len(names)
 	}
 	var equal []string
 	tried, of := 0, 0
@@ -40,9 +45,6 @@ func (d *Decider) Best(c *Cycle, among map[string]bool, passes func(node string)
 		}
 		return len(equal) < maxEqual && tried < limit
 	})
-	if among != nil {
-		nodes = len(among)
-	}
 	if len(equal) == 0 {
 		if tried == limit {
 			d.fruitless.Add(1)
@@ -56,7 +58,7 @@ func (d *Decider) Best(c *Cycle, among map[string]bool, passes func(node string)
 		best = choose(equal)
 		c.equal = false
 	}
-	d.Fits(c, nodes, fit, nil)
+	d.Fits(c, asked, fit, nil)
 	order := d.index.Rank(d.Cache, d.question(c.Question), history.MaxNodes, among)
 	ranked := history.Ranked(order, fit)
 	ranked.Node = best

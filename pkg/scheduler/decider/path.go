@@ -182,11 +182,7 @@ func (d *Decider) Rank(c *Cycle, names []string, limit int) ranking.Ranking {
 
 func (d *Decider) rank(c *Cycle, names []string, limit int) ranking.Ranking {
 	if c.Templates == nil {
-		among := make(map[string]bool, len(names))
-		for _, name := range names {
-			among[name] = true
-		}
-		return d.index.Rank(d.Cache, d.question(c.Question), limit, among)
+		return d.index.Rank(d.Cache, d.question(c.Question), limit, setOf(names))
 	}
 	nodes := make([]*placement.Node, 0, len(names))
 	for _, name := range names {
@@ -197,6 +193,15 @@ func (d *Decider) rank(c *Cycle, names []string, limit int) ranking.Ranking {
 		}
 	}
 	return ranking.Rank(limit, d.Policies, c.Request, nodes, d.Cache.Prices())
+}
+
+// setOf returns the names as a set.
+func setOf(names []string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
 }
 
 // question returns the pod's question to package ranking.

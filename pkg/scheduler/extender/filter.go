@@ -144,12 +144,11 @@ func (e *Extender) splitNodes(c *decider.Cycle, names []string) (fit []string, r
 // best returns the best feasible node by the index, without evaluating the others. It returns an empty name if
 // none of the tried nodes is feasible beside the expected pods (Decider.Best).
 func (e *Extender) best(c *decider.Cycle, names []string) string {
-	among := make(map[string]bool, len(names))
-	for _, name := range names {
-		among[name] = true
+	if len(names) == 0 {
+		return ""
 	}
 	passes := func(name string) bool { return e.Refuse(c, decider.Node{Name: name}) == nil }
-	best := e.Best(c, among, passes, func(nodes []string) string { return nodes[0] })
+	best := e.Best(c, names, passes, func(nodes []string) string { return nodes[0] })
 	if best != "" {
 		e.Cache.Expect(c.Pod, best, c.Request, c.Fallback, e.Now())
 	}
