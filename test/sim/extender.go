@@ -23,6 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 	"github.com/gpumem/gpumem/pkg/scheduler/decider"
@@ -564,7 +565,7 @@ func (c cluster) Wake(ctx context.Context, ref placement.PodRef, nominate *strin
 			at := strconv.FormatInt(w.api.version, 10)
 			if nominate != nil {
 				p.Status.NominatedNodeName = *nominate
-				at += " " + *nominate
+				at = api.RoomMade(at, *nominate)
 			}
 			p.Annotations[w.names.RoomMadeAt()] = at
 		})

@@ -123,6 +123,16 @@ func (k Keys) Used() string { return k.key(usedName) }
 // node to which gpumem nominated it.
 func (k Keys) RoomMadeAt() string { return k.key(roomMadeName) }
 
+// RoomMade returns the value of the annotation RoomMadeAt for a pod that gpumem requeues at a time and nominates
+// to a node.
+func RoomMade(at, node string) string { return at + " " + node }
+
+// IsNominated reports whether gpumem made the present nomination of a pod when it requeued the pod.
+func (k Keys) IsNominated(pod *v1.Pod) bool {
+	node := pod.Status.NominatedNodeName
+	return node != "" && strings.HasSuffix(pod.Annotations[k.RoomMadeAt()], RoomMade("", node))
+}
+
 // Inventory returns the annotation of a node with its GPUs, as JSON.
 func (k Keys) Inventory() string { return k.key(inventoryName) }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // BindDeadline is the time for which the API server may process a binding, by the API server's clock. The
@@ -70,7 +71,7 @@ func (c *Controller) Wake(ctx context.Context, pod placement.PodRef, nominate *s
 	at := time.Now().UTC().Format(time.RFC3339Nano)
 	if nominate != nil {
 		change["status"] = map[string]string{"nominatedNodeName": *nominate}
-		at += " " + *nominate
+		at = api.RoomMade(at, *nominate)
 	}
 	change["metadata"] = map[string]any{"uid": pod.UID, "annotations": map[string]string{c.names.RoomMadeAt(): at}}
 	patch, err := json.Marshal(change)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -263,10 +262,7 @@ func (d *Decider) isStale(p *waiting, pod *v1.Pod) bool {
 }
 
 // hasNominated reports whether Wake has made the present nomination of a pod.
-func (d *Decider) hasNominated(pod *v1.Pod) bool {
-	node := pod.Status.NominatedNodeName
-	return node != "" && strings.HasSuffix(pod.Annotations[d.Names.RoomMadeAt()], " "+node)
-}
+func (d *Decider) hasNominated(pod *v1.Pod) bool { return d.Names.IsNominated(pod) }
 
 // updateFit updates fitNode and fitsSince. If kube-scheduler asked about a sample, updateFit considers all
 // nodes, and otherwise those that refused the pod. If possible, it evaluates only the nodes in changed.
