@@ -82,19 +82,3 @@ func (s SchedulerSettings) Plain(config map[string]any) {
 	delete(config, "extenders")
 	config["profiles"] = []any{map[string]any{"schedulerName": s.Name}}
 }
-
-// Score returns what has kube-scheduler look at so many per cent of the nodes; 0: at as many as by
-// default, 100 of 100, 230 of 500 and 500 of 5,000 on which the pod fits.
-func Score(percent int) func(config map[string]any) {
-	return func(config map[string]any) {
-		profiles, _ := config["profiles"].([]any)
-		var out []any
-		for _, p := range profiles {
-			profile, _ := p.(map[string]any)
-			profile = maps.Clone(profile)
-			profile["percentageOfNodesToScore"] = percent
-			out = append(out, profile)
-		}
-		config["profiles"] = out
-	}
-}

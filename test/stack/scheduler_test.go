@@ -28,8 +28,6 @@ func TestSchedulerSettings(t *testing.T) {
 	}{
 		{"as it is", nil, true, true, true},
 		{"plain", []change{s.Plain}, false, false, false},
-		{"a sample", []change{Score(0)}, true, false, true},
-		{"a sample, and all again", []change{Score(0), Score(100)}, true, true, true},
 	} {
 		config, err := s.Config(tc.changes...)
 		if err != nil {
